@@ -1,0 +1,1 @@
+"""felixlike: a differentiable schedule optimizer for tensor programs."""

@@ -1,0 +1,3 @@
+"""The version of the package, read by hatchling and stored beside every measurement."""
+
+__version__ = "0.1.0"

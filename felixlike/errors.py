@@ -1,0 +1,111 @@
+"""One family of errors: every message says what is wrong, where, and what to do.
+
+Each class stands for one situation; where callers expect a built-in (ValueError, OSError, …) it is a base too.
+"""
+
+
+class FelixlikeError(Exception):
+    """Root of all errors of this package.
+
+    what: the fact, with the offending value; where: the input, file, task or operator; remedy: what to do next."""
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+        parts = [f"{where}: {what}" if where else what]
+        if remedy:
+            parts.append(remedy)
+        super().__init__(". ".join(part.rstrip(".") for part in parts) + ".")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only arguments do not survive the default pickling, and errors cross process borders.
+        return (_rebuild, (type(self), self.what, self.where, self.remedy))
+
+
+def _rebuild(cls: type[FelixlikeError], what: str, where: str, remedy: str) -> FelixlikeError:
+    return cls(what, where=where, remedy=remedy)
+
+
+class VersionMismatch(FelixlikeError, ImportError):
+    """A library is installed in a version known not to work."""
+
+
+class MissingDependency(FelixlikeError, ImportError):
+    """An optional library is needed for what was asked."""
+
+
+class InvalidBudget(FelixlikeError, ValueError):
+    """rounds, trials or seconds is negative or not a number."""
+
+
+class InvalidOption(FelixlikeError, ValueError):
+    """An option (strategy, seed, progress …) has a value that is not understood."""
+
+
+class InvalidShape(FelixlikeError, ValueError):
+    """A shape is malformed, or has a zero or negative size."""
+
+
+class InputMismatch(FelixlikeError, ValueError):
+    """Inputs differ from what a model or a callable takes, in number, name, shape or dtype."""
+
+
+class InvalidModel(FelixlikeError, ValueError):
+    """The model cannot be read or is of a kind that is not understood."""
+
+
+class EmptyModel(InvalidModel):
+    """The model computes nothing."""
+
+
+class ExportFailed(InvalidModel):
+    """torch.export refused the model; the message names the operator or the line torch gives."""
+
+
+class DynamicControlFlow(ExportFailed):
+    """The model's control flow depends on the values of its tensors."""
+
+
+class UnsupportedOperator(InvalidModel):
+    """TVM's importer does not know an operator of the model."""
+
+
+class UnknownTarget(FelixlikeError, ValueError):
+    """The target's name is not known, or the device it needs is not there."""
+
+
+class UnsupportedSketch(FelixlikeError):
+    """A sketch is not yet understood symbolically; it is tuned by sampling instead."""
+
+
+class InvalidPoint(FelixlikeError, ValueError):
+    """A point does not fit its sketch: wrong length, or a constraint is broken."""
+
+
+class InvalidSchedule(FelixlikeError):
+    """TVM refused to replay or post-process a schedule."""
+
+
+class OutputNotWritable(FelixlikeError, OSError):
+    """A path cannot be written."""
+
+
+class InvalidArtefact(FelixlikeError, ValueError):
+    """A saved model is damaged, or was made by an incompatible version or for another machine."""
+
+
+class StoreError(FelixlikeError, OSError):
+    """A store of measurements cannot be opened or written."""
+
+
+class CompilationFailed(FelixlikeError):
+    """TVM could not compile a module that should compile."""
+
+
+class WorkerFailed(FelixlikeError):
+    """A measuring process could not be started or kept alive."""
+
+
+class VerificationFailed(FelixlikeError):
+    """No schedule of a task computes the reference's answer."""

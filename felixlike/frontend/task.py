@@ -1,0 +1,45 @@
+"""A task: one fused subgraph to be tuned, as one PrimFunc with static shapes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One subgraph of a model.
+
+    name: for people, unique within a model.  module: IRModule {"main": PrimFunc}, static shapes, outputs last.
+    target: the TVM target it is tuned for.  weight: call sites in the model.  flops: floating-point operations of
+    one call.  key: the same for structurally equal PrimFuncs on the same target, in every process."""
+
+    name: str
+    module: Any
+    target: Any
+    weight: float
+    flops: float
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (×{self.weight:g}, {self.flops / 1e6:.1f} MFLOP)"
+
+
+def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0) -> Task:
+    """The task of one PrimFunc.  func: a PrimFunc; its own name and attributes do not enter the key."""
+    import hashlib
+
+    from felixlike import tvmlib
+
+    # A private copy under the one name that traces know, so that equal bodies have equal keys.
+    main = func.without_attr("global_symbol") if func.attrs and "global_symbol" in func.attrs else func
+    main = main.without_attr("op_pattern") if main.attrs and "op_pattern" in main.attrs else main
+    main = main.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
+    module = tvmlib.IRModule({"main": main})
+    digest = hashlib.sha256(f"{tvmlib.structural_hash(main)} {target}".encode()).hexdigest()
+    return Task(
+        name=name,
+        module=module,
+        target=target,
+        weight=float(weight),
+        flops=float(tvmlib.estimate_tir_flops(module)),
+        key=digest[:32],
+    )

@@ -1,0 +1,64 @@
+"""Describe the machine this process runs on, from Linux's /proc and /sys, with modest guesses elsewhere."""
+
+import os
+from functools import cache
+from pathlib import Path
+
+from felixlike.hardware.device import Device
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+@cache
+def host_device() -> Device:
+    """The host CPU. Loads TVM, since LLVM's name of the processor comes from there."""
+    from felixlike import tvmlib
+
+    info = _cpuinfo()
+    flags = set(info.get("flags", "").split())
+    return Device(
+        kind="cpu",
+        name=info.get("model name", "unknown CPU"),
+        mcpu=tvmlib.host_cpu(),
+        cores=usable_cores(),
+        vector_bits=512 if "avx512f" in flags else 256 if "avx2" in flags else 128,
+        l1_bytes=_cache_bytes(level=1, default=32 * 2**10),
+        l2_bytes=_cache_bytes(level=2, default=2**20),
+        l3_bytes=_cache_bytes(level=3, default=0),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    )
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    try:
+        return max(1, len(os.sched_getaffinity(0)))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
+
+
+def _cpuinfo() -> dict[str, str]:
+    """The first processor's entries of /proc/cpuinfo; empty where there is none."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return {}
+    first = text.split("\n\n", 1)[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _cache_bytes(*, level: int, default: int) -> int:
+    """Size of cpu0's data or unified cache of this level, in bytes."""
+    for index in sorted(_CACHES.glob("index*")):
+        try:
+            if int((index / "level").read_text()) != level:
+                continue
+            if (index / "type").read_text().strip() == "Instruction":
+                continue
+            size = (index / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        return int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
+    return default
