@@ -52,6 +52,7 @@ from tvm.tirx import PrimFunc  # noqa: E402
 from tvm_ffi.structural import structural_hash, structural_map, structural_walk  # noqa: E402
 
 __all__ = [
+    "TVM_ERRORS",
     "IRModule",
     "PostOrderApply",
     "PrimFunc",
@@ -60,12 +61,16 @@ __all__ = [
     "Target",
     "Trace",
     "check_versions",
+    "compile_relax",
+    "cpu_features",
     "estimate_tir_flops",
     "host_cpu",
     "ir",
     "ms",
+    "onnx_importer",
     "pass_instrument",
     "relax",
+    "relink_relax",
     "runtime",
     "s_tir",
     "structural_hash",
@@ -74,11 +79,15 @@ __all__ = [
     "te",
     "tirx",
     "topi",
+    "torch_importer",
     "transform",
     "tune_context",
     "tvm",
     "version",
 ]
+
+TVM_ERRORS = (RuntimeError, ValueError, TypeError)
+"""What TVM raises when it refuses something: its FFI turns C++ errors into these (InternalError is a RuntimeError)."""
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
 
@@ -129,3 +138,49 @@ def tune_context(module: Any, target: Any, *, rules: str = "llvm", seed: int = 1
             rand_state=seed,
             num_threads=1,
         )
+
+
+def cpu_features(target: Any) -> frozenset[str]:
+    """LLVM's names of the instruction sets and tunings that code for this llvm target may rely on."""
+    return frozenset(str(feature) for feature in tvm.target.codegen.llvm_get_cpu_features(target))
+
+
+def torch_importer() -> Any:
+    """TVM's module that turns an ExportedProgram into Relax."""
+    from tvm.relax.frontend.torch import exported_program_translator
+
+    return exported_program_translator
+
+
+def onnx_importer() -> Any:
+    """TVM's module that turns an ONNX model into Relax."""
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    return onnx_frontend
+
+
+def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
+    """Lower a fused Relax module for a CPU and compile it.  Returns (lowered module, VM executable).
+
+    The second half of TVM's own CPU pipeline (relax/backend/cpu_generic/pipeline.py): the first half, legalising and
+    fusing, must have been done, so that what was tuned is what is compiled."""
+    from tvm.relax.backend.cpu_generic import pipeline
+
+    passes = [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
+    with target:
+        lowered = transform.Sequential(passes)(module)
+    return lowered, tvm.compile(lowered, target=target, relax_pipeline=None)
+
+
+def relink_relax(lowered: Any, executable: Any, target: Any) -> Any:
+    """A second VM executable over the same compiled kernels and the same constants, never run.
+
+    A virtual machine writes an entry per constant into the executable it is made from, and every one of them makes
+    TVM print a line when the executable is saved and again when it is loaded (src/runtime/vm/executable.cc)."""
+    from tvm.relax import _ffi_api, vm_build
+
+    builder = relax.ExecBuilder()
+    vm_build._vmcodegen(builder, lowered)
+    kernels = [module for module in executable.mod.imports if module.kind != "relax.VMExecutable"]
+    library = kernels[0] if kernels else None
+    return vm_build.VMExecutable(_ffi_api.VMLink(builder, target, library, [], {}))

@@ -1,0 +1,19 @@
+"""Sketches as symbolic programs: variables, constraints, loop nests with formulas for extents."""
+
+from felixlike.symbolic.nest import NestLoop, concrete_nest
+from felixlike.symbolic.program import Program
+from felixlike.symbolic.sketch import Points, Sketch, Structure
+from felixlike.symbolic.space import sketches
+from felixlike.symbolic.variables import Kind, Variable
+
+__all__ = [
+    "Kind",
+    "NestLoop",
+    "Points",
+    "Program",
+    "Sketch",
+    "Structure",
+    "Variable",
+    "concrete_nest",
+    "sketches",
+]

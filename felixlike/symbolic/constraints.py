@@ -1,0 +1,44 @@
+"""What makes a point valid, as formulas with reasons.
+
+In: the variables of a sketch. Out: `Constraint`s; a point is valid if and only if each formula is ≤ 0 there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from felixlike.symbolic.expression import Expr, mul
+from felixlike.symbolic.trace import groups
+from felixlike.symbolic.variables import Kind, Variable
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """formula ≤ 0 must hold.  reason: why, in words."""
+
+    formula: Expr
+    reason: str
+
+
+def tile_constraints(variables: Sequence[Variable]) -> tuple[Constraint, ...]:
+    """The factors of a loop multiply to its extent, and the innermost is not larger than a vector may be."""
+    found: list[Constraint] = []
+    for _, columns in groups(variables):
+        members = [variables[c] for c in columns]
+        if members[0].kind is not Kind.TILE or all(m.fixed for m in members):
+            continue
+        name = members[0].name.rpartition(".")[0]
+        extent = members[0].extent
+        product = mul(m.expression for m in members)
+        reason = f"the factors of {name} must multiply to {extent}"
+        found += [Constraint(product - extent, reason), Constraint(extent - product, reason)]
+        largest = members[-1].choices[-1]
+        if largest < extent:
+            found.append(
+                Constraint(
+                    members[-1].expression - largest,
+                    f"the innermost factor of {name} must divide {extent} and be at most {largest}",
+                )
+            )
+    return tuple(found)

@@ -1,0 +1,100 @@
+"""TVM index expressions → ours.
+
+In: a TVM PrimExpr over loop variables, block iterators and tile variables, with a table of what those stand for. Out: an
+expanded `Expr`. Raises UnsupportedSketch for operators that have no place in an affine index.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expression import (
+    Expr,
+    Number,
+    add,
+    at_least,
+    const,
+    expand,
+    floordiv,
+    linear_parts,
+    maximum,
+    minimum,
+    mul,
+    nonnegative,
+    product_parts,
+    select,
+)
+
+
+def to_expr(tvm_expr: Any, table: Mapping[Any, Expr]) -> Expr:
+    """tvm_expr over the variables of `table`, with products multiplied out so that equal extents are equal objects."""
+    return expand(_convert(tvm_expr, table))
+
+
+def _convert(node: Any, table: Mapping[Any, Expr]) -> Expr:
+    kind = type(node).__name__
+    match kind:
+        case "IntImm":
+            return const(int(node.value))
+        case "Var" | "PrimVar" | "SizeVar":
+            if node in table:
+                return table[node]
+            raise UnsupportedSketch(f"the variable {node} is bound nowhere", where="index expression")
+        case "Cast":
+            return _convert(node.value, table)
+        case "Add" | "Sub" | "Mul" | "Min" | "Max" | "FloorDiv" | "FloorMod":
+            return _BINARY[kind](_convert(node.a, table), _convert(node.b, table))
+        case "Select":
+            gate = _comparison(node.condition, table)
+            return select(gate, _convert(node.true_value, table), _convert(node.false_value, table))
+    raise UnsupportedSketch(f"{kind} has no place in an affine index", where=str(node)[:80])
+
+
+def _comparison(node: Any, table: Mapping[Any, Expr]) -> Expr:
+    kind = type(node).__name__
+    if kind not in ("GE", "GT", "LE", "LT"):
+        raise UnsupportedSketch(f"a condition of kind {kind} is not understood", where=str(node)[:80])
+    a, b = _convert(node.a, table), _convert(node.b, table)
+    difference = expand(a - b if kind in ("GE", "GT") else b - a)
+    return at_least(difference, 0 if kind in ("GE", "LE") else 1)
+
+
+def _floordiv(a: Expr, b: Expr) -> Expr:
+    """⌊a / b⌋, where possible as x of a = x·b + r with 0 ≤ r < b."""
+    parts = _quotient_and_rest(a, b)
+    return floordiv(a, b) if parts is None else parts[0]
+
+
+def _floormod(a: Expr, b: Expr) -> Expr:
+    """a mod b, where possible as r of a = x·b + r with 0 ≤ r < b."""
+    parts = _quotient_and_rest(a, b)
+    return a - b * floordiv(a, b) if parts is None else parts[1]
+
+
+def _quotient_and_rest(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
+    """(x, r) with a = x·b + r and 0 ≤ r < b for every value of the variables, or None where none was found."""
+    constant, terms = linear_parts(expand(a))
+    scale, divisor = product_parts(b)
+    quotient: list[Expr | Number] = []
+    rest: list[Expr | Number] = [constant]
+    for term, factor in terms:
+        exponents = dict(product_parts(term)[1])
+        if factor % scale == 0 and all(exponents.get(base, 0) >= e for base, e in divisor):
+            quotient.append(term * factor / b)
+        else:
+            rest.append(term * factor)
+    remainder = add(rest)
+    if nonnegative(remainder) and nonnegative(b - remainder - 1):
+        return add(quotient), remainder
+    return None
+
+
+_BINARY = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: mul((a, b)),
+    "Min": lambda a, b: minimum(expand(a), expand(b)),
+    "Max": lambda a, b: maximum(expand(a), expand(b)),
+    "FloorDiv": _floordiv,
+    "FloorMod": _floormod,
+}

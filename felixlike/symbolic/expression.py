@@ -1,0 +1,478 @@
+"""Hash-consed expressions over schedule variables: the language of extents, gates and formulas.
+
+In: numbers and variables. Out: shared, canonical nodes; equal expressions are the same object, so that a set of
+formulas is one graph. Sums and products are kept flat with collected like terms (as computer algebra systems do), but
+products of sums stay factored unless `expand` is called, because a factored form is a monomial in log space.
+
+Operators: + − × ÷ pow, floor division, min, max, select, and `at_least` (a gate: 1 where x ≥ k, else 0). Every node
+knows an interval that holds its value; constructors use it to settle min, max, gates and selects at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum, auto
+from typing import TypeAlias
+from weakref import WeakValueDictionary
+
+Number: TypeAlias = int | float
+Payload: TypeAlias = tuple[object, ...]
+
+
+class Op(Enum):
+    """Node kinds.  The payload is: CONST (value,); VAR (name, low, high); ADD (constant, coefficient of each argument);
+    MUL (exponent of each argument); AT_LEAST (threshold,); the rest ()."""
+
+    CONST = auto()
+    VAR = auto()
+    ADD = auto()
+    MUL = auto()
+    FLOORDIV = auto()
+    MIN = auto()
+    MAX = auto()
+    AT_LEAST = auto()
+    SELECT = auto()
+
+
+class Expr:
+    """An immutable node.  Compare with `is`; build with the operators and the functions of this module."""
+
+    __slots__ = ("__weakref__", "args", "high", "low", "op", "order", "payload")
+
+    op: Op
+    args: tuple[Expr, ...]
+    payload: Payload
+    low: float
+    high: float
+    order: int
+    """Position in the order of creation: arguments come before what is built of them."""
+
+    def __add__(self, other: Expr | Number) -> Expr:
+        return add((self, other))
+
+    def __radd__(self, other: Number) -> Expr:
+        return add((other, self))
+
+    def __sub__(self, other: Expr | Number) -> Expr:
+        return add((self, mul((-1, other))))
+
+    def __rsub__(self, other: Number) -> Expr:
+        return add((other, mul((-1, self))))
+
+    def __mul__(self, other: Expr | Number) -> Expr:
+        return mul((self, other))
+
+    def __rmul__(self, other: Number) -> Expr:
+        return mul((other, self))
+
+    def __truediv__(self, other: Expr | Number) -> Expr:
+        return mul((self, power(as_expr(other), -1)))
+
+    def __rtruediv__(self, other: Number) -> Expr:
+        return mul((other, power(self, -1)))
+
+    def __neg__(self) -> Expr:
+        return mul((-1, self))
+
+    def __repr__(self) -> str:
+        from felixlike.symbolic.printing import to_text
+
+        return to_text(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_restore, (self.op, self.args, self.payload))
+
+    @property
+    def is_const(self) -> bool:
+        """Whether this is a number."""
+        return self.op is Op.CONST
+
+    @property
+    def value(self) -> Number:
+        """The number this constant stands for."""
+        if self.op is not Op.CONST:
+            raise TypeError(f"{self} is not a constant")
+        return self.payload[0]  # type: ignore[return-value]
+
+    @property
+    def name(self) -> str:
+        """The name of this variable."""
+        if self.op is not Op.VAR:
+            raise TypeError(f"{self} is not a variable")
+        return str(self.payload[0])
+
+
+_nodes: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
+_created = 0
+
+
+def _node(op: Op, args: tuple[Expr, ...], payload: Payload, low: float, high: float) -> Expr:
+    """The one node with these parts."""
+    global _created
+    # 1 and 1.0 are equal as keys, but must not turn integers into floats for whoever came second.
+    key = (op, tuple(map(id, args)), payload, tuple(map(type, payload)))
+    found = _nodes.get(key)
+    if found is not None:
+        return found
+    node = object.__new__(Expr)
+    node.op, node.args, node.payload, node.low, node.high = op, args, payload, low, high
+    _created += 1
+    node.order = _created
+    _nodes[key] = node
+    return node
+
+
+def _restore(op: Op, args: tuple[Expr, ...], payload: Payload) -> Expr:
+    """Rebuild an unpickled node through the constructors, so that it is shared again."""
+    match op:
+        case Op.CONST:
+            return const(payload[0])  # type: ignore[arg-type]
+        case Op.VAR:
+            return var(*payload)  # type: ignore[arg-type]
+        case Op.ADD:
+            constant, *coefficients = payload
+            return add([constant, *(mul((c, a)) for c, a in zip(coefficients, args, strict=True))])  # type: ignore[list-item,arg-type]
+        case Op.MUL:
+            return mul(power(a, e) for a, e in zip(args, payload, strict=True))  # type: ignore[arg-type]
+        case Op.AT_LEAST:
+            return at_least(args[0], payload[0])  # type: ignore[arg-type]
+        case Op.FLOORDIV:
+            return floordiv(*args)
+        case Op.MIN:
+            return minimum(*args)
+        case Op.MAX:
+            return maximum(*args)
+        case Op.SELECT:
+            return select(*args)
+
+
+def const(value: Number) -> Expr:
+    """A number; integral floats become integers."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**62:
+        value = int(value)
+    return _node(Op.CONST, (), (value,), float(value), float(value))
+
+
+def var(name: str, low: Number = 1, high: Number = math.inf) -> Expr:
+    """A variable with values in [low, high]; the same name with other bounds is another variable."""
+    return _node(Op.VAR, (), (name, low, high), float(low), float(high))
+
+
+def as_expr(value: Expr | Number) -> Expr:
+    """Numbers become constants."""
+    return value if isinstance(value, Expr) else const(value)
+
+
+def add(terms: Iterable[Expr | Number]) -> Expr:
+    """A flat sum with like terms collected."""
+    constant: Number = 0
+    coefficients: dict[Expr, Number] = {}
+    for term in terms:
+        if not isinstance(term, Expr):
+            constant += term
+            continue
+        extra, parts = linear_parts(term)
+        constant += extra
+        for base, factor in parts:
+            coefficients[base] = coefficients.get(base, 0) + factor
+    parts_left = sorted(((b, c) for b, c in coefficients.items() if c != 0), key=_by_order)
+    return _sum(constant, parts_left)
+
+
+def linear_parts(expr: Expr) -> tuple[Number, list[tuple[Expr, Number]]]:
+    """expr = constant + Σ coefficient · term, where no term is a sum or a constant."""
+    if expr.op is Op.CONST:
+        return expr.value, []
+    if expr.op is Op.ADD:
+        numbers: tuple[Number, ...] = expr.payload  # type: ignore[assignment]
+        return numbers[0], list(zip(expr.args, numbers[1:], strict=True))
+    return 0, [(expr, 1)]
+
+
+def _by_order(pair: tuple[Expr, Number]) -> int:
+    return pair[0].order
+
+
+def _sum(constant: Number, parts: list[tuple[Expr, Number]]) -> Expr:
+    if not parts:
+        return const(constant)
+    if constant == 0 and len(parts) == 1 and parts[0][1] == 1:
+        return parts[0][0]
+    constant = const(constant).value
+    low = constant + sum(_scaled_low(t, c) for t, c in parts)
+    high = constant + sum(_scaled_high(t, c) for t, c in parts)
+    payload = (constant, *(const(c).value for _, c in parts))
+    return _node(Op.ADD, tuple(t for t, _ in parts), payload, low, high)
+
+
+def _scaled_low(term: Expr, factor: Number) -> float:
+    return factor * (term.low if factor > 0 else term.high)
+
+
+def _scaled_high(term: Expr, factor: Number) -> float:
+    return factor * (term.high if factor > 0 else term.low)
+
+
+def mul(factors: Iterable[Expr | Number]) -> Expr:
+    """A flat product with exponents collected; a numeric factor becomes the coefficient of a one-term sum."""
+    coefficient: Number = 1
+    exponents: dict[Expr, int] = {}
+    for factor in factors:
+        if not isinstance(factor, Expr):
+            coefficient *= factor
+            continue
+        scale, parts = product_parts(factor)
+        coefficient *= scale
+        for base, exponent in parts:
+            exponents[base] = exponents.get(base, 0) + exponent
+    parts_left = sorted(((b, e) for b, e in exponents.items() if e != 0), key=_by_order)
+    if coefficient == 0:
+        return const(0)
+    if len(parts_left) == 1 and parts_left[0][1] == 1 and parts_left[0][0].op is Op.ADD:
+        # A number times a sum is again a sum.
+        constant, terms = linear_parts(parts_left[0][0])
+        return _sum(constant * coefficient, [(t, c * coefficient) for t, c in terms])
+    return _sum(0, [(_product(parts_left), coefficient)]) if parts_left else const(coefficient)
+
+
+def product_parts(expr: Expr) -> tuple[Number, list[tuple[Expr, int]]]:
+    """expr = coefficient · Π base ^ exponent, where no base is a product or a constant."""
+    if expr.op is Op.CONST:
+        return expr.value, []
+    if expr.op is Op.MUL:
+        return 1, list(zip(expr.args, expr.payload, strict=True))  # type: ignore[arg-type]
+    if expr.op is Op.ADD and len(expr.args) == 1 and expr.payload[0] == 0:
+        scale, parts = product_parts(expr.args[0])
+        return scale * expr.payload[1], parts  # type: ignore[operator]
+    return 1, [(expr, 1)]
+
+
+def _product(parts: list[tuple[Expr, int]]) -> Expr:
+    if len(parts) == 1 and parts[0][1] == 1:
+        return parts[0][0]
+    low, high = 1.0, 1.0
+    for base, exponent in parts:
+        low, high = _interval_mul(low, high, *_interval_pow(base.low, base.high, exponent))
+    return _node(Op.MUL, tuple(b for b, _ in parts), tuple(e for _, e in parts), low, high)
+
+
+def _interval_mul(a: float, b: float, c: float, d: float) -> tuple[float, float]:
+    ends = [0.0 if 0 in (x, y) else x * y for x in (a, b) for y in (c, d)]
+    return min(ends), max(ends)
+
+
+def _interval_pow(low: float, high: float, exponent: int) -> tuple[float, float]:
+    if exponent < 0:
+        if low <= 0 <= high:
+            return -math.inf, math.inf
+        low, high = 1 / high, 1 / low
+        exponent = -exponent
+    ends = low**exponent, high**exponent
+    if exponent % 2 == 0 and low < 0 < high:
+        return 0.0, max(ends)
+    return min(ends), max(ends)
+
+
+def power(base: Expr, exponent: int) -> Expr:
+    """base ^ exponent for an integer exponent."""
+    scale, parts = product_parts(base)
+    if base.is_const:
+        return const(base.value**exponent)
+    return mul([scale**exponent, *(_power_of(b, e * exponent) for b, e in parts)])
+
+
+def _power_of(base: Expr, exponent: int) -> Expr:
+    return _product([(base, exponent)]) if exponent else const(1)
+
+
+def floordiv(a: Expr | Number, b: Expr | Number) -> Expr:
+    """⌊a / b⌋ for b ≥ 1."""
+    a, b = as_expr(a), as_expr(b)
+    if a.is_const and b.is_const:
+        return const(a.value // b.value)
+    if b.is_const and b.value == 1:
+        return a
+    if a.low >= 0 and a.high < b.low:
+        return const(0)
+    low, high = _interval_mul(a.low, a.high, *_interval_pow(b.low, b.high, -1))
+    return _node(Op.FLOORDIV, (a, b), (), _floor(low), _floor(high))
+
+
+def _floor(value: float) -> float:
+    return float(math.floor(value)) if math.isfinite(value) else value
+
+
+def ceildiv(a: Expr | Number, b: Expr | Number) -> Expr:
+    """⌈a / b⌉ for integers, b ≥ 1."""
+    return floordiv(as_expr(a) + b - 1, b)
+
+
+def minimum(a: Expr | Number, b: Expr | Number) -> Expr:
+    """The smaller of two."""
+    a, b = as_expr(a), as_expr(b)
+    if a is b or a.high <= b.low or nonnegative(b - a):
+        return a
+    if b.high <= a.low or nonnegative(a - b):
+        return b
+    a, b = sorted((a, b), key=lambda e: e.order)
+    return _node(Op.MIN, (a, b), (), min(a.low, b.low), min(a.high, b.high))
+
+
+def maximum(a: Expr | Number, b: Expr | Number) -> Expr:
+    """The larger of two."""
+    a, b = as_expr(a), as_expr(b)
+    if a is b or a.low >= b.high or nonnegative(a - b):
+        return a
+    if b.low >= a.high or nonnegative(b - a):
+        return b
+    a, b = sorted((a, b), key=lambda e: e.order)
+    return _node(Op.MAX, (a, b), (), max(a.low, b.low), max(a.high, b.high))
+
+
+def at_least(x: Expr | Number, threshold: int) -> Expr:
+    """The gate [x ≥ threshold] of an integer-valued x: 1 or 0."""
+    x = as_expr(x)
+    if x.low >= threshold:
+        return const(1)
+    if x.high < threshold:
+        return const(0)
+    if x.op is Op.AT_LEAST:  # a gate of a gate: [g ≥ 1] = g
+        return x
+    return _node(Op.AT_LEAST, (x,), (threshold,), 0.0, 1.0)
+
+
+def at_most(x: Expr | Number, threshold: int) -> Expr:
+    """The gate [x ≤ threshold] of an integer-valued x."""
+    return 1 - at_least(x, threshold + 1)
+
+
+def equals(a: Expr | Number, b: Expr | Number) -> Expr:
+    """The gate [a = b] of integer-valued expressions."""
+    difference = expand(as_expr(a) - b)
+    if difference.is_const:
+        return const(int(difference.value == 0))
+    if nonnegative(difference):
+        return at_most(difference, 0)
+    if nonnegative(-difference):
+        return at_least(difference, 0)
+    return at_least(difference, 0) * at_most(difference, 0)
+
+
+def select(gate: Expr, then: Expr | Number, otherwise: Expr | Number) -> Expr:
+    """`then` where the gate is 1, `otherwise` where it is 0."""
+    then, otherwise = as_expr(then), as_expr(otherwise)
+    if gate.is_const:
+        return then if gate.value else otherwise
+    if then is otherwise:
+        return then
+    if then.is_const and otherwise.is_const and then.value == 1 and otherwise.value == 0:
+        return gate
+    low, high = min(then.low, otherwise.low), max(then.high, otherwise.high)
+    return _node(Op.SELECT, (gate, then, otherwise), (), low, high)
+
+
+def variables(roots: Iterable[Expr]) -> tuple[Expr, ...]:
+    """The variables that occur, in the order of their creation."""
+    return tuple(e for e in topological(roots) if e.op is Op.VAR)
+
+
+def topological(roots: Iterable[Expr]) -> list[Expr]:
+    """Every node reachable from the roots, arguments first."""
+    seen: set[Expr] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.extend(node.args)
+    return sorted(seen, key=lambda e: e.order)
+
+
+def expand(expr: Expr) -> Expr:
+    """Products of sums multiplied out, outside min, max, gates, selects and negative powers."""
+    return _from_polynomial(_polynomial(expr))
+
+
+def _monomials(expr: Expr) -> Iterator[tuple[Number, list[tuple[Expr, int]]]]:
+    constant, terms = linear_parts(expr)
+    if constant:
+        yield constant, []
+    for term, factor in terms:
+        yield factor, product_parts(term)[1]
+
+
+_Polynomial: TypeAlias = dict[tuple[tuple[Expr, int], ...], Number]
+
+
+def _polynomial(expr: Expr) -> _Polynomial:
+    """Coefficient of each monomial; a monomial is a sorted tuple of (base, exponent)."""
+    total: _Polynomial = {}
+    for factor, parts in _monomials(expr):
+        product: _Polynomial = {(): factor}
+        for base, exponent in parts:
+            if base.op is Op.ADD and exponent > 0:
+                for _ in range(exponent):
+                    product = _poly_mul(product, _polynomial(base))
+            else:
+                product = _poly_mul(product, {((base, exponent),): 1})
+        for monomial, value in product.items():
+            total[monomial] = total.get(monomial, 0) + value
+    return {m: c for m, c in total.items() if c != 0}
+
+
+def _poly_mul(a: _Polynomial, b: _Polynomial) -> _Polynomial:
+    product: _Polynomial = {}
+    for left, x in a.items():
+        for right, y in b.items():
+            exponents = dict(left)
+            for base, exponent in right:
+                exponents[base] = exponents.get(base, 0) + exponent
+            monomial = tuple(sorted(((b, e) for b, e in exponents.items() if e), key=_by_order))
+            product[monomial] = product.get(monomial, 0) + x * y
+    return product
+
+
+def _from_polynomial(polynomial: _Polynomial) -> Expr:
+    return add(mul([c, *(_power_of(b, e) for b, e in m)]) for m, c in polynomial.items())
+
+
+def nonnegative(expr: Expr) -> bool:
+    """Whether expr ≥ 0 can be proved from the bounds of its variables.
+
+    Sufficient, not necessary: every atom with a finite lower bound is written as bound + rest, rest ≥ 0; then
+    non-negative coefficients prove it.  Also tried: plain intervals."""
+    if expr.low >= 0:
+        return True
+    if expr.high < 0:
+        return False
+    shifted: _Polynomial = {}
+    for monomial, coefficient in _polynomial(expr).items():
+        product: _Polynomial = {(): coefficient}
+        for base, exponent in monomial:
+            if exponent < 0 or not math.isfinite(base.low):
+                return False
+            step: _Polynomial = {((base, 1),): 1}
+            if base.low:
+                step[()] = const(base.low).value
+            for _ in range(exponent):
+                product = _poly_mul(product, step)
+        for key, value in product.items():
+            shifted[key] = shifted.get(key, 0) + value
+    return all(value >= 0 for value in shifted.values())
+
+
+def substitute(expr: Expr, values: Mapping[Expr, Expr | Number]) -> Expr:
+    """expr with variables replaced; nodes are rebuilt and simplified anew."""
+    done: dict[Expr, Expr] = {v: as_expr(e) for v, e in values.items()}
+    for node in topological([expr]):
+        if node not in done:
+            done[node] = _rebuild(node, tuple(done[a] for a in node.args))
+    return done[expr]
+
+
+def _rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
+    if args == node.args:
+        return node
+    return _restore(node.op, args, node.payload)

@@ -1,0 +1,67 @@
+"""Count the arithmetic of one store's value, by TVM's categories, leaving index arithmetic out.
+
+In: a TVM expression. Out: how often each `Operation` occurs. Follows TVM's per_store_feature.cc, which also walks the whole
+tree without removing duplicates, but counts the arithmetic inside indices as well; that is an artefact of how indices
+are written, not work that a schedule chooses.
+"""
+
+from collections import Counter
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.symbolic.program import Operation
+
+_ARITHMETIC = {
+    "Add": "ADD_SUB",
+    "Sub": "ADD_SUB",
+    "Mul": "MUL",
+    "Div": "DIV_MOD",
+    "Mod": "DIV_MOD",
+    "FloorDiv": "DIV_MOD",
+    "FloorMod": "DIV_MOD",
+    "Min": "CMP",
+    "Max": "CMP",
+}
+# A comparison's own type is bool, so TVM counts it as an integer comparison whatever its operands are.
+_COMPARISONS = frozenset({"EQ", "NE", "LT", "LE", "GT", "GE"})
+_LOGIC = frozenset({"And", "Or", "Not"})
+_PURE = (0, 1)
+"""tvm::tirx::CallEffectKind: expression annotations and pure functions."""
+
+
+def count_operations(value: Any) -> tuple[tuple[Operation, int], ...]:
+    """(operation, occurrences) for each operation that occurs in `value`, in the order of Operation."""
+    counts: Counter[Operation] = Counter()
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        kind = type(node).__name__
+        if kind == "TensorLoad":
+            continue
+        if kind in _ARITHMETIC:
+            counts[_typed(node, _ARITHMETIC[kind])] += 1
+            stack += [node.a, node.b]
+        elif kind in _COMPARISONS:
+            counts[Operation.INT_CMP] += 1
+            stack += [node.a, node.b]
+        elif kind in _LOGIC:
+            counts[Operation.BOOL_OP] += 1
+            stack += [node.a] if kind == "Not" else [node.a, node.b]
+        elif kind == "Select":
+            counts[Operation.SELECT_OP] += 1
+            stack += [node.condition, node.true_value, node.false_value]
+        elif kind == "Cast":
+            stack.append(node.value)
+        elif kind == "Call":
+            counts[_typed(node, "MATH_FUNC" if _is_pure(node) else "OTHER_FUNC")] += 1
+            stack += list(node.args)
+    return tuple((op, counts[op]) for op in Operation if counts[op])
+
+
+def _typed(node: Any, name: str) -> Operation:
+    return Operation[("FLOAT_" if str(node.ty.dtype).startswith("float") else "INT_") + name]
+
+
+def _is_pure(call: Any) -> bool:
+    effect = call.op.get_attr("TCallEffectKind") if isinstance(call.op, tvmlib.ir.Op) else None
+    return effect is not None and int(effect) in _PURE

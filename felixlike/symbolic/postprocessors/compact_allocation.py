@@ -1,0 +1,107 @@
+"""CompactBufferAllocation: an intermediate buffer shrinks to what is used of it where it is allocated.
+
+    alloc C_global[512, 512]                  for i_0, j_0:
+    for i_0, j_0:                      →          alloc C_global[t1, t3]
+        C_global[i_0·t1 + i, j_0·t3 + j]              C_global[i, j]
+
+A buffer is allocated under the innermost loop that holds all its accesses. Follows TVM's passes
+PlanAndUpdateBufferAllocationLocation and CompactBufferAllocation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expression import Expr, const, expand, maximum, minimum
+from felixlike.symbolic.program import Access, Blanket, Buffer, Index, Loop, Program, Store
+
+
+def compact_allocation(program: Program) -> Program:
+    """The program with every internal buffer as small as its accesses allow."""
+    paths = allocation_paths(program)
+    extents = {loop.variable: loop.extent for _, path in program.stores() for loop in path}
+    renamed: dict[Buffer, Buffer] = {}
+    outer: dict[Buffer, frozenset[Expr]] = {}
+    for buffer in program.buffers:
+        if not buffer.internal:
+            continue
+        outer[buffer] = frozenset(loop.variable for loop in paths[buffer])
+        accesses = [a for s, _ in program.stores() for a in s.accesses if a.buffer is buffer]
+        renamed[buffer] = replace(buffer, shape=_shape(buffer, accesses, outer[buffer], extents))
+    stores: dict[Store, Store] = {}
+    body = tuple(_rebuild(node, renamed, outer, stores) for node in program.body)
+    blankets: dict[Store, Blanket] = {stores[s]: b for s, b in program.blankets.items()}
+    return Program(body, tuple(renamed.get(b, b) for b in program.buffers), blankets)
+
+
+def allocation_paths(program: Program) -> dict[Buffer, tuple[Loop, ...]]:
+    """For each internal buffer, the loops around its allocation: those that all its accesses share."""
+    paths: dict[Buffer, tuple[Loop, ...]] = {}
+    for store, path in program.stores():
+        for access in store.accesses:
+            buffer = access.buffer
+            if buffer.internal:
+                paths[buffer] = _common(paths[buffer], path) if buffer in paths else path
+    return paths
+
+
+def _common(a: tuple[Loop, ...], b: tuple[Loop, ...]) -> tuple[Loop, ...]:
+    shared: list[Loop] = []
+    for x, y in zip(a, b, strict=False):
+        if x is not y:
+            break
+        shared.append(x)
+    return tuple(shared)
+
+
+def _shape(
+    buffer: Buffer, accesses: list[Access], outer: frozenset[Expr], extents: dict[Expr, Expr]
+) -> tuple[Expr, ...]:
+    shape = []
+    for dimension, full in enumerate(buffer.shape):
+        low: Expr | None = None
+        high: Expr | None = None
+        base: Expr | None = None
+        for access in accesses:
+            index = access.indices[dimension]
+            fixed = expand(sum((v * c for v, c in index.strides if v in outer), const(0)))
+            if base is not None and fixed is not base:
+                raise UnsupportedSketch(
+                    f"{buffer.name} is accessed at places that move apart between outer loops", where="allocation"
+                )
+            base = fixed
+            last = expand(index.offset + sum((c * (extents[v] - 1) for v, c in index.strides if v not in outer), const(0)))
+            low = index.offset if low is None else minimum(low, index.offset)
+            high = last if high is None else maximum(high, last)
+        assert low is not None
+        assert high is not None
+        shape.append(minimum(expand(high - low + 1), full))
+    return tuple(shape)
+
+
+def _rebuild(
+    node: Loop | Store,
+    renamed: dict[Buffer, Buffer],
+    outer: dict[Buffer, frozenset[Expr]],
+    stores: dict[Store, Store],
+) -> Loop | Store:
+    if isinstance(node, Loop):
+        return replace(node, body=tuple(_rebuild(child, renamed, outer, stores) for child in node.body))
+    stores[node] = replace(
+        node,
+        target=_rebased(node.target, renamed, outer),
+        loads=tuple(_rebased(load, renamed, outer) for load in node.loads),
+    )
+    return stores[node]
+
+
+def _rebased(access: Access, renamed: dict[Buffer, Buffer], outer: dict[Buffer, frozenset[Expr]]) -> Access:
+    """The access within the small buffer: terms of the loops around the allocation drop out."""
+    buffer = access.buffer
+    if buffer not in renamed:
+        return access
+    indices = tuple(
+        Index(index.offset, tuple((v, c) for v, c in index.strides if v not in outer[buffer])) for index in access.indices
+    )
+    return Access(renamed[buffer], indices)

@@ -1,0 +1,34 @@
+"""One file for each kind of schedule primitive: how an instruction of a trace is replayed on symbolic loops.
+
+`PRIMITIVES` maps TVM's instruction names to them; an instruction that is not in the table makes its sketch one that is
+tuned by sampling, with its name in the report.
+"""
+
+from felixlike.symbolic.primitives import (
+    annotate,
+    cache,
+    categorical,
+    fuse,
+    inline,
+    location,
+    lookup,
+    reorder,
+    rfactor,
+    split,
+)
+from felixlike.symbolic.primitives.primitive import Primitive
+
+PRIMITIVES: dict[str, Primitive] = {
+    **lookup.PRIMITIVES,
+    **annotate.PRIMITIVES,
+    **split.PRIMITIVES,
+    **categorical.PRIMITIVES,
+    **reorder.PRIMITIVES,
+    **fuse.PRIMITIVES,
+    **inline.PRIMITIVES,
+    **cache.PRIMITIVES,
+    **rfactor.PRIMITIVES,
+    **location.PRIMITIVES,
+}
+
+__all__ = ["PRIMITIVES", "Primitive"]

@@ -1,0 +1,26 @@
+"""Fuse: several loops become one whose extent is their product.
+
+    for i in a:            for f in a·b:
+        for j in b:   →        …[f // b, f % b]
+            …[i, j]
+
+Understood where all extents are numbers; indices then hold f // b and f % b, which most later steps cannot use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike.symbolic.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay import Replay
+
+
+def _fuse(state: Replay, instruction: Any, _: int) -> None:
+    loops = [state.get(loop) for loop in instruction.inputs]
+    fused = state.schedule.fuse(*loops, preserve_unit_iters=bool(instruction.attrs[0]))
+    state.put(instruction.outputs, [fused])
+
+
+PRIMITIVES = {"Fuse": Primitive(_fuse, needs_regions=True)}

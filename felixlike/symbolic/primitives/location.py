@@ -1,0 +1,128 @@
+"""SampleComputeLocation, ComputeAt, ReverseComputeAt: a block moves under a loop of its consumer (or producer).
+
+    for i: for j: P[i, j] = …          for i:
+    for i: for j: C[i, j] = P[i, j]  →     for j: P[i, j] = …
+                                           for j: C[i, j] = P[i, j]
+
+Which locations TVM offers depends on the tiles (`CollectComputeLocation` in TVM's analysis.cc): loops of extent 1 are
+skipped, so are data-parallel loops below a reduction, and reductions below the last data-parallel loop. Each candidate
+therefore comes with a gate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike import tvmlib
+from felixlike.symbolic.convert import to_expr
+from felixlike.symbolic.expression import Expr, at_least, const
+from felixlike.symbolic.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay import Replay
+
+INLINE, ROOT = -2, -1
+
+
+def _sample(state: Replay, instruction: Any, _: int) -> None:
+    from felixlike.symbolic.replay import Location
+
+    block = state.get(instruction.inputs[0])
+    loops = _common_loops(state, block)
+    candidates: list[tuple[int, Expr]] = []
+    if _can_inline(state, block):
+        candidates.append((INLINE, const(1)))
+    candidates.append((ROOT, const(1)))
+    candidates += [(i, gate) for i, gate in enumerate(_gates(state, loops)) if not (gate.is_const and gate.value == 0)]
+    state.locations.append(Location(str(state.schedule.get(block).name_hint), tuple(candidates)))
+    decision = state.next_location()
+    state.put(instruction.outputs, [loops[decision] if decision >= 0 else decision])
+
+
+def _common_loops(state: Replay, block: Any) -> list[Any]:
+    """The loops that hold every consumer of the block, outermost first."""
+    schedule = state.schedule
+    nests = [list(schedule.get_loops(consumer)) for consumer in schedule.get_consumers(block)]
+    if not nests:
+        return []
+    common: list[Any] = []
+    for members in zip(*nests, strict=False):
+        first = schedule.get(members[0])
+        if not all(schedule.get(other).same_as(first) for other in members[1:]):
+            break
+        common.append(members[0])
+    return common
+
+
+def _gates(state: Replay, loops: list[Any]) -> list[Expr]:
+    """For every loop, the tiles for which TVM offers it as a location."""
+    parallel = [_data_parallel(state.schedule.get(loop)) for loop in loops]
+    last_parallel = max((i for i, p in enumerate(parallel) if p), default=-1)
+    reduced: Expr = const(0)  # whether a reduction of extent > 1 was passed
+    ended: Expr = const(0)  # whether TVM stopped looking
+    gates = []
+    for i, loop in enumerate(loops):
+        wide = at_least(to_expr(state.schedule.get(loop).extent, state.table), 2)
+        if parallel[i]:
+            ended = _either(ended, wide * reduced)
+        else:
+            reduced = _either(reduced, wide)
+            if i > last_parallel:
+                ended = _either(ended, wide)
+        gates.append(wide * (1 - ended))
+    return gates
+
+
+def _either(a: Expr, b: Expr) -> Expr:
+    return a + b - a * b
+
+
+def _data_parallel(loop: Any) -> bool:
+    """Whether only data-parallel block iterators depend on the loop (TVM's GetLoopIterType)."""
+    kinds: set[int] = set()
+
+    def note(realize: Any) -> None:
+        for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
+            if uses(value, loop.loop_var):
+                kinds.add(int(iterator.iter_type))
+
+    tvmlib.structural_walk(loop.body, (tvmlib.s_tir.SBlockRealize, note))
+    return kinds <= {int(tvmlib.tirx.IterVar.DataPar)}
+
+
+def uses(expression: Any, variable: Any) -> bool:
+    """Whether a TVM variable occurs in a TVM expression."""
+    found = []
+    tvmlib.structural_walk(expression, (tvmlib.tirx.Var, lambda v: found.append(v.same_as(variable))))
+    return any(found)
+
+
+def _can_inline(state: Replay, block: Any) -> bool:
+    """Whether TVM would inline the block here, tried on a copy."""
+    trial = state.schedule.copy()
+    try:
+        trial.compute_inline(trial.get_sblock(state.schedule.get(block).name_hint))
+    except tvmlib.TVM_ERRORS:
+        return False
+    return True
+
+
+def _compute_at(state: Replay, instruction: Any, _: int) -> None:
+    block, loop = (state.get(v) for v in instruction.inputs)
+    if isinstance(loop, int):
+        if loop == INLINE:
+            state.schedule.compute_inline(block)
+        return
+    state.schedule.compute_at(block, loop, preserve_unit_loops=bool(instruction.attrs[0]))
+
+
+def _reverse_compute_at(state: Replay, instruction: Any, _: int) -> None:
+    block, loop = (state.get(v) for v in instruction.inputs)
+    state.schedule.reverse_compute_at(block, loop, preserve_unit_loops=bool(instruction.attrs[0]))
+
+
+PRIMITIVES = {
+    "SampleComputeLocation": Primitive(_sample, needs_regions=True),
+    "ComputeAt": Primitive(_compute_at, needs_regions=True),
+    "ReverseComputeAt": Primitive(_reverse_compute_at, needs_regions=True),
+}

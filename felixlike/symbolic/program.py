@@ -1,0 +1,183 @@
+"""A symbolic program: the loop nest of a sketch with expressions for extents, read back from a live TVM schedule.
+
+In: a replayed schedule and its table of variables. Out: `Program`, a tree of loops and stores. Every loop is kept, also
+those that may have extent 1, so that one program stands for all structures the sketch lowers to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from felixlike.symbolic.expression import Expr, const, expand, linear_parts, mul, product_parts
+
+
+class Operation(StrEnum):
+    """Arithmetic that is counted, by TVM's feature names."""
+
+    FLOAT_ADD_SUB = "float_add_sub"
+    FLOAT_MUL = "float_mul"
+    FLOAT_DIV_MOD = "float_div_mod"
+    FLOAT_CMP = "float_cmp"
+    FLOAT_MATH_FUNC = "float_math_func"
+    FLOAT_OTHER_FUNC = "float_other_func"
+    INT_ADD_SUB = "int_add_sub"
+    INT_MUL = "int_mul"
+    INT_DIV_MOD = "int_div_mod"
+    INT_CMP = "int_cmp"
+    INT_MATH_FUNC = "int_math_func"
+    INT_OTHER_FUNC = "int_other_func"
+    BOOL_OP = "bool_op"
+    SELECT_OP = "select_op"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """A tensor.  shape: extents.  item_bytes: bytes of one element.  internal: allocated by the program itself."""
+
+    name: str
+    shape: tuple[Expr, ...]
+    item_bytes: int
+    internal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """One affine index: offset + Σ stride · loop variable."""
+
+    offset: Expr
+    strides: tuple[tuple[Expr, Expr], ...]
+    """(loop variable, its coefficient), in the order of first use."""
+
+    @property
+    def expression(self) -> Expr:
+        """The index as one expression."""
+        return self.offset + sum((v * c for v, c in self.strides), const(0))
+
+    def stride(self, variable: Expr) -> Expr:
+        """The coefficient of a loop variable; 0 where it does not occur."""
+        return dict(self.strides).get(variable, const(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A read or write of one element of a buffer."""
+
+    buffer: Buffer
+    indices: tuple[Index, ...]
+
+    def uses(self, variable: Expr) -> bool:
+        """Whether the element depends on a loop variable."""
+        return any(variable is v for index in self.indices for v, _ in index.strides)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Store:
+    """One statement `target[…] = value`.
+
+    loads: the distinct reads in `value` (reads of the target included).  operations: how often each kind of arithmetic is
+    done in one execution, index arithmetic not counted.  spatial, reduction: loop variables its data-parallel and its
+    reduction iterators depend on.  regions: what TVM notes as its block's reads and writes, for the
+    postprocessors."""
+
+    block: str
+    target: Access
+    loads: tuple[Access, ...]
+    operations: tuple[tuple[Operation, int], ...]
+    spatial: frozenset[Expr]
+    reduction: frozenset[Expr]
+    is_reduction: bool
+    regions: tuple[Access, ...]
+    text: str
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """The write first, then the reads."""
+        return (self.target, *self.loads)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """`for variable in range(extent)`.
+
+    parallel, vector: gates that say whether the loop ends up in the fused parallel or vector loop of a store's nest.
+    unroll: largest number of unrolled steps (0: none), noted on the outermost loop of a nest."""
+
+    variable: Expr
+    extent: Expr
+    body: tuple[Loop | Store, ...]
+    parallel: Expr = field(default_factory=lambda: const(0))
+    vector: Expr = field(default_factory=lambda: const(0))
+    unroll: Expr = field(default_factory=lambda: const(0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blanket:
+    """A nest that is fused whole and split by the vector width: outer loop parallel, inner loop vectorised.
+
+    gate: whether this happens.  total: product of the nest's extents.  width: extent of the vector loop."""
+
+    gate: Expr
+    total: Expr
+    width: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """The whole nest.  buffers: in order of first use.  blankets: for stores whose nest may be fused whole."""
+
+    body: tuple[Loop | Store, ...]
+    buffers: tuple[Buffer, ...]
+    blankets: dict[Store, Blanket] = field(default_factory=dict)
+
+    def stores(self) -> Iterator[tuple[Store, tuple[Loop, ...]]]:
+        """Every store in program order with its loops, outermost first."""
+        yield from _walk(self.body, ())
+
+    def __str__(self) -> str:
+        from felixlike.symbolic.program_text import program_text
+
+        return program_text(self)
+
+
+def _walk(body: tuple[Loop | Store, ...], path: tuple[Loop, ...]) -> Iterator[tuple[Store, tuple[Loop, ...]]]:
+    for node in body:
+        if isinstance(node, Store):
+            yield node, path
+        else:
+            yield from _walk(node.body, (*path, node))
+
+
+def stores_under(node: Loop | Store) -> Iterator[Store]:
+    """The stores in a subtree, in program order."""
+    if isinstance(node, Store):
+        yield node
+        return
+    for child in node.body:
+        yield from stores_under(child)
+
+
+def affine(expression: Expr, loop_variables: frozenset[Expr]) -> Index | None:
+    """expression as an affine function of the loop variables, or None where it is not one."""
+    constant, terms = linear_parts(expand(expression))
+    offset: Expr = const(constant)
+    strides: dict[Expr, Expr] = {}
+    for term, factor in terms:
+        parts = product_parts(term)[1]
+        held = [(b, e) for b, e in parts if _depends(b, loop_variables)]
+        if not held:
+            offset += term * factor
+            continue
+        if len(held) > 1 or held[0][1] != 1 or held[0][0] not in loop_variables:
+            return None
+        variable = held[0][0]
+        rest = mul([factor, term, 1 / variable])
+        strides[variable] = strides.get(variable, const(0)) + rest
+    return Index(offset, tuple(strides.items()))
+
+
+def _depends(expression: Expr, loop_variables: frozenset[Expr]) -> bool:
+    if expression in loop_variables:
+        return True
+    return any(_depends(a, loop_variables) for a in expression.args)

@@ -1,0 +1,57 @@
+"""A symbolic program as text: one loop or statement a line, extents and gates as formulas."""
+
+from __future__ import annotations
+
+from felixlike.symbolic.expression import Expr
+from felixlike.symbolic.program import Access, Loop, Program, Store
+
+
+def program_text(program: Program) -> str:
+    """The nest, indented; loops that may fuse say when.
+
+    for i0_0 in i0_0 parallel if [i0_0*j_0 - 33 ≥ 0]"""
+    lines = [
+        f"alloc {buffer.name}[{', '.join(map(str, buffer.shape))}]" for buffer in program.buffers if buffer.internal
+    ]
+    for node in program.body:
+        lines += _lines(program, node, "")
+    return "\n".join(lines)
+
+
+def _lines(program: Program, node: Loop | Store, indent: str) -> list[str]:
+    if isinstance(node, Loop):
+        lines = [f"{indent}for {node.variable} in {node.extent}{_marks(node)}"]
+        for child in node.body:
+            lines += _lines(program, child, indent + "  ")
+        return lines
+    lines = []
+    if node in program.blankets:
+        blanket = program.blankets[node]
+        lines.append(f"{indent}# whole nest fused and split by {blanket.width}{_when(blanket.gate)}")
+    return [*lines, f"{indent}{_statement(node)}"]
+
+
+def _marks(loop: Loop) -> str:
+    text = ""
+    for word, gate in (("parallel", loop.parallel), ("vector", loop.vector)):
+        if not _never(gate):
+            text += f" {word}{_when(gate)}"
+    return text if _never(loop.unroll) else f"{text} unroll {loop.unroll}"
+
+
+def _never(gate: Expr) -> bool:
+    return gate.is_const and gate.value == 0
+
+
+def _when(gate: Expr) -> str:
+    return "" if gate.is_const else f" if {gate}"
+
+
+def _statement(store: Store) -> str:
+    operator = "⊕=" if store.is_reduction else "="
+    loads = [load for load in store.loads if load.buffer is not store.target.buffer]
+    return f"{_element(store.target)} {operator} f({', '.join(map(_element, loads))})"
+
+
+def _element(access: Access) -> str:
+    return f"{access.buffer.name}[{', '.join(str(index.expression) for index in access.indices)}]"

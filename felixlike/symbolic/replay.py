@@ -1,0 +1,155 @@
+"""Replay a MetaSchedule trace inside TVM with variables in place of tile factors, on unpatched TVM.
+
+In: a task's module, a trace, its tile variables, the chosen compute locations. Out: a live TVM Schedule whose loops have
+symbolic extents, before postprocessors. TVM itself computes every region; no primitive is written again.
+
+TVM's Schedule refuses a variable as a split factor, but accepts an opaque pure call. So factors are split in as calls
+(`primitives/split.py`) and, before the first primitive that reasons about regions, exchanged for variables inside the
+live schedule state (`settle`). The variables are declared as the shape of a dummy buffer parameter, so that TVM knows
+them to be positive.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expression import Expr
+from felixlike.symbolic.primitives import PRIMITIVES
+from felixlike.symbolic.variables import Kind, Variable
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The places one SampleComputeLocation may choose: (decision, gate) pairs, the gate saying for which tiles."""
+
+    block: str
+    candidates: tuple[tuple[int, Expr], ...]
+
+
+class Replay:
+    """One symbolic replay: the schedule, and what the trace's variables stand for in it."""
+
+    def __init__(self, module: Any, trace: Any, variables: Sequence[Variable], locations: Sequence[int]) -> None:
+        self.dtype = _loop_dtype(module)
+        self.tile_vars: dict[str, Any] = {
+            v.name: tvmlib.tirx.Var(v.name, self.dtype) for v in variables if v.kind is Kind.TILE and not v.fixed
+        }
+        self.table: dict[Any, Expr] = {
+            self.tile_vars[v.name]: v.expression for v in variables if v.name in self.tile_vars
+        }
+        self.schedule = tvmlib.Schedule(
+            _with_positive(module, self.tile_vars), debug_mask="none", error_render_level="none", enable_check=False
+        )
+        self.groups = _by_group(variables)
+        self.unroll: Expr | None = None
+        self.locations: list[Location] = []
+        """What every SampleComputeLocation reached so far could have chosen."""
+        self._chosen = iter(locations)
+        self._values: list[tuple[Any, Any]] = []
+        self._pending: dict[str, Any] = {}
+        self._run(trace)
+
+    def _run(self, trace: Any) -> None:
+        for index, instruction in enumerate(trace.insts):
+            name = str(instruction.kind.name)
+            primitive = PRIMITIVES.get(name)
+            if primitive is None:
+                raise UnsupportedSketch(f"the instruction {name} is not understood symbolically", where=f"step {index}")
+            if primitive.needs_regions:
+                self.settle()
+            try:
+                primitive.replay(self, instruction, index)
+            except tvmlib.TVM_ERRORS as error:
+                reason = str(error).strip().splitlines()
+                raise UnsupportedSketch(
+                    f"TVM refused {name} on symbolic loops: {reason[-1][:160] if reason else ''}", where=f"step {index}"
+                ) from error
+        self.settle()
+
+    # -- what the trace's random variables stand for ------------------------------------------------------------------
+
+    def get(self, variable: Any) -> Any:
+        """The value of a random variable of the trace, or the literal itself."""
+        for known, value in self._values:
+            if known.same_as(variable):
+                return value
+        return variable
+
+    def put(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
+        """Remember what random variables of the trace stand for here."""
+        if len(variables) != len(values):
+            raise UnsupportedSketch(
+                f"a step gives {len(values)} results where the trace names {len(variables)}", where="trace"
+            )
+        self._values.extend(zip(variables, values, strict=True))
+
+    def next_location(self) -> int:
+        """The decision for the SampleComputeLocation now replayed; the root where none was given."""
+        return next(self._chosen, -1)
+
+    # -- tile factors -------------------------------------------------------------------------------------------------
+
+    def defer(self, extent: Any, factor: Any) -> None:
+        """Remember that the expression `extent`, the outermost loop's, equals the variable `factor`."""
+        self._pending[str(extent)] = factor
+
+    def settle(self) -> None:
+        """Exchange the opaque calls for variables in the live schedule state, keeping its flags and all its handles."""
+        if not self._pending:
+            return
+        outer, self._pending = self._pending, {}
+        state = self.schedule.state
+        root = self.schedule.get_sref(self.schedule.get_sblock("root"))
+        old = root.stmt
+        new = tvmlib.structural_map(old, (tvmlib.tirx.FloorDiv, lambda e: outer.get(str(e), e)))
+        new = tvmlib.structural_map(new, (tvmlib.ir.Call, self._variable_of))
+        reuse = {a: b for a, b in zip(_blocks(old), _blocks(new), strict=True) if not a.same_as(b)}
+        state.replace(root, new, reuse)
+
+    def opaque(self, name: str) -> Any:
+        """The call that stands for a tile variable until `settle`."""
+        return tvmlib.tirx.call_pure_extern(self.dtype, name)
+
+    def _variable_of(self, call: Any) -> Any:
+        if not isinstance(call.op, tvmlib.ir.Op) or not call.op.name.endswith("call_pure_extern"):
+            return call
+        return self.tile_vars.get(str(call.args[0].value), call)
+
+
+def _loop_dtype(module: Any) -> str:
+    """The integer type of the function's loops; TVM does not mix two."""
+    found: list[str] = []
+
+    def note(loop: Any) -> None:
+        found.append(str(loop.loop_var.ty.dtype))
+
+    tvmlib.structural_walk(module["main"].body, (tvmlib.tirx.For, note))
+    if len(set(found)) > 1:
+        raise UnsupportedSketch(f"loops have several integer types: {sorted(set(found))}", where="main")
+    return found[0] if found else "int64"
+
+
+def _with_positive(module: Any, tile_vars: Mapping[str, Any]) -> Any:
+    """A copy of the module with a dummy buffer parameter whose shape declares the tile variables, hence positive.
+
+    A real copy: the schedule state changes statements in place once it holds them alone, and a new PrimFunc around the
+    same body would let those changes through to the original."""
+    main = tvmlib.s_tir.renew_defs(module["main"])
+    dummy = tvmlib.tirx.decl_buffer(tuple(tile_vars.values()), "int8", name="tile_variables")
+    func = tvmlib.PrimFunc([*main.params, dummy], main.body, main.ret_type).with_attr("global_symbol", "main")
+    return tvmlib.IRModule({"main": func})
+
+
+def _by_group(variables: Sequence[Variable]) -> dict[int, tuple[Variable, ...]]:
+    groups: dict[int, list[Variable]] = {}
+    for variable in variables:
+        groups.setdefault(variable.group, []).append(variable)
+    return {group: tuple(members) for group, members in groups.items()}
+
+
+def _blocks(stmt: Any) -> Iterator[Any]:
+    found: list[Any] = []
+    tvmlib.structural_walk(stmt, (tvmlib.s_tir.SBlock, found.append))
+    return iter(found)

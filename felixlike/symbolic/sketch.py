@@ -1,0 +1,265 @@
+"""A sketch: one family of schedules of a task, with its variables, constraints, symbolic program and points.
+
+In: a task and one of MetaSchedule's design spaces for it. Out: `Sketch`. A sketch whose trace is not yet understood
+symbolically keeps its variables, sampling, scheduling and points (through TVM); only its program and formulas are missing,
+and `reason` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from felixlike import tvmlib
+from felixlike.errors import InvalidPoint, InvalidSchedule, UnsupportedSketch
+from felixlike.frontend.task import Task
+from felixlike.symbolic.constraints import Constraint, tile_constraints
+from felixlike.symbolic.evaluate import Graph
+from felixlike.symbolic.expression import Expr, const
+from felixlike.symbolic.factors import draw_factorisations
+from felixlike.symbolic.postprocessors import Limits, compact_allocation, parallel_vectorize_unroll
+from felixlike.symbolic.program import Program
+from felixlike.symbolic.read import read_program
+from felixlike.symbolic.replay import Location, Replay
+from felixlike.symbolic.trace import groups, point_of, sketch_key, trace_variables, with_point
+from felixlike.symbolic.variables import Kind, Variable
+
+Points = npt.NDArray[np.int64]
+
+_PATHS = 32
+"""Different combinations of compute locations among the points of one call of `sample`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Structure:
+    """The program for one choice of compute locations.
+
+    locations: the choice, one number for each location variable.  offered: what each of them could have chosen.
+    gate: for which tiles TVM accepts the choice as it is (1) instead of moving it (0)."""
+
+    locations: tuple[int, ...]
+    program: Program
+    offered: tuple[Location, ...]
+    gate: Expr
+
+
+class Sketch:
+    """One family of schedules of a task."""
+
+    def __init__(self, task: Task, trace: Any, postprocessors: Sequence[Any], index: int) -> None:
+        self.task = task
+        self.index = index
+        self.key = sketch_key(trace)
+        self.variables: tuple[Variable, ...] = trace_variables(trace, task.module)
+        self._trace = trace
+        self._postprocessors = tuple(postprocessors)
+        self._structures: dict[tuple[int, ...], Structure | UnsupportedSketch] = {}
+        self.location_columns = tuple(i for i, v in enumerate(self.variables) if v.kind is Kind.LOCATION)
+
+    def __repr__(self) -> str:
+        return f"<sketch {self.index} of {self.task.name}: {len(self.variables)} variables>"
+
+    # -- the symbolic program -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def reason(self) -> str:
+        """Why this sketch is not understood symbolically; empty where it is."""
+        try:
+            self.structure(())
+        except UnsupportedSketch as error:
+            return str(error)
+        return ""
+
+    @property
+    def understood(self) -> bool:
+        """Whether there is a symbolic program, hence formulas."""
+        return not self.reason
+
+    @property
+    def program(self) -> Program:
+        """The symbolic program with every movable block at the root. Raises UnsupportedSketch."""
+        return self.structure(()).program
+
+    @cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """What tile factors must satisfy; the constraint on compute locations is each structure's `gate`."""
+        return tile_constraints(self.variables)
+
+    def structure(self, locations: Sequence[int]) -> Structure:
+        """The program for chosen compute locations; those not given are at the root. Raises UnsupportedSketch."""
+        chosen = (*locations, *[-1] * (len(self.location_columns) - len(locations)))
+        if chosen not in self._structures:
+            self._structures[chosen] = self._build(chosen)
+        found = self._structures[chosen]
+        if isinstance(found, UnsupportedSketch):
+            raise found
+        return found
+
+    def _build(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
+        try:
+            replay = Replay(self.task.module, self._trace, self.variables, chosen)
+            program = parallel_vectorize_unroll(read_program(replay), _limits(replay))
+            program = compact_allocation(program)
+        except UnsupportedSketch as error:
+            return error
+        gate: Expr = const(1)
+        for decision, location in zip(chosen, replay.locations, strict=True):
+            gate = gate * dict(location.candidates).get(decision, const(0))
+        return Structure(chosen, program, tuple(replay.locations), gate)
+
+    # -- points -------------------------------------------------------------------------------------------------------
+
+    def sample(self, count: int, seed: int) -> Points:
+        """int64[count, variables]: random valid points. The same seed gives the same points."""
+        rng = np.random.default_rng(seed)
+        if not self.understood:
+            return self._sample_by_tvm(count, rng)
+        if not self.location_columns:
+            return self._sample_tiles(count, rng)
+        paths = [self._sample_path(row, rng) for row in self._sample_tiles(min(count, _PATHS), rng)]
+        kept: list[Points] = []
+        missing = count
+        while missing:
+            rows = self._sample_tiles(2 * missing, rng)
+            rows[:, self.location_columns] = np.array(paths)[rng.integers(len(paths), size=len(rows))]
+            rows = rows[self.valid(rows)][:missing]
+            kept.append(rows)
+            missing -= len(rows)
+        return np.concatenate(kept)
+
+    def valid(self, points: Points) -> npt.NDArray[np.bool_]:
+        """bool[n]: which of int64[n, variables] satisfy every constraint. Raises InvalidPoint for a wrong width."""
+        points = self._checked(points)
+        good = np.ones(len(points), dtype=bool)
+        for column, variable in enumerate(self.variables):
+            if variable.kind is not Kind.LOCATION:
+                good &= np.isin(points[:, column], variable.choices)
+        for _, columns in groups(self.variables):
+            first = self.variables[columns[0]]
+            if first.kind is Kind.TILE:
+                good &= points[:, columns].prod(axis=1) == first.extent
+        if not self.understood:
+            return good
+        for locations, rows in self.by_structure(points):
+            good[rows] &= self._placed(points[rows], locations)
+        return good
+
+    def by_structure(self, points: Points) -> list[tuple[tuple[int, ...], npt.NDArray[np.int64]]]:
+        """(compute locations, rows that chose them), in the order of first appearance."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for row, locations in enumerate(points[:, self.location_columns].tolist()):
+            found.setdefault(tuple(locations), []).append(row)
+        return [(locations, np.array(rows)) for locations, rows in found.items()]
+
+    def values(self, points: Points) -> dict[str, npt.NDArray[np.float64]]:
+        """The columns by variable name, for the evaluation of formulas."""
+        return {v.name: points[:, i].astype(np.float64) for i, v in enumerate(self.variables)}
+
+    def _checked(self, points: Points) -> Points:
+        points = np.asarray(points, dtype=np.int64)
+        if points.ndim != 2 or points.shape[1] != len(self.variables):
+            raise InvalidPoint(
+                f"points have shape {points.shape}, not [count, {len(self.variables)}]",
+                where=repr(self),
+                remedy="give one row a point, one column a variable of Sketch.variables",
+            )
+        return points
+
+    def _sample_tiles(self, count: int, rng: np.random.Generator) -> Points:
+        """Random values for everything but compute locations, which stay at the root."""
+        points = np.full((count, len(self.variables)), -1, dtype=np.int64)
+        for _, columns in groups(self.variables):
+            first, last = self.variables[columns[0]], self.variables[columns[-1]]
+            if first.kind is Kind.TILE:
+                points[:, columns] = draw_factorisations(first.extent, len(columns), last.choices[-1], count, rng)
+            elif first.kind is Kind.UNROLL:
+                points[:, columns[0]] = rng.choice(first.choices, size=count)
+        return points
+
+    def _sample_path(self, row: Points, rng: np.random.Generator) -> tuple[int, ...]:
+        """Compute locations that TVM could draw for these tiles, one after the other."""
+        values = self.values(row[None, :])
+        chosen: tuple[int, ...] = ()
+        for depth in range(len(self.location_columns)):
+            offered = self.structure(chosen).offered[depth].candidates
+            gates = Graph([gate for _, gate in offered]).evaluate(values)[0]
+            open_ = [d for (d, _), gate in zip(offered, gates, strict=True) if gate > 0.5]
+            rng.shuffle(open_)
+            # A place that TVM offers but where the block cannot be read symbolically is passed over.
+            chosen = (*chosen, next(d for d in open_ if d == -1 or self._has(chosen, d)))
+        return chosen
+
+    def _has(self, chosen: tuple[int, ...], decision: int) -> bool:
+        try:
+            self.structure((*chosen, decision))
+        except UnsupportedSketch:
+            return False
+        return True
+
+    def _placed(self, points: Points, locations: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+        """bool[n]: whether TVM would leave the blocks where `locations` puts them."""
+        if not locations:
+            return np.ones(len(points), dtype=bool)
+        try:
+            gate = self.structure(locations).gate
+        except UnsupportedSketch:
+            return np.zeros(len(points), dtype=bool)
+        return Graph([gate]).evaluate(self.values(points))[:, 0] > 0.5
+
+    def _sample_by_tvm(self, count: int, rng: np.random.Generator) -> Points:
+        points = []
+        for _ in range(count):
+            schedule = self._new_schedule(int(rng.integers(1, 2**30)))
+            tvmlib.Trace(self._trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
+            points.append(point_of(schedule.trace, self.variables))
+        return np.array(points, dtype=np.int64).reshape(count, len(self.variables))
+
+    # -- schedules ----------------------------------------------------------------------------------------------------
+
+    def schedule(self, point: Sequence[int]) -> Any:
+        """The TVM schedule of a point, postprocessed. Raises InvalidSchedule where TVM refuses or moves it."""
+        schedule = self._new_schedule(1)
+        wanted = tuple(int(x) for x in point)
+        try:
+            with_point(self._trace, self.variables, wanted).apply_to_schedule(schedule, remove_postproc=True)
+            found = point_of(schedule.trace, self.variables)
+            accepted = all(p.apply(schedule) for p in self._postprocessors)
+        except tvmlib.TVM_ERRORS as error:
+            if isinstance(error, InvalidPoint):
+                raise
+            reason = (str(error).strip().splitlines() or [""])[-1]
+            raise InvalidSchedule(f"TVM refused the point {wanted}: {reason[:160]}", where=repr(self)) from error
+        if found != wanted:
+            raise InvalidSchedule(f"TVM replaced the point {wanted} by {found}", where=repr(self))
+        if not accepted:
+            raise InvalidSchedule(f"a postprocessor refused the point {wanted}", where=repr(self))
+        return schedule
+
+    def point(self, trace: Any) -> tuple[int, ...]:
+        """The point of a MetaSchedule trace of this sketch: one number a variable. Raises InvalidPoint for others."""
+        if sketch_key(_without_postprocessors(trace)) != self.key:
+            raise InvalidPoint("the trace's instructions are not this sketch's", where=repr(self))
+        return point_of(trace, self.variables)
+
+    def _new_schedule(self, seed: int) -> Any:
+        return tvmlib.Schedule(self.task.module, seed=seed, debug_mask="none", error_render_level="none")
+
+
+def _without_postprocessors(trace: Any) -> Any:
+    instructions = [i for i in trace.insts]
+    names = [str(i.kind.name) for i in instructions]
+    end = names.index("EnterPostproc") if "EnterPostproc" in names else len(instructions)
+    return tvmlib.Trace(instructions[:end], {})
+
+
+def _limits(replay: Replay) -> Limits:
+    """The root block's notes, which MetaSchedule's ParallelizeVectorizeUnroll left there."""
+    notes = replay.schedule.get(replay.schedule.get_sblock("root")).annotations
+    limit = {str(key): int(value) for key, value in notes.items() if str(key).startswith("meta_schedule.")}
+    unroll = replay.unroll if replay.unroll is not None else const(limit.get("meta_schedule.unroll_explicit", 0))
+    return Limits(limit.get("meta_schedule.parallel"), limit.get("meta_schedule.vectorize"), unroll)

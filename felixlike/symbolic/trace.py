@@ -1,0 +1,142 @@
+"""Between MetaSchedule traces and points: variables from a trace, decisions to and from a row of numbers.
+
+In: a trace. Out: its `Variable`s; a trace with the decisions of a point; the point of a trace with decisions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.errors import InvalidPoint
+from felixlike.symbolic.factors import divisors
+from felixlike.symbolic.variables import Kind, Variable
+
+_SAMPLING = {"SamplePerfectTile": Kind.TILE, "SampleCategorical": Kind.UNROLL, "SampleComputeLocation": Kind.LOCATION}
+
+
+def trace_variables(trace: Any, module: Any) -> tuple[Variable, ...]:
+    """One variable for each number that `trace`, a sketch of `module`, decides, in the order of the trace."""
+    axes = _axis_names(trace, module)
+    taken: Counter[str] = Counter()
+    found: list[Variable] = []
+    locations = 0
+    for group, instruction in enumerate(trace.insts):
+        kind = _SAMPLING.get(str(instruction.kind.name))
+        if kind is Kind.TILE:
+            name = axes[group]
+            taken[name] += 1
+            name = name if taken[name] == 1 else f"{name}'{taken[name]}"
+            found += _tile(instruction, [int(f) for f in trace.decisions[instruction]], name, group)
+        elif kind is Kind.UNROLL:
+            choices = tuple(sorted(int(c) for c in instruction.attrs[0]))
+            found.append(Variable("unroll", kind, 0, choices, group, 0))
+        elif kind is Kind.LOCATION:
+            found.append(Variable(f"location.{locations}", kind, 0, (), group, 0))
+            locations += 1
+    return tuple(found)
+
+
+def _tile(instruction: Any, decision: Sequence[int], name: str, group: int) -> Iterator[Variable]:
+    extent, largest_inner = math.prod(decision), int(instruction.attrs[1])
+    every = divisors(extent)
+    for position in range(len(decision)):
+        innermost = position == len(decision) - 1
+        choices = tuple(d for d in every if not innermost or d <= largest_inner)
+        yield Variable(f"{name}.{position}", Kind.TILE, extent, choices, group, position)
+
+
+def _axis_names(trace: Any, module: Any) -> dict[int, str]:
+    """For every SamplePerfectTile, the name of the axis it tiles, as the function's author wrote it."""
+    iterators: dict[str, list[str]] = {}
+
+    def note(block: Any) -> None:
+        iterators[str(block.name_hint)] = [str(i.var.name).removeprefix("v_").removeprefix("v") for i in block.iter_vars]
+
+    tvmlib.structural_walk(module["main"].body, (tvmlib.s_tir.SBlock, note))
+    blocks: list[tuple[Any, str]] = []
+    loops: list[tuple[Any, str]] = []
+    names: dict[int, str] = {}
+    for index, instruction in enumerate(trace.insts):
+        match str(instruction.kind.name):
+            case "GetSBlock":
+                blocks.append((instruction.outputs[0], str(instruction.attrs[0])))
+            case "GetLoops":
+                block = _lookup(blocks, instruction.inputs[0])
+                known = iterators.get(block or "", [])
+                if len(known) == len(instruction.outputs):
+                    loops += zip(instruction.outputs, known, strict=True)
+            case "Fuse":
+                loops.append((instruction.outputs[0], "_".join(_lookup(loops, x) or "x" for x in instruction.inputs)))
+            case "SamplePerfectTile":
+                names[index] = _lookup(loops, instruction.inputs[0]) or f"loop{index}"
+    return names
+
+
+def _lookup(pairs: list[tuple[Any, str]], key: Any) -> str | None:
+    return next((name for known, name in pairs if known.same_as(key)), None)
+
+
+def with_point(trace: Any, variables: Sequence[Variable], point: Sequence[int]) -> Any:
+    """The trace with the decisions of a point."""
+    if len(point) != len(variables):
+        raise InvalidPoint(f"{len(point)} numbers for {len(variables)} variables", where="point")
+    decisions: dict[Any, Any] = {}
+    for group, members in groups(variables):
+        instruction = trace.insts[group]
+        values = [int(point[i]) for i in members]
+        match variables[members[0]].kind:
+            case Kind.TILE:
+                decisions[instruction] = values
+            case Kind.UNROLL:
+                decisions[instruction] = [int(c) for c in instruction.attrs[0]].index(values[0])
+            case Kind.LOCATION:
+                decisions[instruction] = values[0]
+    return tvmlib.Trace(trace.insts, decisions)
+
+
+def point_of(trace: Any, variables: Sequence[Variable]) -> tuple[int, ...]:
+    """The point a trace's decisions stand for; the inverse of `with_point`. Postprocessors' steps may follow."""
+    point: list[int] = []
+    for group, members in groups(variables):
+        instruction = trace.insts[group]
+        decision = trace.decisions[instruction]
+        match variables[members[0]].kind:
+            case Kind.TILE:
+                point += [int(f) for f in decision]
+            case Kind.UNROLL:
+                point.append(int(instruction.attrs[0][int(decision)]))
+            case Kind.LOCATION:
+                point.append(int(decision))
+    return tuple(point)
+
+
+def groups(variables: Sequence[Variable]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """(group, columns of its variables) in order."""
+    columns: dict[int, list[int]] = {}
+    for column, variable in enumerate(variables):
+        columns.setdefault(variable.group, []).append(column)
+    for group, members in columns.items():
+        yield group, tuple(members)
+
+
+def sketch_key(trace: Any) -> str:
+    """The same for equal instructions, whatever was decided, in every process."""
+    instructions = trace.as_json()[0]
+    return hashlib.sha256(json.dumps(_plain(instructions)).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    """TVM's containers as Python's, for json."""
+    if isinstance(value, (str, int, float, type(None))):
+        return value
+    if hasattr(value, "items"):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if hasattr(value, "__iter__"):
+        return [_plain(v) for v in value]
+    return str(value)

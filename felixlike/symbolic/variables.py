@@ -1,0 +1,49 @@
+"""Schedule variables: one for each number a trace's sampling instructions decide.
+
+In: a MetaSchedule trace. Out: `Variable`s in trace order, the columns of every matrix of points. A fixed variable (one
+choice) keeps its column, so that points and traces convert both ways without a mask.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from felixlike.symbolic.expression import Expr, const, var
+
+
+class Kind(StrEnum):
+    """What a variable decides."""
+
+    TILE = "tile"
+    """A factor of a perfectly tiled loop; the factors of one loop multiply to its extent."""
+    UNROLL = "unroll"
+    """The largest number of steps that are unrolled (0: none); a point holds the number itself."""
+    LOCATION = "location"
+    """Where a block is computed: -2 inlined, -1 at the root, else the index of a loop of its first consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One number of a schedule.
+
+    name: unique within a sketch.  kind: what it decides.  extent: extent of the tiled loop (0 for other kinds).
+    choices: every value it may take on its own, ascending.  group: index of the sampling instruction; the factors of one
+    loop share it.  position: its place in the group, outermost first."""
+
+    name: str
+    kind: Kind
+    extent: int
+    choices: tuple[int, ...]
+    group: int
+    position: int
+
+    @property
+    def fixed(self) -> bool:
+        """Whether there is nothing to choose."""
+        return len(self.choices) == 1
+
+    @property
+    def expression(self) -> Expr:
+        """The variable in formulas; a number where it is fixed."""
+        if self.fixed:
+            return const(self.choices[0])
+        return var(self.name, self.choices[0], self.choices[-1])
