@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float64]
 def evaluate(expression: Expr, values: Mapping[str, Number]) -> float:
     """One expression at one point; values by the names of variables. Raises KeyError for a missing one."""
     names = {v.name: np.array([float(values[v.name])]) for v in topological([expression]) if v.op is Op.VAR}
-    return float(Graph([expression]).evaluate(names)[0, 0])
+    return float(Graph([expression]).evaluate(names, 1)[0, 0])
 
 
 class Graph:
@@ -37,9 +37,8 @@ class Graph:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def evaluate(self, values: Mapping[str, Array]) -> Array:
-        """float64[n, roots] for columns of values float64[n] by variable name."""
-        count = len(next(iter(values.values()))) if values else 1
+    def evaluate(self, values: Mapping[str, Array], count: int) -> Array:
+        """float64[count, roots] for columns of values float64[count] by variable name."""
         results: list[Any] = [None] * len(self._steps)
         for i, (node, args) in enumerate(self._steps):
             results[i] = _compute(node, [results[a] for a in args], values)

@@ -468,11 +468,12 @@ def substitute(expr: Expr, values: Mapping[Expr, Expr | Number]) -> Expr:
     done: dict[Expr, Expr] = {v: as_expr(e) for v, e in values.items()}
     for node in topological([expr]):
         if node not in done:
-            done[node] = _rebuild(node, tuple(done[a] for a in node.args))
+            done[node] = rebuild(node, tuple(done[a] for a in node.args))
     return done[expr]
 
 
-def _rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
+def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
+    """The node's operator applied to other arguments."""
     if args == node.args:
         return node
     return _restore(node.op, args, node.payload)

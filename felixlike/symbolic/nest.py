@@ -29,7 +29,9 @@ def concrete_nest(program: Program, values: Mapping[str, Number]) -> list[tuple[
     return [(store.block, _nest(program, store, path, values)) for store, path in program.stores()]
 
 
-def _nest(program: Program, store: object, path: tuple[Loop, ...], values: Mapping[str, Number]) -> tuple[NestLoop, ...]:
+def _nest(
+    program: Program, store: object, path: tuple[Loop, ...], values: Mapping[str, Number]
+) -> tuple[NestLoop, ...]:
     blanket = program.blankets.get(store)  # type: ignore[call-overload]
     unroll = _value(path[0].unroll, values) if path else 0
     if blanket is not None and _value(blanket.gate, values):

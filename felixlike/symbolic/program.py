@@ -158,6 +158,11 @@ def stores_under(node: Loop | Store) -> Iterator[Store]:
         yield from stores_under(child)
 
 
+def data_parallel(loop: Loop) -> bool:
+    """Whether no store under the loop uses it for its reduction (TVM's GetLoopIterType)."""
+    return not any(loop.variable in store.reduction for store in stores_under(loop))
+
+
 def affine(expression: Expr, loop_variables: frozenset[Expr]) -> Index | None:
     """expression as an affine function of the loop variables, or None where it is not one."""
     constant, terms = linear_parts(expand(expression))

@@ -57,7 +57,9 @@ class _Reader:
     def _loop(self, loop: Any) -> Loop:
         extent = to_expr(loop.extent, self._table)
         if self._loops_of(extent):
-            raise UnsupportedSketch(f"the extent of loop {loop.loop_var.name} depends on other loops", where=str(extent))
+            raise UnsupportedSketch(
+                f"the extent of loop {loop.loop_var.name} depends on other loops", where=str(extent)
+            )
         variable = var(self._unique(str(loop.loop_var.name)), 0, max(0.0, extent.high - 1))
         self._table[loop.loop_var] = variable
         self._loops.add(variable)
@@ -150,4 +152,3 @@ def _item_bytes(dtype: str) -> int:
         return 1
     bits = int("".join(c for c in dtype.split("x")[0] if c.isdigit()) or 8)
     return max(1, bits // 8)
-

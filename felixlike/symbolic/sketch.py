@@ -187,7 +187,7 @@ class Sketch:
         chosen: tuple[int, ...] = ()
         for depth in range(len(self.location_columns)):
             offered = self.structure(chosen).offered[depth].candidates
-            gates = Graph([gate for _, gate in offered]).evaluate(values)[0]
+            gates = Graph([gate for _, gate in offered]).evaluate(values, 1)[0]
             open_ = [d for (d, _), gate in zip(offered, gates, strict=True) if gate > 0.5]
             rng.shuffle(open_)
             # A place that TVM offers but where the block cannot be read symbolically is passed over.
@@ -209,7 +209,7 @@ class Sketch:
             gate = self.structure(locations).gate
         except UnsupportedSketch:
             return np.zeros(len(points), dtype=bool)
-        return Graph([gate]).evaluate(self.values(points))[:, 0] > 0.5
+        return Graph([gate]).evaluate(self.values(points), len(points))[:, 0] > 0.5
 
     def _sample_by_tvm(self, count: int, rng: np.random.Generator) -> Points:
         points = []

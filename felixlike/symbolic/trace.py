@@ -56,7 +56,9 @@ def _axis_names(trace: Any, module: Any) -> dict[int, str]:
     iterators: dict[str, list[str]] = {}
 
     def note(block: Any) -> None:
-        iterators[str(block.name_hint)] = [str(i.var.name).removeprefix("v_").removeprefix("v") for i in block.iter_vars]
+        iterators[str(block.name_hint)] = [
+            str(i.var.name).removeprefix("v_").removeprefix("v") for i in block.iter_vars
+        ]
 
     tvmlib.structural_walk(module["main"].body, (tvmlib.s_tir.SBlock, note))
     blocks: list[tuple[Any, str]] = []

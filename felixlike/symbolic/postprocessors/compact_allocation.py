@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.expression import Expr, const, expand, maximum, minimum
+from felixlike.symbolic.postprocessors.reduction_block import initial_path
 from felixlike.symbolic.program import Access, Blanket, Buffer, Index, Loop, Program, Store
 
 
@@ -41,8 +42,10 @@ def allocation_paths(program: Program) -> dict[Buffer, tuple[Loop, ...]]:
     for store, path in program.stores():
         for access in store.accesses:
             buffer = access.buffer
-            if buffer.internal:
-                paths[buffer] = _common(paths[buffer], path) if buffer in paths else path
+            if not buffer.internal:
+                continue
+            around = initial_path(store, path) if access is store.target else path
+            paths[buffer] = _common(paths[buffer], around) if buffer in paths else around
     return paths
 
 
@@ -71,7 +74,9 @@ def _shape(
                     f"{buffer.name} is accessed at places that move apart between outer loops", where="allocation"
                 )
             base = fixed
-            last = expand(index.offset + sum((c * (extents[v] - 1) for v, c in index.strides if v not in outer), const(0)))
+            last = expand(
+                index.offset + sum((c * (extents[v] - 1) for v, c in index.strides if v not in outer), const(0))
+            )
             low = index.offset if low is None else minimum(low, index.offset)
             high = last if high is None else maximum(high, last)
         assert low is not None
@@ -102,6 +107,7 @@ def _rebased(access: Access, renamed: dict[Buffer, Buffer], outer: dict[Buffer, 
     if buffer not in renamed:
         return access
     indices = tuple(
-        Index(index.offset, tuple((v, c) for v, c in index.strides if v not in outer[buffer])) for index in access.indices
+        Index(index.offset, tuple((v, c) for v, c in index.strides if v not in outer[buffer]))
+        for index in access.indices
     )
     return Access(renamed[buffer], indices)

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from felixlike.symbolic.expression import Expr, at_least, at_most, const, equals, mul
-from felixlike.symbolic.program import Access, Blanket, Index, Loop, Program, Store, stores_under
+from felixlike.symbolic.program import Access, Blanket, Index, Loop, Program, Store, data_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,6 @@ def _mark(store: Store, path: tuple[Loop, ...], limits: Limits, marks: dict[Loop
     # A nest is annotated once; a later store of the same nest finds the note there already.
     outer.unroll = outer.unroll if not (outer.unroll.is_const and outer.unroll.value == 0) else unroll
     return blanket
-
-
-def data_parallel(loop: Loop) -> bool:
-    """Whether no store under the loop uses it for its reduction."""
-    return not any(loop.variable in store.reduction for store in stores_under(loop))
 
 
 def _parallel_gates(path: tuple[Loop, ...], free: list[Expr], limits: Limits) -> list[Expr]:

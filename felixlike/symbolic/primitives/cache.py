@@ -1,6 +1,6 @@
 """CacheRead, CacheWrite: a block reads from (or writes to) a buffer of its own, and a copy block is added.
 
-    C[…] = …        →        C_global[…] = …;   C[…] = C_global[…]
+C[…] = …        →        C_global[…] = …;   C[…] = C_global[…]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """RFactor: a reduction is split in two, so that partial results can be computed in parallel or in vectors.
 
-    for k_0, k_1: B += A[k_0, k_1]    →    for k_0, k_1: B_rf[k_0] += A[k_0, k_1]
-                                           for k_0: B += B_rf[k_0]
+for k_0, k_1: B += A[k_0, k_1]    →    for k_0, k_1: B_rf[k_0] += A[k_0, k_1]
+                                       for k_0: B += B_rf[k_0]
 """
 
 from __future__ import annotations

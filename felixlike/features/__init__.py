@@ -1,0 +1,17 @@
+"""Programs as numbers: feature formulas of the schedule variables, exact at every valid point."""
+
+from felixlike.features.formulas import FeatureArray, Formulas, StructureFormulas, formulas
+from felixlike.features.table import COLUMNS, NAMES, SLOTS, Column
+from felixlike.features.tvm_view import tvm_view
+
+__all__ = [
+    "COLUMNS",
+    "NAMES",
+    "SLOTS",
+    "Column",
+    "FeatureArray",
+    "Formulas",
+    "StructureFormulas",
+    "formulas",
+    "tvm_view",
+]

@@ -1,0 +1,17 @@
+"""Arithmetic: how often each kind of operation is executed.
+
+    feature = occurrences in the statement · iterations
+
+Categories are those of TVM's per_store_feature.cc (group 1); arithmetic inside indices is left out, since it depends on how
+an index is written and not on what a schedule chooses.
+"""
+
+from felixlike.features.view import StoreView
+from felixlike.symbolic.expression import Expr, const
+from felixlike.symbolic.program import Operation
+
+
+def arithmetic(view: StoreView) -> dict[str, Expr]:
+    """One count for each Operation."""
+    counts = dict(view.store.operations)
+    return {op.value: view.iterations * counts[op] if op in counts else const(0) for op in Operation}

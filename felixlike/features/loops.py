@@ -1,0 +1,42 @@
+"""Kinds of loops: extents of the parallel and vector loops, unrolled steps, loops around the store.
+
+    extent of a kind = Π over loops of select(loop is of that kind, its extent, 1)
+
+A nest that is fused whole has the vector width and the rest instead. Loops of extent 1 vanish, unless the unroll note is on
+them. Follows TVM's per_store_feature.cc (groups 1 and 5).
+"""
+
+from felixlike.features.view import StoreView
+from felixlike.symbolic.expression import Expr, add, at_least, ceildiv, const, mul, select
+
+
+def loops(view: StoreView) -> dict[str, Expr]:
+    """Extents of the fused loops, flags where there are none, unrolled steps, and the number of loops."""
+    vector = mul(select(loop.vector, loop.extent, 1) for loop in view.loops)
+    parallel = mul(select(loop.parallel, loop.extent, 1) for loop in view.loops)
+    blanket = view.program.blankets.get(view.store)
+    if blanket is not None:
+        vector = select(blanket.gate, blanket.width, vector)
+        parallel = select(blanket.gate, ceildiv(view.fold(blanket.total), blanket.width), parallel)
+    vector, parallel = view.fold(vector), view.fold(parallel)
+    wide, spread = at_least(vector, 2), at_least(parallel, 2)
+    apart = const(1) if blanket is None else 1 - blanket.gate
+    serial = add(at_least(loop.extent, 2) * (1 - loop.vector) * (1 - loop.parallel) * apart for loop in view.loops)
+    unroll = view.path[0].unroll if view.path else const(0)
+    return {
+        "vector_extent": vector,
+        "vector_none": 1 - wide,
+        "parallel_extent": parallel,
+        "parallel_none": 1 - spread,
+        "unroll_steps": unroll,
+        "iterations": view.iterations,
+        "loops": view.fold(serial) + wide + spread + _kept_by_note(view, unroll, spread),
+    }
+
+
+def _kept_by_note(view: StoreView, unroll: Expr, spread: Expr) -> Expr:
+    """1 where the outermost loop has extent 1 and stays because of its note."""
+    if not view.path:
+        return const(0)
+    outermost = view.path[0]
+    return at_least(unroll, 1) * (1 - at_least(outermost.extent, 2)) * (1 - outermost.parallel * spread)

@@ -1,0 +1,81 @@
+"""The columns of a store's features: names, units, meaning.
+
+In: nothing. Out: `COLUMNS`, the order of every feature array. The kinds follow TVM's PerStoreFeature and Felix §3.3, defined
+for a smooth search: every buffer keeps its slot, loops that fuse keep their identity, index arithmetic is not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from felixlike.symbolic.program import Operation
+
+SLOTS = 5
+"""Buffers described per store: the written one first, then those read, in the order the statement names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One number per store.  unit: "count", "bytes", "elements", "FLOP", or "flag" (0 or 1)."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+_LOOPS = (
+    Column("vector_extent", "count", "iterations of the vector loop; 1 without one"),
+    Column("vector_none", "flag", "no vector loop of extent > 1"),
+    Column("parallel_extent", "count", "iterations of the parallel loop; 1 without one"),
+    Column("parallel_none", "flag", "no parallel loop of extent > 1"),
+    Column("unroll_steps", "count", "largest number of unrolled steps noted on the nest; 0 without a note"),
+)
+
+_BUFFER = (
+    Column("read", "flag", "the buffer is only read"),
+    Column("write", "flag", "the buffer is only written"),
+    Column("read_write", "flag", "the buffer is read and written"),
+    Column("bytes", "bytes", "accessed in all iterations, repeats included"),
+    Column("unique_bytes", "bytes", "size of the box of elements touched in all iterations"),
+    Column("lines", "count", "cache lines accessed in all iterations, repeats included"),
+    Column("unique_lines", "count", "cache lines of the box of elements touched"),
+    Column("reuse_loop", "flag", "the innermost reuse is by a loop that does not move the access"),
+    Column("reuse_serial", "flag", "the innermost reuse is of what an earlier store in the same loop touched"),
+    Column("reuse_none", "flag", "no reuse"),
+    Column("reuse_distance_iterations", "count", "iterations between uses; 0 without reuse"),
+    Column("reuse_distance_bytes", "bytes", "bytes touched between uses; 0 without reuse"),
+    Column("reuse_count", "count", "uses by the reusing loop; 0 without reuse"),
+    Column("bytes_per_reuse", "bytes", "bytes ÷ reuse_count, doubled without reuse"),
+    Column("unique_bytes_per_reuse", "bytes", "unique_bytes ÷ reuse_count, doubled without reuse"),
+    Column("lines_per_reuse", "count", "lines ÷ reuse_count, doubled without reuse"),
+    Column("unique_lines_per_reuse", "count", "unique_lines ÷ reuse_count, doubled without reuse"),
+    Column("stride", "elements", "step of the innermost loop of extent > 1; 0 where it does not move the access"),
+)
+
+_TRAFFIC = tuple(
+    Column(f"traffic_l{level}", "bytes", f"moved between L{level} and what is behind it, if L{level} kept what fits")
+    for level in (1, 2)
+)
+
+_ALLOCATION = (
+    Column("allocation_bytes", "bytes", "size of the written buffer where it is allocated"),
+    Column("allocation_elements", "elements", "its elements times how often it is allocated"),
+    Column("allocation_outer", "count", "how often it is allocated"),
+    Column("allocation_inner", "count", "iterations of the store per allocation"),
+)
+
+_SCOPE = (
+    Column("iterations", "count", "how often the store is executed"),
+    Column("loops", "count", "loops of extent > 1 around it, fused ones counted once"),
+)
+
+COLUMNS: tuple[Column, ...] = (
+    *(Column(op.value, "count", "executed in all iterations, index arithmetic left out") for op in Operation),
+    *_LOOPS,
+    *(Column(f"buffer{slot}_{c.name}", c.unit, c.meaning) for slot in range(SLOTS) for c in _BUFFER),
+    *_TRAFFIC,
+    *_ALLOCATION,
+    *_SCOPE,
+)
+
+NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
