@@ -107,5 +107,16 @@ class WorkerFailed(FelixlikeError):
     """A measuring process could not be started or kept alive."""
 
 
+class ReferenceFailed(FelixlikeError):
+    """The unscheduled function of a task, with which answers are compared, could not be run."""
+
+
 class VerificationFailed(FelixlikeError):
     """No schedule of a task computes the reference's answer."""
+
+
+def first_line(error: BaseException, *, longest: int = 300) -> str:
+    """The first line of another library's message, to be quoted in one of ours; its kind if it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= longest else text[: longest - 1] + "…"

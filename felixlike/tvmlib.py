@@ -172,8 +172,8 @@ def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
     return lowered, tvm.compile(lowered, target=target, relax_pipeline=None)
 
 
-def relink_relax(lowered: Any, executable: Any, target: Any) -> Any:
-    """A second VM executable over the same compiled kernels and the same constants, never run.
+def relink_relax(lowered: Any, runnable: Any, target: Any) -> Any:
+    """A second VM executable over the compiled kernels of a runnable module and the same constants, never run.
 
     A virtual machine writes an entry per constant into the executable it is made from, and every one of them makes
     TVM print a line when the executable is saved and again when it is loaded (src/runtime/vm/executable.cc)."""
@@ -181,6 +181,6 @@ def relink_relax(lowered: Any, executable: Any, target: Any) -> Any:
 
     builder = relax.ExecBuilder()
     vm_build._vmcodegen(builder, lowered)
-    kernels = [module for module in executable.mod.imports if module.kind != "relax.VMExecutable"]
+    kernels = [module for module in runnable.imports if module.kind != "relax.VMExecutable"]
     library = kernels[0] if kernels else None
     return vm_build.VMExecutable(_ffi_api.VMLink(builder, target, library, [], {}))

@@ -2,10 +2,11 @@
 
     bytes        = item · iterations
     unique_bytes = item · Π width_d over all loops
-    lines        = max(1, iterations / inner · min(1, stride · item / 64)),  by the innermost loop (extent > 1) that moves
-                   the access; inner: product of the extents inside it
-    unique_lines = max(1, unique_bytes / min(64, contiguous)),  contiguous: bytes of the last dimension that is covered whole
+    lines        = max(1, iterations / inner · min(1, stride · item / 64))
+    unique_lines = max(1, unique_bytes / min(64, contiguous))
 
+`lines` goes by the innermost loop of extent > 1 that moves the access; inner: product of the extents inside it.
+contiguous: bytes of the last dimension that is covered whole.
 Follows TVM's per_store_feature.cc (group 2), with true regions and strides: TVM's analyser loses them on fused loops.
 """
 
@@ -38,13 +39,13 @@ def access(view: StoreView, buffer: Buffer) -> dict[str, Expr]:
 
 
 def _lines(view: StoreView, buffer: Buffer) -> Expr:
-    lines: Expr = const(0)
+    lines: Expr = const(1)  # an access that no loop moves
     for level in range(len(view.loops)):  # from the outside, so that the innermost decides last
         stride = view.stride(buffer, level)
         if stride is None:
             continue
         per_step = minimum(1, stride * buffer.item_bytes / CACHE_LINE)
-        here = view.fold(view.iterations / view.inner(level + 1)) * per_step
+        here = view.iterations / view.inner(level + 1) * per_step
         lines = select(at_least(view.extents[level], 2), here, lines)
     return lines
 
@@ -61,6 +62,5 @@ def _contiguous_bytes(view: StoreView, buffer: Buffer) -> Expr:
     """Bytes of the last dimension that is covered whole; 1 where none is."""
     contiguous: Expr = const(1)
     for width, extent in zip(view.widths(buffer, 0), buffer.shape, strict=True):
-        extent = view.fold(extent)
         contiguous = select(equals(width, extent), extent * buffer.item_bytes, contiguous)
     return contiguous

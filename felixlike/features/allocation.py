@@ -14,11 +14,11 @@ def allocation(view: StoreView) -> dict[str, Expr]:
     """Bytes, elements, and the iterations around and inside the allocation."""
     buffer = view.store.target.buffer
     around = allocation_paths(view.program).get(buffer, ())
-    outer = view.fold(mul(loop.extent for loop in around))
-    elements = view.fold(mul(buffer.shape))
+    outer = mul(loop.extent for loop in around)
+    elements = mul(buffer.shape)
     return {
         "allocation_bytes": elements * buffer.item_bytes,
         "allocation_elements": elements * outer,
         "allocation_outer": outer,
-        "allocation_inner": view.fold(view.iterations / outer),
+        "allocation_inner": view.iterations / outer,
     }

@@ -2,8 +2,8 @@
 
     feature = occurrences in the statement · iterations
 
-Categories are those of TVM's per_store_feature.cc (group 1); arithmetic inside indices is left out, since it depends on how
-an index is written and not on what a schedule chooses.
+Categories are those of TVM's per_store_feature.cc (group 1); arithmetic inside indices is left out, since it depends
+on how an index is written and not on what a schedule chooses.
 """
 
 from felixlike.features.view import StoreView

@@ -1,8 +1,8 @@
 """Feature formulas: every column of every store of a sketch as an expression of the schedule variables.
 
-In: a sketch. Out: `Formulas`, exact at every valid point; `evaluate` computes many points in one vectorised pass. Each choice
-of compute locations has formulas of its own, made when a point first needs them; a block that is inlined leaves a row of
-zeros, so that rows keep their meaning.
+In: a sketch. Out: `Formulas`, exact at every valid point; `evaluate` computes many points in one vectorised pass.
+Each choice of compute locations has formulas of its own, made when a point first needs them; a block that is inlined
+leaves a row of zeros, so that rows keep their meaning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from felixlike.features.access import access
 from felixlike.features.allocation import allocation
 from felixlike.features.arithmetic import arithmetic
-from felixlike.features.fold import Fold
 from felixlike.features.loops import loops
 from felixlike.features.reuse import per_reuse, reuse
 from felixlike.features.table import NAMES, SLOTS
@@ -35,11 +34,11 @@ class StructureFormulas:
 
     blocks: names of the stores' blocks, the rows.  roots: one expression for each row and column, row by row."""
 
-    def __init__(self, structure: Structure, fold: Fold, memo: Memo, device: Device) -> None:
+    def __init__(self, structure: Structure, memo: Memo, device: Device) -> None:
         self.structure = structure
-        rows = [_row(view, device) for view in _views(structure.program, fold, memo)]
+        rows = [_row(view, device) for view in _views(structure.program, memo)]
         self.blocks = tuple(store.block for store, _ in structure.program.stores())
-        self.roots: tuple[Expr, ...] = tuple(fold(row.get(name, const(0))) for row in rows for name in NAMES)
+        self.roots: tuple[Expr, ...] = tuple(row.get(name, const(0)) for row in rows for name in NAMES)
 
     @cached_property
     def graph(self) -> Graph:
@@ -57,15 +56,14 @@ class Formulas:
         self.sketch = sketch
         self.device = device if device is not None else host_device()
         self.stores: tuple[str, ...] = _all_blocks(sketch)
-        self._fold = Fold(sketch.variables)
-        self._memo = Memo(self._fold)
+        self._memo = Memo()
         self._structures: dict[tuple[int, ...], StructureFormulas] = {}
 
     def of_structure(self, locations: tuple[int, ...]) -> StructureFormulas:
         """The formulas for these compute locations."""
         if locations not in self._structures:
             structure = self.sketch.structure(locations)
-            self._structures[locations] = StructureFormulas(structure, self._fold, self._memo, self.device)
+            self._structures[locations] = StructureFormulas(structure, self._memo, self.device)
         return self._structures[locations]
 
     def rows(self, formulas: StructureFormulas) -> npt.NDArray[np.int64]:
@@ -87,11 +85,11 @@ def formulas(sketch: Sketch, device: Device | None = None) -> Formulas:
     return Formulas(sketch, device)
 
 
-def _views(program: Program, fold: Fold, memo: Memo) -> list[StoreView]:
+def _views(program: Program, memo: Memo) -> list[StoreView]:
     views: list[StoreView] = []
     for store, path in program.stores():
         kept = tuple(loop for loop in path if not (loop.extent.is_const and loop.extent.value == 1))
-        views.append(StoreView(program, store, kept, path, tuple(views), fold, memo))
+        views.append(StoreView(program, store, kept, path, tuple(views), memo))
     return views
 
 

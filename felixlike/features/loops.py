@@ -2,8 +2,8 @@
 
     extent of a kind = Π over loops of select(loop is of that kind, its extent, 1)
 
-A nest that is fused whole has the vector width and the rest instead. Loops of extent 1 vanish, unless the unroll note is on
-them. Follows TVM's per_store_feature.cc (groups 1 and 5).
+A nest that is fused whole has the vector width and the rest instead. Loops of extent 1 vanish, unless the unroll note
+is on them. Follows TVM's per_store_feature.cc (groups 1 and 5).
 """
 
 from felixlike.features.view import StoreView
@@ -17,8 +17,7 @@ def loops(view: StoreView) -> dict[str, Expr]:
     blanket = view.program.blankets.get(view.store)
     if blanket is not None:
         vector = select(blanket.gate, blanket.width, vector)
-        parallel = select(blanket.gate, ceildiv(view.fold(blanket.total), blanket.width), parallel)
-    vector, parallel = view.fold(vector), view.fold(parallel)
+        parallel = select(blanket.gate, ceildiv(blanket.total, blanket.width), parallel)
     wide, spread = at_least(vector, 2), at_least(parallel, 2)
     apart = const(1) if blanket is None else 1 - blanket.gate
     serial = add(at_least(loop.extent, 2) * (1 - loop.vector) * (1 - loop.parallel) * apart for loop in view.loops)
@@ -30,7 +29,7 @@ def loops(view: StoreView) -> dict[str, Expr]:
         "parallel_none": 1 - spread,
         "unroll_steps": unroll,
         "iterations": view.iterations,
-        "loops": view.fold(serial) + wide + spread + _kept_by_note(view, unroll, spread),
+        "loops": serial + wide + spread + _kept_by_note(view, unroll, spread),
     }
 
 

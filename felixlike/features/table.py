@@ -1,7 +1,8 @@
 """The columns of a store's features: names, units, meaning.
 
-In: nothing. Out: `COLUMNS`, the order of every feature array. The kinds follow TVM's PerStoreFeature and Felix §3.3, defined
-for a smooth search: every buffer keeps its slot, loops that fuse keep their identity, index arithmetic is not counted.
+In: nothing. Out: `COLUMNS`, the order of every feature array. The kinds follow TVM's PerStoreFeature and Felix §3.3,
+defined for a smooth search: every buffer keeps its slot, loops that fuse keep their identity, index arithmetic is not
+counted.
 """
 
 from __future__ import annotations

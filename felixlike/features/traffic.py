@@ -2,9 +2,9 @@
 
     traffic(C) = touched(l) · iterations outside l,   l: the outermost level whose touched bytes fit into C
 
-touched(l): bytes of the boxes of all the store's buffers while loops l… run; past the innermost loop it is one element of
-each. It takes the place of TVM's arithmetic-intensity curve (per_store_feature.cc, group 3), whose sample points say
-nothing of the caches there are; capacities come from the device description.
+touched(l): bytes of the boxes of all the store's buffers while loops l… run; past the innermost loop it is one
+element of each. It takes the place of TVM's arithmetic-intensity curve (per_store_feature.cc, group 3), whose sample
+points say nothing of the caches there are; capacities come from the device description.
 """
 
 from __future__ import annotations

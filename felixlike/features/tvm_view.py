@@ -1,14 +1,14 @@
 """Our features in the layout of TVM's PerStoreFeature, for tests and for MetaSchedule's own models.
 
-In: formulas and points. Out: for every point float64[rows, 164], one row a written buffer as in TVM, NaN where this version
-defines a feature differently or not at all:
+In: formulas and points. Out: for every point float64[rows, 164], one row a written buffer as in TVM, NaN where this
+version defines a feature differently or not at all:
 
 | TVM's entries | why NaN |
 | --- | --- |
 | 7–14 (integer and boolean counters) | TVM counts the arithmetic of indices, as its simplifier happened to leave it |
 | 57–146 (buffers) | TVM sorts buffers by value, and loses regions and strides on fused loops |
 | 147–156 (arithmetic intensity) | replaced by traffic at the caches there are |
-| 1–6, 15, 160, 161 of a nest fused whole whose size the vector width does not divide | TVM counts the guarded iterations |
+| 1–6, 15, 160, 161 of a nest fused whole, not divided by the vector width | TVM counts guarded iterations |
 """
 
 from __future__ import annotations

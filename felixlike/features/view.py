@@ -1,7 +1,7 @@
 """What the feature groups share: one store seen from its loops, with regions and strides as expressions.
 
-In: a store, its loops, the program. Out: `StoreView`, whose extents and regions are folded: a product of all factors of a
-tiled loop is written as the loop's extent, a number.
+In: a store, its loops, the program. Out: `StoreView`. Complete products of tile factors are numbers by construction
+(`symbolic.expression.Group`), so what covers a whole dimension is a number too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from felixlike.features.fold import Fold
 from felixlike.symbolic.expression import Expr, add, const, expand, maximum, minimum, mul
 from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Store
 
@@ -17,8 +16,7 @@ from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Sto
 class Memo:
     """What stores share, also across the structures of one sketch: how far an index reaches under which loops."""
 
-    def __init__(self, fold: Fold) -> None:
-        self._fold = fold
+    def __init__(self) -> None:
         self._reach: dict[tuple[Index, tuple[tuple[Expr, Expr], ...]], tuple[Expr, ...]] = {}
         self._difference: dict[tuple[Expr, Expr], Expr] = {}
 
@@ -30,9 +28,9 @@ class Memo:
         return self._reach[key][level]
 
     def difference(self, high: Expr, low: Expr) -> Expr:
-        """high − low + 1, folded."""
+        """high − low + 1, multiplied out."""
         if (high, low) not in self._difference:
-            self._difference[high, low] = self._fold(expand(high - low + 1))
+            self._difference[high, low] = expand(high - low + 1)
         return self._difference[high, low]
 
     def _all_levels(self, index: Index, loops: tuple[Loop, ...]) -> tuple[Expr, ...]:
@@ -48,14 +46,13 @@ class Memo:
 class StoreView:
     """One store and its loops, outermost first, those of extent 1 by structure left out.
 
-    path: all of them.  earlier: the stores before it in program order.  fold: writes products of tile factors short."""
+    path: all of them.  earlier: the stores before it in program order.  memo: what is shared with other stores."""
 
     program: Program
     store: Store
     loops: tuple[Loop, ...]
     path: tuple[Loop, ...]
     earlier: tuple[StoreView, ...]
-    fold: Fold
     memo: Memo
 
     @cached_property
@@ -66,15 +63,15 @@ class StoreView:
     @cached_property
     def iterations(self) -> Expr:
         """Executions of the store."""
-        return self.fold(mul(self.extents))
+        return mul(self.extents)
 
     def inner(self, level: int) -> Expr:
         """Product of the extents of the loops from `level` inwards; 1 past the innermost."""
-        return self.fold(mul(self.extents[level:]))
+        return mul(self.extents[level:])
 
     def outer(self, level: int) -> Expr:
         """Product of the extents of the loops outside `level`."""
-        return self.fold(mul(self.extents[:level]))
+        return mul(self.extents[:level])
 
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -104,7 +101,7 @@ class StoreView:
 
     def elements(self, buffer: Buffer, level: int) -> Expr:
         """Elements of that box."""
-        return self.fold(mul(self.widths(buffer, level)))
+        return mul(self.widths(buffer, level))
 
     def touched_bytes(self, level: int) -> Expr:
         """Bytes of the boxes of all buffers touched while the loops from `level` inwards run."""
@@ -125,7 +122,7 @@ class StoreView:
             step: Expr = const(1)
             for index, extent in zip(reversed(access.indices), reversed(buffer.shape), strict=True):
                 if any(variable is v for v, _ in index.strides):
-                    found = self.fold(expand(index.stride(variable) * step))
+                    found = expand(index.stride(variable) * step)
                     smallest = found if smallest is None else minimum(smallest, found)
                     break
                 step = step * extent

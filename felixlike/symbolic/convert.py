@@ -1,10 +1,10 @@
 """TVM index expressions → ours.
 
-In: a TVM PrimExpr over loop variables, block iterators and tile variables, with a table of what those stand for. Out: an
-expanded `Expr`. Raises UnsupportedSketch for operators that have no place in an affine index.
+In: a TVM PrimExpr over loop variables, block iterators and tile variables, with a table of what those stand for. Out:
+an expanded `Expr`. Raises UnsupportedSketch for operators that have no place in an affine index.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from felixlike.errors import UnsupportedSketch
@@ -89,7 +89,7 @@ def _quotient_and_rest(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
     return None
 
 
-_BINARY = {
+_BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "Add": lambda a, b: a + b,
     "Sub": lambda a, b: a - b,
     "Mul": lambda a, b: mul((a, b)),

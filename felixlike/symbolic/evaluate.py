@@ -71,7 +71,7 @@ def _compute(node: Expr, args: Sequence[Any], values: Mapping[str, Array]) -> An
         case Op.ADD:
             total, *coefficients = node.payload
             for argument, coefficient in zip(args, coefficients, strict=True):
-                total = total + argument if coefficient == 1 else total + coefficient * argument  # type: ignore[operator]
+                total = total + argument if coefficient == 1 else total + coefficient * argument
             return total
         case Op.MUL:
             return math.prod(_power(a, e) for a, e in zip(args, node.payload, strict=True))  # type: ignore[arg-type]

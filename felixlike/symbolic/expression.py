@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 from weakref import WeakValueDictionary
@@ -21,8 +22,8 @@ Payload: TypeAlias = tuple[object, ...]
 
 
 class Op(Enum):
-    """Node kinds.  The payload is: CONST (value,); VAR (name, low, high); ADD (constant, coefficient of each argument);
-    MUL (exponent of each argument); AT_LEAST (threshold,); the rest ()."""
+    """Node kinds.  The payload is: CONST (value,); VAR (name, low, high, group); ADD (constant, coefficient of each
+    argument); MUL (exponent of each argument); AT_LEAST (threshold,); the rest ()."""
 
     CONST = auto()
     VAR = auto()
@@ -33,6 +34,18 @@ class Op(Enum):
     MAX = auto()
     AT_LEAST = auto()
     SELECT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Variables whose product is known: the factors of one tiled loop.
+
+    name: unique among the groups of an expression.  product: what all of them multiply to.  size: how many there
+    are."""
+
+    name: str
+    product: int
+    size: int
 
 
 class Expr:
@@ -131,8 +144,8 @@ def _restore(op: Op, args: tuple[Expr, ...], payload: Payload) -> Expr:
         case Op.VAR:
             return var(*payload)  # type: ignore[arg-type]
         case Op.ADD:
-            constant, *coefficients = payload
-            return add([constant, *(mul((c, a)) for c, a in zip(coefficients, args, strict=True))])  # type: ignore[list-item,arg-type]
+            numbers: tuple[Number, ...] = payload  # type: ignore[assignment]
+            return add([numbers[0], *(mul((c, a)) for c, a in zip(numbers[1:], args, strict=True))])
         case Op.MUL:
             return mul(power(a, e) for a, e in zip(args, payload, strict=True))  # type: ignore[arg-type]
         case Op.AT_LEAST:
@@ -154,9 +167,11 @@ def const(value: Number) -> Expr:
     return _node(Op.CONST, (), (value,), float(value), float(value))
 
 
-def var(name: str, low: Number = 1, high: Number = math.inf) -> Expr:
-    """A variable with values in [low, high]; the same name with other bounds is another variable."""
-    return _node(Op.VAR, (), (name, low, high), float(low), float(high))
+def var(name: str, low: Number = 1, high: Number = math.inf, group: Group | None = None) -> Expr:
+    """A variable with values in [low, high]; the same name with other bounds is another variable.
+
+    group: variables of one group multiply to a known number, so a complete product is written as that number."""
+    return _node(Op.VAR, (), (name, low, high, group), float(low), float(high))
 
 
 def as_expr(value: Expr | Number) -> Expr:
@@ -226,7 +241,8 @@ def mul(factors: Iterable[Expr | Number]) -> Expr:
         coefficient *= scale
         for base, exponent in parts:
             exponents[base] = exponents.get(base, 0) + exponent
-    parts_left = sorted(((b, e) for b, e in exponents.items() if e != 0), key=_by_order)
+    coefficient *= _complete(exponents)
+    parts_left = sorted(((b, min(e, 1) if is_gate(b) else e) for b, e in exponents.items() if e), key=_by_order)
     if coefficient == 0:
         return const(0)
     if len(parts_left) == 1 and parts_left[0][1] == 1 and parts_left[0][0].op is Op.ADD:
@@ -234,6 +250,39 @@ def mul(factors: Iterable[Expr | Number]) -> Expr:
         constant, terms = linear_parts(parts_left[0][0])
         return _sum(constant * coefficient, [(t, c * coefficient) for t, c in terms])
     return _sum(0, [(_product(parts_left), coefficient)]) if parts_left else const(coefficient)
+
+
+def _complete(exponents: dict[Expr, int]) -> Number:
+    """Take complete products of groups out of `exponents`; the number they stand for."""
+    members: dict[Group, list[Expr]] = {}
+    for base, exponent in exponents.items():
+        group = group_of(base)
+        if group is not None and exponent:
+            members.setdefault(group, []).append(base)
+    factor: Number = 1
+    for group, found in members.items():
+        if len(found) < group.size:
+            continue
+        powers = [exponents[base] for base in found]
+        whole = min(powers) if min(powers) > 0 else max(powers) if max(powers) < 0 else 0
+        factor *= group.product**whole
+        for base in found:
+            exponents[base] -= whole
+    return factor
+
+
+def group_of(expr: Expr) -> Group | None:
+    """The group a variable belongs to."""
+    return expr.payload[3] if expr.op is Op.VAR else None  # type: ignore[return-value]
+
+
+def is_gate(expr: Expr) -> bool:
+    """Whether the value is 0 or 1: a test, 1 − a gate, or a product of gates."""
+    if expr.op is Op.AT_LEAST:
+        return True
+    if expr.op is Op.MUL:
+        return all(map(is_gate, expr.args))
+    return expr.op is Op.ADD and expr.payload == (1, -1) and is_gate(expr.args[0])
 
 
 def product_parts(expr: Expr) -> tuple[Number, list[tuple[Expr, int]]]:
@@ -252,8 +301,17 @@ def _product(parts: list[tuple[Expr, int]]) -> Expr:
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
     low, high = 1.0, 1.0
+    together: dict[Group, tuple[float, float]] = {}
     for base, exponent in parts:
-        low, high = _interval_mul(low, high, *_interval_pow(base.low, base.high, exponent))
+        group = group_of(base)
+        if group is not None and exponent == 1:
+            # Factors of one loop are bounded together by its extent.
+            inner, outer = together.get(group, (1.0, 1.0))
+            together[group] = inner * base.low, min(outer * base.high, group.product)
+        else:
+            low, high = _interval_mul(low, high, *_interval_pow(base.low, base.high, exponent))
+    for bounds in together.values():
+        low, high = _interval_mul(low, high, *bounds)
     return _node(Op.MUL, tuple(b for b, _ in parts), tuple(e for _, e in parts), low, high)
 
 

@@ -1,7 +1,7 @@
 """The loop nest a symbolic program lowers to at one point: fused, and without loops of extent 1.
 
-In: a program and values for its variables. Out: for every store the loops TVM's postprocessed schedule has, which is what
-tests compare.
+In: a program and values for its variables. Out: for every store the loops TVM's postprocessed schedule has, which is
+what tests compare.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Count the arithmetic of one store's value, by TVM's categories, leaving index arithmetic out.
 
-In: a TVM expression. Out: how often each `Operation` occurs. Follows TVM's per_store_feature.cc, which also walks the whole
-tree without removing duplicates, but counts the arithmetic inside indices as well; that is an artefact of how indices
-are written, not work that a schedule chooses.
+In: a TVM expression. Out: how often each `Operation` occurs. Follows TVM's per_store_feature.cc, which also walks the
+whole tree without removing duplicates, but counts the arithmetic inside indices as well; that is an artefact of how
+indices are written, not work that a schedule chooses.
 """
 
 from collections import Counter

@@ -61,4 +61,5 @@ def _product(expr: Expr) -> str:
         size = "" if abs(exponent) == 1 else f"^{abs(exponent)}"
         (above if exponent > 0 else below).append(_wrapped(base, _ATOM) + size)
     top = "*".join(sorted(above)) or "1"
-    return top + "".join(f"/{text}" for text in sorted(below))
+    text = top + "".join(f"/{divisor}" for divisor in sorted(below))
+    return text if above else f"({text})"

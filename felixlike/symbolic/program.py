@@ -76,10 +76,10 @@ class Access:
 class Store:
     """One statement `target[…] = value`.
 
-    loads: the distinct reads in `value` (reads of the target included).  operations: how often each kind of arithmetic is
-    done in one execution, index arithmetic not counted.  spatial, reduction: loop variables its data-parallel and its
-    reduction iterators depend on.  regions: what TVM notes as its block's reads and writes, for the
-    postprocessors."""
+    loads: the distinct reads in `value` (reads of the target included).  operations: how often each kind of
+    arithmetic is done in one execution, index arithmetic not counted.  spatial, reduction: loop variables its
+    data-parallel and its reduction iterators depend on.  regions: what TVM notes as its block's reads and writes, for
+    the postprocessors."""
 
     block: str
     target: Access

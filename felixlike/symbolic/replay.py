@@ -1,7 +1,7 @@
 """Replay a MetaSchedule trace inside TVM with variables in place of tile factors, on unpatched TVM.
 
-In: a task's module, a trace, its tile variables, the chosen compute locations. Out: a live TVM Schedule whose loops have
-symbolic extents, before postprocessors. TVM itself computes every region; no primitive is written again.
+In: a task's module, a trace, its tile variables, the chosen compute locations. Out: a live TVM Schedule whose loops
+have symbolic extents, before postprocessors. TVM itself computes every region; no primitive is written again.
 
 TVM's Schedule refuses a variable as a split factor, but accepts an opaque pure call. So factors are split in as calls
 (`primitives/split.py`) and, before the first primitive that reasons about regions, exchanged for variables inside the
@@ -145,7 +145,7 @@ def _with_positive(module: Any, tile_vars: Mapping[str, Any]) -> Any:
 def _by_group(variables: Sequence[Variable]) -> dict[int, tuple[Variable, ...]]:
     groups: dict[int, list[Variable]] = {}
     for variable in variables:
-        groups.setdefault(variable.group, []).append(variable)
+        groups.setdefault(variable.instruction, []).append(variable)
     return {group: tuple(members) for group, members in groups.items()}
 
 

@@ -1,8 +1,8 @@
 """A sketch: one family of schedules of a task, with its variables, constraints, symbolic program and points.
 
 In: a task and one of MetaSchedule's design spaces for it. Out: `Sketch`. A sketch whose trace is not yet understood
-symbolically keeps its variables, sampling, scheduling and points (through TVM); only its program and formulas are missing,
-and `reason` says why.
+symbolically keeps its variables, sampling, scheduling and points (through TVM); only its program and formulas are
+missing, and `reason` says why.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class Sketch:
 
 
 def _without_postprocessors(trace: Any) -> Any:
-    instructions = [i for i in trace.insts]
+    instructions = list(trace.insts)
     names = [str(i.kind.name) for i in instructions]
     end = names.index("EnterPostproc") if "EnterPostproc" in names else len(instructions)
     return tvmlib.Trace(instructions[:end], {})

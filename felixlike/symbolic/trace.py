@@ -14,6 +14,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import InvalidPoint
+from felixlike.symbolic.expression import Group
 from felixlike.symbolic.factors import divisors
 from felixlike.symbolic.variables import Kind, Variable
 
@@ -42,13 +43,14 @@ def trace_variables(trace: Any, module: Any) -> tuple[Variable, ...]:
     return tuple(found)
 
 
-def _tile(instruction: Any, decision: Sequence[int], name: str, group: int) -> Iterator[Variable]:
+def _tile(instruction: Any, decision: Sequence[int], name: str, index: int) -> Iterator[Variable]:
     extent, largest_inner = math.prod(decision), int(instruction.attrs[1])
     every = divisors(extent)
-    for position in range(len(decision)):
-        innermost = position == len(decision) - 1
-        choices = tuple(d for d in every if not innermost or d <= largest_inner)
-        yield Variable(f"{name}.{position}", Kind.TILE, extent, choices, group, position)
+    innermost = tuple(d for d in every if d <= largest_inner)
+    choices = [*[every] * (len(decision) - 1), innermost]
+    together = Group(name, extent, sum(len(c) > 1 for c in choices))
+    for position, values in enumerate(choices):
+        yield Variable(f"{name}.{position}", Kind.TILE, extent, values, index, position, together)
 
 
 def _axis_names(trace: Any, module: Any) -> dict[int, str]:
@@ -122,7 +124,7 @@ def groups(variables: Sequence[Variable]) -> Iterator[tuple[int, tuple[int, ...]
     """(group, columns of its variables) in order."""
     columns: dict[int, list[int]] = {}
     for column, variable in enumerate(variables):
-        columns.setdefault(variable.group, []).append(column)
+        columns.setdefault(variable.instruction, []).append(column)
     for group, members in columns.items():
         yield group, tuple(members)
 

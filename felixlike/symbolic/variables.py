@@ -7,7 +7,7 @@ choice) keeps its column, so that points and traces convert both ways without a 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from felixlike.symbolic.expression import Expr, const, var
+from felixlike.symbolic.expression import Expr, Group, const, var
 
 
 class Kind(StrEnum):
@@ -26,15 +26,17 @@ class Variable:
     """One number of a schedule.
 
     name: unique within a sketch.  kind: what it decides.  extent: extent of the tiled loop (0 for other kinds).
-    choices: every value it may take on its own, ascending.  group: index of the sampling instruction; the factors of one
-    loop share it.  position: its place in the group, outermost first."""
+    choices: every value it may take on its own, ascending.  instruction: index of the sampling instruction in the
+    trace; the factors of one loop share it.  position: its place among them, outermost first.  group: for factors,
+    what they multiply to."""
 
     name: str
     kind: Kind
     extent: int
     choices: tuple[int, ...]
-    group: int
+    instruction: int
     position: int
+    group: Group | None = None
 
     @property
     def fixed(self) -> bool:
@@ -46,4 +48,4 @@ class Variable:
         """The variable in formulas; a number where it is fixed."""
         if self.fixed:
             return const(self.choices[0])
-        return var(self.name, self.choices[0], self.choices[-1])
+        return var(self.name, self.choices[0], self.choices[-1], self.group)

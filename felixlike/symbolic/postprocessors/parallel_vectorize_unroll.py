@@ -6,11 +6,12 @@
                 for j in t3:                   …
                     …
 
-How many loops fuse depends on the tiles, so every loop gets a gate. Rules, from TVM's rewrite_parallel_vectorize_unroll.cc:
-- parallel: from the outermost loop, as long as loops are data-parallel, not annotated and hold one statement; the loop that
-  makes the product exceed the limit is still included, the next is not;
-- vector: from the innermost loop, likewise, but the loop that would exceed the limit is left out, and accesses must stay
-  contiguous;
+How many loops fuse depends on the tiles, so every loop gets a gate. Rules, from TVM's
+rewrite_parallel_vectorize_unroll.cc:
+- parallel: from the outermost loop, as long as loops are data-parallel, not annotated and hold one statement; the
+  loop that makes the product exceed the limit is still included, the next is not;
+- vector: from the innermost loop, likewise, but the loop that would exceed the limit is left out, and accesses must
+  stay contiguous;
 - a loop wanted by both is vectorised; a nest whose every loop could be both is fused whole and split by the limit;
 - the outermost loop of a reduction's nest gets the unroll note, which stops later stores in that nest.
 """

@@ -5,8 +5,9 @@
             B[i] ⊕= A[i, k]                      for k in t0:
                                                      B[i] += A[i, k]
 
-Constant stores are not counted as work, so all that features see is where the initial store stands: before the outermost loop
-that is not data-parallel, which keeps the buffer alive outside that loop. Follows TVM's rewrite_reduction_block.cc.
+Constant stores are not counted as work, so all that features see is where the initial store stands: before the
+outermost loop that is not data-parallel, which keeps the buffer alive outside that loop. Follows TVM's
+rewrite_reduction_block.cc.
 """
 
 from felixlike.symbolic.program import Loop, Store, data_parallel

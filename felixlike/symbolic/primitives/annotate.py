@@ -1,8 +1,8 @@
 """Annotate, Unannotate: notes for later rules.
 
-The root block's notes are the settings of the postprocessors (largest parallel and vector extents, unroll steps); they are
-kept on the TVM block and read by `postprocessors`. The unroll step may be a variable, which TVM could not store: it is
-kept aside. Other notes only steer rules that have already run.
+The root block's notes are the settings of the postprocessors (largest parallel and vector extents, unroll steps);
+they are kept on the TVM block and read by `postprocessors`. The unroll step may be a variable, which TVM could not
+store: it is kept aside. Other notes only steer rules that have already run.
 """
 
 from __future__ import annotations

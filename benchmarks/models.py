@@ -1,0 +1,126 @@
+"""The models that benchmarks, demo and tests use: each a function giving (module in eval mode, example inputs), seeded.
+
+Weights are random: latency does not depend on them, and nothing is downloaded.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Model = tuple[nn.Module, tuple[Tensor, ...]]
+
+
+def resnet18(size: int = 224) -> Model:
+    """ResNet-18 (transformers, basic blocks of 64, 128, 256, 512 channels, 2 each) at 1×3×size×size; pooled output."""
+    from transformers import ResNetConfig, ResNetModel
+
+    torch.manual_seed(0)
+    config = ResNetConfig(embedding_size=64, hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic")
+    return Output(ResNetModel(config), "pooler_output").eval(), (torch.randn(1, 3, size, size),)
+
+
+def bert(layers: int = 2, hidden: int = 256, length: int = 64) -> Model:
+    """A BERT encoder on int64 token ids of 1×length; last_hidden_state as output."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=4 * hidden
+    )
+    ids = torch.randint(0, config.vocab_size, (1, length))
+    return Output(BertModel(config), "last_hidden_state").eval(), (ids,)
+
+
+def mlp(batch: int = 8) -> Model:
+    """128 → 256 → 10 with ReLU and softmax."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 10), nn.Softmax(-1))
+    return model.eval(), (torch.randn(batch, 128),)
+
+
+class Output(nn.Module):
+    """One field of what a transformers model returns."""
+
+    def __init__(self, model: Any, field: str) -> None:
+        super().__init__()
+        self.model = model
+        self.field = field
+
+    def forward(self, x: Tensor) -> Any:
+        return getattr(self.model(x), self.field)
+
+
+class Apply(nn.Module):
+    """A function of tensors as a module without parameters."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: Tensor) -> Any:
+        return self.function(*tensors)
+
+
+def _module(make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Callable[[], Model]:
+    def build() -> Model:
+        torch.manual_seed(0)
+        module = make().eval()
+        _settle_statistics(module)
+        return module, tuple(torch.randn(shape) for shape in shapes)
+
+    return build
+
+
+def _function(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[], Model]:
+    return _module(lambda: Apply(function), *shapes)
+
+
+def _settle_statistics(module: nn.Module) -> None:
+    """Give batch norms statistics and weights other than their defaults, which would hide mistakes."""
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+            assert part.running_mean is not None
+            assert part.running_var is not None
+            part.running_mean.normal_()
+            part.running_var.uniform_(0.5, 2.0)
+            nn.init.uniform_(part.weight, 0.5, 2.0)
+            nn.init.normal_(part.bias)
+
+
+def _embedding() -> Model:
+    torch.manual_seed(0)
+    return nn.Embedding(50, 16).eval(), (torch.randint(0, 50, (2, 6)),)
+
+
+IMAGE = (1, 8, 12, 12)
+
+OPERATORS: dict[str, Callable[[], Model]] = {
+    "dense": _module(lambda: nn.Linear(24, 40), (6, 24)),
+    "dense_relu": _module(lambda: nn.Sequential(nn.Linear(24, 40), nn.ReLU()), (6, 24)),
+    "dense_gelu": _module(lambda: nn.Sequential(nn.Linear(24, 40), nn.GELU()), (2, 3, 24)),
+    "matmul": _function(torch.matmul, (6, 20), (20, 9)),
+    "batch_matmul": _function(torch.matmul, (3, 6, 20), (3, 20, 9)),
+    "conv2d": _module(lambda: nn.Conv2d(8, 6, 3), IMAGE),
+    "conv2d_stride_padding": _module(lambda: nn.Conv2d(8, 6, 3, stride=2, padding=1), IMAGE),
+    "conv2d_groups": _module(lambda: nn.Conv2d(8, 6, 3, groups=2), IMAGE),
+    "conv2d_depthwise": _module(lambda: nn.Conv2d(8, 8, 3, padding=1, groups=8), IMAGE),
+    "conv2d_dilation": _module(lambda: nn.Conv2d(8, 6, 3, dilation=2, bias=False), IMAGE),
+    "conv2d_batch_norm_relu": _module(
+        lambda: nn.Sequential(nn.Conv2d(8, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU()), IMAGE
+    ),
+    "max_pool": _module(lambda: nn.MaxPool2d(3, stride=2, padding=1), IMAGE),
+    "avg_pool": _module(lambda: nn.AvgPool2d(2), IMAGE),
+    "adaptive_pool": _module(lambda: nn.AdaptiveAvgPool2d((3, 5)), IMAGE),
+    "global_pool": _module(lambda: nn.AdaptiveAvgPool2d(1), IMAGE),
+    "softmax": _module(lambda: nn.Softmax(-1), (4, 6, 10)),
+    "layer_norm": _module(lambda: nn.LayerNorm(20), (2, 6, 20)),
+    "batch_norm": _module(lambda: nn.BatchNorm2d(8), IMAGE),
+    "elementwise": _function(lambda a, b: torch.tanh(a * 2 + b) - torch.sigmoid(b) / (a.abs() + 1), (4, 6, 5), (6, 1)),
+    "transpose": _function(lambda a: a.transpose(0, 1) * 2, (4, 7)),
+    "reshape_permute": _function(lambda a: a.reshape(2, 6, 4, 5).permute(0, 2, 1, 3) + 1, (2, 6, 20)),
+    "embedding": _embedding,
+    "concat": _function(lambda a, b: torch.cat((a, b * 2), dim=1), (3, 4), (3, 5)),
+}
+"""Small models, one for each operator that must import, compile and agree with PyTorch."""

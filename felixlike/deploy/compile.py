@@ -1,0 +1,115 @@
+"""An imported model and schedules of its tasks → one compiled module, wrapped as a callable.
+
+In: Imported, scheduled PrimFuncs by task key. Out: Compiled. Nothing is legalised or fused again: what was tuned is
+what is compiled. Parameters stay constants of the executable, packed at compile time where a schedule wants it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from felixlike.deploy.callable import Compiled
+from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
+from felixlike.frontend import Imported
+
+_PACKING = "meta_schedule.layout_rewrite_preproc"
+"""How TVM marks a block that only brings a constant into the layout that the rest of a schedule reads."""
+
+
+def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> Compiled:
+    """Compile a model, with the given schedules for its tasks and none for the others.
+
+    schedules: task key → scheduled PrimFunc, IRModule with "main", or Schedule; None or empty gives the module as TVM
+    has it without tuning. Raises InvalidSchedule for a key or function that does not fit, CompilationFailed."""
+    from felixlike import tvmlib
+
+    module = imported.module
+    chosen = {key: _primfunc(schedule) for key, schedule in (schedules or {}).items()}
+    if chosen:
+        module = _substitute(imported, chosen)
+    try:
+        if any(_packs(func) for func in chosen.values()):
+            module = _pack_constants(module, imported.target)
+        lowered, executable = tvmlib.compile_relax(module, imported.target)
+    except tvmlib.TVM_ERRORS as error:
+        raise CompilationFailed(
+            f"TVM could not compile the model: {first_line(error)}",
+            where=imported.name,
+            remedy="compile without schedules to see whether one of them is the cause" if chosen else "",
+        ) from error
+    return Compiled(
+        executable.jit(),
+        inputs=imported.inputs,
+        structure=imported.structure,
+        target=imported.target,
+        name=imported.name,
+        lowered=lowered,
+    )
+
+
+def _primfunc(schedule: Any) -> Any:
+    """The PrimFunc of a PrimFunc, an IRModule or a Schedule."""
+    from felixlike import tvmlib
+
+    if isinstance(schedule, tvmlib.PrimFunc):
+        return schedule
+    module = schedule.mod if isinstance(schedule, tvmlib.Schedule) else schedule
+    if not isinstance(module, tvmlib.IRModule) or "main" not in [
+        str(var.name_hint) for var in module.get_global_vars()
+    ]:
+        raise InvalidSchedule(
+            f"a {type(schedule).__name__} is not a schedule of a task",
+            where="schedules",
+            remedy='give a PrimFunc, an IRModule with "main", or a Schedule',
+        )
+    return module["main"]
+
+
+def _substitute(imported: Imported, chosen: Mapping[str, Any]) -> Any:
+    """The module with each task's functions replaced by its schedule."""
+    from felixlike import tvmlib
+
+    names = {task.key: task.name for task in imported.tasks}
+    module = tvmlib.IRModule(dict(imported.module.functions), attrs=imported.module.attrs)
+    for key, func in chosen.items():
+        if key not in imported.functions:
+            raise InvalidSchedule(f"the model has no task {key!r}", where=imported.name)
+        for name in imported.functions[key]:
+            original = imported.module[name]
+            if _signature(func) != _signature(original):
+                raise InvalidSchedule(
+                    f"its buffers are {_signature(func)}, the task's {_signature(original)}", where=names[key]
+                )
+            module.update_func(imported.module.get_global_var(name), _as_private(func))
+    return module
+
+
+def _as_private(func: Any) -> Any:
+    """A scheduled function under the caller's name: no symbol of its own, marked so that no pass schedules it again."""
+    for attribute in ("global_symbol", "layout_free_buffers"):
+        if func.attrs and attribute in func.attrs:
+            func = func.without_attr(attribute)
+    return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
+
+
+def _signature(func: Any) -> str:
+    shapes = ((parameter, getattr(parameter, "shape", None)) for parameter in func.params)
+    return ", ".join("scalar" if s is None else f"{p.dtype}[{', '.join(map(str, s))}]" for p, s in shapes)
+
+
+def _packs(func: Any) -> bool:
+    """True if a block of the schedule only packs a constant."""
+    from felixlike import tvmlib
+
+    blocks: list[Any] = []
+    tvmlib.structural_walk(func.body, (tvmlib.s_tir.SBlock, blocks.append))
+    return any(_PACKING in block.annotations for block in blocks)
+
+
+def _pack_constants(module: Any, target: Any) -> Any:
+    """Cut packing blocks out into functions of their own and, where they read constants, run them now."""
+    from felixlike import tvmlib
+
+    t = tvmlib.relax.transform
+    passes = [t.SplitLayoutRewritePreproc(), t.FoldConstant(), t.CanonicalizeBindings(), t.DeadCodeElimination()]
+    with target:
+        return tvmlib.transform.Sequential(passes)(module)

@@ -1,0 +1,87 @@
+"""Is a compiled model right?  Its outputs against the model's own, evaluated in float64 where that is possible.
+
+In: a compiled callable, the model, example inputs. Out: the largest error relative to each output's largest value.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike.deploy.callable import Compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """error: max |got − ref| / max |ref|, the worst of all outputs (0 is exact, inf if shapes or NaNs differ).
+
+    reference: what ref was: "float64" or "float32" eager PyTorch, or "untuned" for models without an eager form."""
+
+    error: float
+    reference: str
+
+
+def max_relative_error(compiled: Compiled, model: Any, example_inputs: Sequence[Any]) -> Verification:
+    """Compare a compiled model with its original on one set of inputs.
+
+    model: an nn.Module or ExportedProgram, or the untuned Compiled for a model that PyTorch cannot run. A module is
+    copied to float64 (floating inputs too; integers stay), and evaluated as it is where that fails."""
+    got = compiled(*example_inputs)
+    if isinstance(model, Compiled):
+        return Verification(_worst(got, model(*example_inputs)), "untuned")
+    want, reference = _eager(model, [tensor.detach() for tensor in example_inputs])
+    return Verification(_worst(got, want), reference)
+
+
+def _eager(model: Any, inputs: list[Any]) -> tuple[Any, str]:
+    """The original's output, and the precision it was computed in."""
+    wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs]
+    try:
+        return _run(_copy(model).double(), wide), "float64"
+    except Exception:  # whatever a model raises when it insists on its own precision
+        return _run(_copy(model), inputs), "float32"
+
+
+def _copy(model: Any) -> Any:
+    """A module of one's own to change."""
+    import torch
+
+    if isinstance(model, torch.export.ExportedProgram):
+        return model.module(check_guards=False)
+    return copy.deepcopy(model)
+
+
+def _run(module: Any, inputs: list[Any]) -> Any:
+    import torch
+
+    if not isinstance(module, torch.fx.GraphModule):  # an exported program is fixed in the mode it was exported in
+        module.eval()
+    with torch.no_grad():
+        return module(*[tensor.clone() for tensor in inputs])
+
+
+def _worst(got: Any, want: Any) -> float:
+    import torch
+    from torch.utils import _pytree
+
+    pairs = list(zip(_pytree.tree_leaves(got), _pytree.tree_leaves(want), strict=True))
+    errors = [_error(a, b) for a, b in pairs if isinstance(b, torch.Tensor)]
+    return max(errors, default=0.0)
+
+
+def _error(got: Any, want: Any) -> float:
+    """max |got − want| / max |want|; absolute if want is all zero; equal infinities and NaNs agree."""
+    import torch
+
+    if got.shape != want.shape:
+        return float("inf")
+    got, want = got.detach().double(), want.detach().double()
+    same = (got == want) | (got.isnan() & want.isnan())
+    difference = torch.where(same, 0.0, (got - want).abs())
+    if not bool(difference.isfinite().all()):
+        return float("inf")
+    if difference.numel() == 0:
+        return 0.0
+    finite = want[want.isfinite()]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
+    return float(difference.max()) / (scale or 1.0)

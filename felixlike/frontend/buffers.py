@@ -1,0 +1,39 @@
+"""The buffers a PrimFunc takes, as specs.
+
+In: a PrimFunc. Out: an InputSpec per parameter, outputs last; a named error for scalars and unknown sizes.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from felixlike.errors import InvalidModel, InvalidShape
+from felixlike.frontend.imported import InputSpec
+
+
+def buffers_of(func: Any, *, where: str) -> tuple[InputSpec, ...]:
+    """Name, shape and dtype of each buffer.  where: the function's name, for messages.
+
+    Raises InvalidModel for a parameter that is no buffer, InvalidShape for a size that is not a number."""
+    specs = []
+    for parameter in func.params:
+        if getattr(parameter, "shape", None) is None:
+            raise InvalidModel(
+                f"parameter {parameter.name} is a scalar", where=where, remedy="make every parameter a T.Buffer"
+            )
+        shape = sizes_of(parameter.shape, what=f"buffer {parameter.name}", where=where)
+        specs.append(InputSpec(str(parameter.name), shape, str(parameter.dtype)))
+    return tuple(specs)
+
+
+def sizes_of(shape: Iterable[Any], *, what: str, where: str) -> tuple[int, ...]:
+    """TVM's sizes as numbers.  what, where: for the message of InvalidShape, raised if one is not a number."""
+    from felixlike import tvmlib
+
+    sizes = [int(size) if isinstance(size, tvmlib.tirx.IntImm) else size for size in shape]
+    if not all(isinstance(size, int) for size in sizes):
+        raise InvalidShape(
+            f"{what} has shape ({', '.join(map(str, sizes))})",
+            where=where,
+            remedy="give every size as a number; dynamic shapes are not supported yet",
+        )
+    return tuple(sizes)

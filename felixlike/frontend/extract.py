@@ -1,0 +1,74 @@
+"""A fused Relax module → its tasks: one for each structurally different PrimFunc that is called.
+
+Our own walk instead of MetaSchedule's extraction: its order is that of a hash map, and the names it picks may change.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from felixlike.frontend.buffers import buffers_of
+from felixlike.frontend.task import Task, make_task
+
+
+def extract(module: Any, target: Any) -> tuple[tuple[Task, ...], Mapping[str, tuple[str, ...]]]:
+    """Tasks, heaviest (weight × flops) first and then by name; and each task's key → its functions' names.
+
+    A task bears the name of the first function called that it stands for: unique in the module, and the one to look
+    for in the module's text. Its weight is the number of call sites. A PrimFunc that nothing calls is no task."""
+    calls = _call_counts(module)
+    found: dict[str, Task] = {}
+    functions: dict[str, tuple[str, ...]] = {}
+    weights: dict[str, int] = {}
+    for name, count in calls.items():
+        buffers_of(module[name], where=name)
+        task = make_task(module[name], target, name=name)
+        found.setdefault(task.key, task)
+        functions[task.key] = (*functions.get(task.key, ()), name)
+        weights[task.key] = weights.get(task.key, 0) + count
+    tasks = [
+        Task(task.name, task.module, task.target, float(weights[key]), task.flops, key) for key, task in found.items()
+    ]
+    tasks.sort(key=lambda task: (-task.weight * task.flops, task.name))
+    return tuple(tasks), MappingProxyType(functions)
+
+
+def computes_nothing(module: Any) -> bool:
+    """True if no function of a fused module calls anything but views: its outputs are inputs or constants."""
+    from felixlike import tvmlib
+
+    views = [tvmlib.ir.Op.get("relax.reshape")]
+    calls: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tvmlib.relax.Call) and node.op not in views:
+            calls.append(node)
+
+    for function in _relax_functions(module):
+        tvmlib.relax.analysis.post_order_visit(function, visit)
+    return not calls
+
+
+def _call_counts(module: Any) -> dict[str, int]:
+    """Names of the PrimFuncs called through call_tir, in order of first call, with the number of call sites."""
+    from felixlike import tvmlib
+
+    call_tir = tvmlib.ir.Op.get("relax.call_tir")
+    counts: dict[str, int] = {}
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tvmlib.relax.Call) and node.op == call_tir:
+            name = str(node.args[0].name_hint)
+            counts[name] = counts.get(name, 0) + 1
+
+    for function in _relax_functions(module):
+        tvmlib.relax.analysis.post_order_visit(function, visit)
+    return counts
+
+
+def _relax_functions(module: Any) -> list[Any]:
+    """The Relax functions, "main" first and the others by name."""
+    from felixlike import tvmlib
+
+    names = sorted((str(var.name_hint) for var in module.get_global_vars()), key=lambda name: (name != "main", name))
+    return [module[name] for name in names if isinstance(module[name], tvmlib.relax.Function)]

@@ -1,0 +1,52 @@
+"""What the frontend hands on: a fused Relax module, its inputs and outputs, and the tasks in it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike.frontend.structure import Structure
+from felixlike.frontend.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input tensor.  name: as the model calls it.  shape: sizes, all known.  dtype: "float32", "int64", …"""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model as read, before any pass.
+
+    name: for people.  module: Relax IRModule with "main", parameters bound.  structure: of the outputs.
+    examples: a torch tensor per input, the user's own where given."""
+
+    name: str
+    module: Any
+    structure: Structure
+    examples: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A model ready to be tuned and compiled.
+
+    name: for people.  module: fused Relax IRModule; parameters are constants in it.  inputs: in calling order.
+    structure: how outputs are given back.  target: the TVM target.  tasks: heaviest first (weight × flops), then by
+    name.  functions: a task's key → the names of the module's functions it stands for.  examples: a torch tensor
+    per input; the user's own where given, else random floats and zero integers."""
+
+    name: str
+    module: Any
+    inputs: tuple[InputSpec, ...]
+    structure: Structure
+    target: Any
+    tasks: tuple[Task, ...]
+    functions: Mapping[str, tuple[str, ...]]
+    examples: tuple[Any, ...]

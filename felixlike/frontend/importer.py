@@ -1,0 +1,101 @@
+"""Any model → Imported: read by its kind, fused by one pass list, cut into tasks.
+
+In: what a user calls a model, its shapes and a target. Out: Imported, from which everything downstream works.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, first_line
+from felixlike.frontend.imported import Imported, Source
+
+_KINDS = (
+    "a torch.nn.Module, an ExportedProgram, a .pt2 or .onnx file, an ONNX ModelProto, a Relax IRModule or a PrimFunc"
+)
+
+
+def import_model(model: Any, shapes: Any = None, target: Any = "cpu") -> Imported:
+    """Read a model and cut it into tasks.
+
+    model: torch.nn.Module, torch ExportedProgram, path of a .pt2 or .onnx file, ONNX ModelProto, Relax IRModule with
+    "main", or PrimFunc (its last buffer is the output). shapes: example tensors, sizes, or either by input name;
+    None where the model knows them. target: "cpu" or a TVM target.
+    Raises UnknownTarget, InvalidShape, InvalidModel and its kinds (EmptyModel, ExportFailed, DynamicControlFlow,
+    UnsupportedOperator), MissingDependency, CompilationFailed if TVM fails to legalise or fuse."""
+    from felixlike import tvmlib
+    from felixlike.frontend.extract import computes_nothing, extract
+    from felixlike.frontend.passes import fuse
+    from felixlike.frontend.relax import inputs_of
+    from felixlike.hardware import resolve_target
+
+    target = resolve_target(target)
+    source = _read(model, shapes)
+    try:
+        module = fuse(source.module, target)
+    except tvmlib.TVM_ERRORS as error:
+        raise CompilationFailed(
+            f"TVM could not legalise and fuse the model: {first_line(error)}", where=source.name
+        ) from error
+    if computes_nothing(module):
+        raise EmptyModel(
+            "the model computes nothing: it returns its inputs or constants",
+            where=source.name,
+            remedy="give a model with at least one operator that depends on an input",
+        )
+    tasks, functions = extract(module, target)
+    return Imported(
+        name=source.name,
+        module=module,
+        inputs=inputs_of(module["main"], where=source.name),
+        structure=source.structure,
+        target=target,
+        tasks=tasks,
+        functions=functions,
+        examples=source.examples,
+    )
+
+
+def _read(model: Any, shapes: Any) -> Source:
+    """The model as Relax, by its kind.  Raises InvalidModel for other kinds."""
+    import torch
+
+    from felixlike import tvmlib
+    from felixlike.frontend import onnx, primfunc, relax
+    from felixlike.frontend import torch as pytorch
+
+    if isinstance(model, str | Path):
+        return _read_file(Path(model), shapes)
+    if isinstance(model, torch.nn.Module):
+        return pytorch.from_module(model, shapes)
+    if isinstance(model, torch.export.ExportedProgram):
+        return pytorch.from_program(model, shapes)
+    if isinstance(model, tvmlib.PrimFunc):
+        return primfunc.from_primfunc(model, shapes)
+    if isinstance(model, tvmlib.IRModule):
+        return relax.from_relax(model, shapes)
+    if type(model).__name__ == "ModelProto":
+        return onnx.from_onnx(model, shapes)
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise InvalidModel(
+            f"{model.__name__} is a class, not a model", where="model", remedy=f"make one: {model.__name__}(…)"
+        )
+    raise InvalidModel(
+        f"a {type(model).__name__} is not a model that is understood", where="model", remedy=f"give {_KINDS}"
+    )
+
+
+def _read_file(path: Path, shapes: Any) -> Source:
+    from felixlike.frontend import onnx, pt2
+    from felixlike.frontend import torch as pytorch
+
+    if path.suffix not in (".pt2", ".onnx"):
+        raise InvalidModel(
+            f"{path.suffix or 'no suffix'} is not a kind of model file that is understood",
+            where=str(path),
+            remedy="give a .pt2 file (torch.export.save) or a .onnx file",
+        )
+    if not path.is_file():
+        raise InvalidModel("there is no such file", where=str(path), remedy="check the path")
+    if path.suffix == ".onnx":
+        return onnx.from_onnx(path, shapes)
+    return pytorch.from_program(pt2.open_pt2(path), shapes, name=path.stem)

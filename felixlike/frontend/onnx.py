@@ -1,0 +1,133 @@
+"""ONNX → Relax: a file or a ModelProto, checked, given static shapes, and imported by TVM.
+
+In: a path or a ModelProto; shapes where the file leaves sizes open. Out: a Source. Needs the optional `onnx` package.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from felixlike.errors import (
+    EmptyModel,
+    InvalidModel,
+    InvalidShape,
+    MissingDependency,
+    UnsupportedOperator,
+    first_line,
+)
+from felixlike.frontend.imported import Source
+from felixlike.frontend.refusals import quiet
+from felixlike.frontend.relax import from_relax
+from felixlike.frontend.shapes import Example, Given, check_count, check_names, read_shapes
+
+
+def from_onnx(model: Any, shapes: Any) -> Source:
+    """Import an ONNX file (a path) or ModelProto.
+
+    Sizes that the model leaves open (names, or nothing) must be in shapes. Raises MissingDependency, InvalidModel,
+    InvalidShape, UnsupportedOperator, EmptyModel."""
+    onnx = _onnx()
+    name = Path(model).stem if isinstance(model, str | Path) else (model.graph.name or "onnx model")
+    proto = _read(onnx, model)
+    if not proto.graph.output or not proto.graph.node:
+        raise EmptyModel("the graph computes nothing", where=name)
+    inputs = _declared_inputs(onnx, proto, name)
+    examples = _match(read_shapes(shapes), inputs, where=name)
+    specs = {key: example for (key, _, _), example in zip(inputs, examples, strict=True)}
+    module = _convert(proto, specs, name)
+    given = Given(positional=tuple(specs.values()))
+    return from_relax(module, given, name=name)
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+        import onnx.checker
+    except ImportError:
+        raise MissingDependency(
+            "reading ONNX models needs the onnx package", where="onnx", remedy='pip install "felixlike[onnx]"'
+        ) from None
+    return onnx
+
+
+def _read(onnx: Any, model: Any) -> Any:
+    """The checked ModelProto."""
+    if isinstance(model, str | Path):
+        try:
+            model_proto = onnx.load(str(model))
+        except Exception as error:  # protobuf and onnx raise many kinds
+            raise InvalidModel(
+                f"the file is not a readable ONNX model: {first_line(error)}",
+                where=str(model),
+                remedy="export it again",
+            ) from None
+    else:
+        model_proto = model
+    try:
+        onnx.checker.check_model(model_proto)
+    except Exception as error:
+        raise InvalidModel(f"ONNX's own checker refuses the model: {first_line(error)}", where="onnx") from None
+    return model_proto
+
+
+def _declared_inputs(onnx: Any, proto: Any, where: str) -> list[tuple[str, tuple[int | str, ...], str]]:
+    """Name, sizes (a string where open) and dtype of each input that has no initial value."""
+    initial = {tensor.name for tensor in proto.graph.initializer}
+    found = []
+    for value in proto.graph.input:
+        if value.name in initial:
+            continue
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type"):
+            raise InvalidModel(f"input {value.name!r} is not a tensor", where=where)
+        dtype = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        sizes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim]
+        found.append((value.name, tuple(sizes), dtype))
+    return found
+
+
+def _match(
+    given: Given | None, inputs: list[tuple[str, tuple[int | str, ...], str]], *, where: str
+) -> tuple[Example, ...]:
+    """An Example per input: what was given, which must agree with the sizes that the model fixes."""
+    names = [name for name, _, _ in inputs]
+    if given is not None and given.named:
+        check_names(dict(given.named), names, required=[], where=where)
+        chosen: dict[str, Example] = dict(given.named)
+    elif given is not None:
+        check_count(len(given.positional), names, required=len(names), where=where)
+        chosen = dict(zip(names, given.positional, strict=True))
+    else:
+        chosen = {}
+    return tuple(_settle(name, sizes, dtype, chosen.get(name), where) for name, sizes, dtype in inputs)
+
+
+def _settle(name: str, sizes: tuple[int | str, ...], dtype: str, given: Example | None, where: str) -> Example:
+    shape = ", ".join(map(str, sizes))
+    if given is None:
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise InvalidShape(
+                f"input {name!r} has open sizes: ({shape})", where=where, remedy=f"give shapes={{{name!r}: (…)}}"
+            )
+        return Example(tuple(int(size) for size in sizes), dtype)
+    fixed = all(not isinstance(size, int) or size == have for size, have in zip(sizes, given.shape, strict=False))
+    if len(sizes) != len(given.shape) or not fixed:
+        raise InvalidShape(f"input {name!r} has shape ({shape}), but {given.shape} was given", where=where)
+    if given.value is not None and given.dtype != dtype:
+        raise InvalidShape(f"input {name!r} is {dtype}, but a {given.dtype} tensor was given", where=where)
+    return given if given.value is not None else Example(given.shape, dtype)
+
+
+def _convert(proto: Any, examples: dict[str, Example], where: str) -> Any:
+    from felixlike import tvmlib
+
+    importer = tvmlib.onnx_importer()
+    known = importer._get_convert_map()
+    missing = sorted({node.op_type for node in proto.graph.node} - {*known, "If", "Constant"})
+    if missing:
+        raise UnsupportedOperator(f"TVM cannot import {', '.join(missing)}", where=where)
+    shapes = {name: list(example.shape) for name, example in examples.items()}
+    with quiet(stdout=True):
+        try:
+            return importer.from_onnx(proto, shape_dict=shapes)
+        except Exception as error:
+            raise UnsupportedOperator(f"TVM's importer refused the model: {first_line(error)}", where=where) from None

@@ -1,0 +1,66 @@
+"""The passes from an imported Relax module to one whose every call is a fused subgraph.
+
+In: Relax with operators, parameters bound as constants. Out: Relax that only calls PrimFuncs, and views.
+The list is fixed: what is tuned must be what is compiled, so deploy starts from this module and fuses nothing again.
+"""
+
+from typing import Any
+
+
+def fuse(module: Any, target: Any) -> Any:
+    """Legalise and fuse a Relax module for a target.  Raises what TVM raises."""
+    from felixlike import tvmlib
+
+    t = tvmlib.relax.transform
+    backend = tvmlib.relax.backend
+    passes = [
+        # Sampling, sorting and scans have no legalisation of their own: TVM's kernels for them, as in its CPU pipeline.
+        backend.DispatchSampling(),
+        backend.DispatchSortScan(),
+        # A batch norm after a convolution becomes that convolution's weight and bias: no task, no memory traffic.
+        t.FoldBatchnormToConv2D(),
+        # The batch norms left over become arithmetic, dropout becomes nothing.
+        t.DecomposeOpsForInference(),
+        # Copies of variables and unused tuples hide equal expressions and constants from the next two passes.
+        t.CanonicalizeBindings(),
+        t.EliminateCommonSubexpr(),
+        # Folded batch norms and transposed weights are computed now instead of on every call.
+        t.FoldConstant(),
+        # Operators become PrimFuncs. Some leave constants behind (masks, index tensors): fold again.
+        t.LegalizeOps(),
+        t.FoldConstant(),
+        # Patterns (elementwise, injective, reduction, out-fusable …) tell FuseOps what may join what.
+        t.AnnotateTIROpPattern(),
+        t.FuseOps(),
+        t.FuseTIR(),
+        # A reshape alone is a view of its input at run time; as a PrimFunc it would be a copy and a task.
+        t.RewriteDataflowReshape(),
+        # PrimFuncs that were fused into others are called by nothing now.
+        t.DeadCodeElimination(),
+    ]
+    with target:
+        return tvmlib.transform.Sequential(passes)(_with_safe_indices(module))
+
+
+def _with_safe_indices(module: Any) -> Any:
+    """Replace lookups that read out of bounds for bad indices by lookups that wrap around.
+
+    relax.take's "fast" mode reads whatever lies at a bad index (TVM warns of segmentation faults on stderr), and
+    misreads negative indices, which PyTorch and ONNX count from the end; "wrap" is right for those."""
+    from felixlike import tvmlib
+
+    relax = tvmlib.relax
+    take = tvmlib.ir.Op.get("relax.take")
+
+    class SafeIndices(relax.PyExprMutator):  # type: ignore[misc,name-defined]
+        def visit_call_(self, call: Any) -> Any:
+            call = super().visit_call_(call)
+            if call.op != take or call.attrs.mode != "fast":
+                return call
+            return relax.op.take(*call.args, axis=call.attrs.axis, mode="wrap")
+
+    mutator = relax.expr_functor.mutator(SafeIndices)(module)
+    functions = {name: function for name, function in module.functions.items() if isinstance(function, relax.Function)}
+    for name, function in functions.items():
+        mutator.builder_.update_func(name, mutator.visit_expr(function))
+    return mutator.builder_.get()

@@ -1,0 +1,58 @@
+"""A PrimFunc → a Relax module with one call, so that everything downstream is one path.
+
+In: a PrimFunc over buffers of known shapes, whose last buffer is the output. Out: a Source.
+"""
+
+from typing import Any
+
+from felixlike.errors import EmptyModel
+from felixlike.frontend.buffers import buffers_of
+from felixlike.frontend.imported import Source
+from felixlike.frontend.shapes import match_known, read_shapes
+from felixlike.frontend.structure import Structure
+
+
+def from_primfunc(func: Any, shapes: Any) -> Source:
+    """Wrap a PrimFunc: its last buffer becomes the output, the others the inputs.
+
+    Since the inputs come with every call, none has a layout that is free to choose, whatever the PrimFunc says.
+    Raises EmptyModel without buffers, InvalidModel for scalar parameters, InvalidShape for unknown sizes."""
+    from felixlike import tvmlib
+
+    relax = tvmlib.relax
+    name = _name(func)
+    specs = buffers_of(func, where=name)
+    if not specs:
+        raise EmptyModel("the PrimFunc has no buffers", where=name)
+    *inputs, output = specs
+    examples = match_known(read_shapes(shapes), inputs, where=name)
+
+    builder = relax.BlockBuilder()
+    variable = builder.add_func(_without(func, "global_symbol", "layout_free_buffers"), name)
+    params = [relax.Var(spec.name, relax.TensorType(spec.shape, spec.dtype)) for spec in inputs]
+    with builder.function("main", params):
+        with builder.dataflow():
+            call = relax.call_tir(variable, params, relax.TensorType(output.shape, output.dtype))
+            result = builder.emit_output(builder.emit(call))
+        builder.emit_func_output(result)
+    return Source(name, builder.get(), Structure(), tuple(example.tensor() for example in examples))
+
+
+def _name(func: Any) -> str:
+    """The function's own name; what its blocks are called if that is only "main", which is the caller's name."""
+    symbol = str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else "main"
+    if symbol != "main":
+        return symbol
+    from felixlike import tvmlib
+
+    blocks: list[Any] = []
+    tvmlib.structural_walk(func.body, (tvmlib.s_tir.SBlock, blocks.append))
+    names = [str(block.name_hint).removeprefix("T_") for block in blocks]
+    return "_".join(name for name in names if name not in ("root", "")) or "primfunc"
+
+
+def _without(func: Any, *attributes: str) -> Any:
+    for attribute in attributes:
+        if func.attrs and attribute in func.attrs:
+            func = func.without_attr(attribute)
+    return func

@@ -1,0 +1,66 @@
+"""What torch and TVM say when they refuse a model, in one line with the user's own line of code.
+
+In: their exceptions, and their talk on stderr. Out: ExportFailed or DynamicControlFlow, and silence.
+"""
+
+import contextlib
+import io
+import logging
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from felixlike.errors import DynamicControlFlow, ExportFailed, first_line
+
+
+def export_error(error: Exception, name: str, *, only_sizes: bool) -> ExportFailed:
+    """The error for a refusal of torch.export.  name: the model's.  only_sizes: no example tensor was given."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    where = ", ".join(part for part in (name, _user_line(error)) if part)
+    if isinstance(error, GuardOnDataDependentSymNode) or "data-dependent" in str(error):
+        return DynamicControlFlow(
+            f"what the model does depends on the values of its tensors: {first_line(error)}",
+            where=where,
+            remedy="replace the branch by torch.where, and sizes read from tensors by constants",
+        )
+    remedy = "check that the model runs with inputs of these shapes"
+    if only_sizes:
+        remedy += "; sizes alone mean float32, so for integers (token ids) give an example tensor or ids=1x64:int64"
+    return ExportFailed(f"torch.export refused the model: {first_line(error)}", where=where, remedy=remedy)
+
+
+def _user_line(error: Exception) -> str:
+    """The last line outside of torch and this package that led to an error: "model.py:12 in forward: x[i]"."""
+    import torch
+
+    own = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(own) and not frame.filename.endswith("contextlib.py")
+    ]
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f"{Path(last.filename).name}:{last.lineno} in {last.name}: {last.line}"
+
+
+@contextlib.contextmanager
+def quiet(*, stdout: bool = False) -> Iterator[None]:
+    """Keep a library's warnings, log lines and notes on stderr (and stdout) to itself; its errors still come through.
+
+    For the whole process while it lasts: Python has no warnings or log levels of a thread."""
+    before = logging.root.manager.disable
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        if stdout:
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)

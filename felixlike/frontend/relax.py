@@ -1,0 +1,54 @@
+"""A user's Relax module → a Source, and the readings of any Relax module that the frontend needs.
+
+In: an IRModule whose function "main" takes and gives tensors of known shapes. Nested tuples of outputs are kept.
+"""
+
+from typing import Any
+
+from felixlike.errors import InvalidModel
+from felixlike.frontend.buffers import sizes_of
+from felixlike.frontend.imported import InputSpec, Source
+from felixlike.frontend.shapes import match_known, read_shapes
+from felixlike.frontend.structure import structure_of
+
+
+def from_relax(module: Any, shapes: Any, *, name: str = "main") -> Source:
+    """Check a Relax module and read its outputs' structure.  Raises InvalidModel, InvalidShape."""
+    from felixlike import tvmlib
+
+    names = [str(var.name_hint) for var in module.get_global_vars()]
+    if "main" not in names or not isinstance(module["main"], tvmlib.relax.Function):
+        raise InvalidModel(
+            f"the IRModule has no Relax function main, only {', '.join(names) or 'nothing'}",
+            where="model",
+            remedy='name the entry "main", or give the PrimFunc itself',
+        )
+    main = module["main"]
+    examples = match_known(read_shapes(shapes), inputs_of(main, where=name), where=name)
+    structure = structure_of(_placeholders(main.ret_ty, where=name))
+    return Source(name, module, structure, tuple(example.tensor() for example in examples))
+
+
+def inputs_of(function: Any, *, where: str) -> tuple[InputSpec, ...]:
+    """The tensors a Relax function takes.  Raises InvalidModel for other kinds, InvalidShape for unknown sizes."""
+    return tuple(_tensor_spec(param.ty, str(param.name), where=where) for param in function.params)
+
+
+def _tensor_spec(kind: Any, name: str, *, where: str) -> InputSpec:
+    from felixlike import tvmlib
+
+    if not isinstance(kind, tvmlib.relax.TensorType):
+        raise InvalidModel(f"{name} is {kind}, not a tensor", where=where, remedy="take and return tensors only")
+    known = isinstance(kind.shape, tvmlib.relax.ShapeExpr)
+    sizes = sizes_of(kind.shape.values if known else [kind.shape], what=name, where=where)
+    return InputSpec(name, sizes, str(kind.dtype))
+
+
+def _placeholders(kind: Any, *, where: str) -> Any:
+    """The nesting of a Relax type in tuples, with an object for each tensor."""
+    from felixlike import tvmlib
+
+    if isinstance(kind, tvmlib.relax.TupleType):
+        return tuple(_placeholders(field, where=where) for field in kind.fields)
+    _tensor_spec(kind, "the output", where=where)
+    return object()

@@ -1,0 +1,225 @@
+"""The `shapes` argument: example tensors, sizes, or either by name, read into one form and matched to a model's inputs.
+
+In: what the user wrote, in Python or on a command line. Out: an Example per input, or an InvalidShape that says which.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from felixlike.errors import InvalidShape
+from felixlike.frontend.imported import InputSpec
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+"""Element types an input may have."""
+
+_HOW = "give example tensors, or sizes: shapes=((1, 3, 224, 224),), or by name: shapes={'x': (1, 3, 224, 224)}"
+_STATIC = "give every size as a positive integer; dynamic shapes are not supported yet"
+_TEXT = re.compile(r"(?:(?P<name>[^=:]+)=)?(?P<sizes>scalar|[^=:]+)(?::(?P<dtype>[^=:]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One input as given.  shape: sizes.  dtype: one of DTYPES.  value: the user's own tensor, or None."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    value: Any = field(default=None, compare=False)
+
+    def tensor(self) -> Any:
+        """The user's tensor, else random floats from a fixed seed, or zeros of an integer or boolean type."""
+        if self.value is not None:
+            return self.value
+        import torch
+
+        dtype = getattr(torch, self.dtype)
+        if not dtype.is_floating_point:
+            return torch.zeros(self.shape, dtype=dtype)
+        return torch.randn(self.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """All inputs as given: either by position or by name."""
+
+    positional: tuple[Example, ...] = ()
+    named: tuple[tuple[str, Example], ...] = ()
+
+    @property
+    def only_sizes(self) -> bool:
+        """True if no example tensor was given: every type was then assumed."""
+        examples = (*self.positional, *(example for _, example in self.named))
+        return all(example.value is None for example in examples)
+
+
+def read_shapes(shapes: Any) -> Given | None:
+    """What the user gave, or None for None.
+
+    shapes: a tensor; sizes of the only input, as a tuple of integers; a sequence of tensors and sizes, one an input;
+    or a mapping from input names to tensors or sizes. Sizes alone mean float32. Raises InvalidShape."""
+    if shapes is None or isinstance(shapes, Given):
+        return shapes
+    if isinstance(shapes, Mapping):
+        return Given(
+            named=tuple((_name(name), _example(value, where=f"shapes[{name!r}]")) for name, value in shapes.items())
+        )
+    if _is_single(shapes):
+        return Given(positional=(_example(shapes, where="shapes"),))
+    if isinstance(shapes, Sequence) and not isinstance(shapes, str | bytes):
+        return Given(positional=tuple(_example(value, where=f"shapes[{i}]") for i, value in enumerate(shapes)))
+    raise InvalidShape(f"{_show(shapes)} is not a description of shapes", where="shapes", remedy=_HOW)
+
+
+def parse_shapes(texts: Sequence[str]) -> Given | None:
+    """What a command line gave: "1x3x224x224", "x=1x3x224x224", "ids=1x64:int64", "t=scalar"; None if nothing.
+
+    Either all have names or none. Raises InvalidShape."""
+    parsed = [_parse(text) for text in texts]
+    if not parsed:
+        return None
+    names = [name for name, _ in parsed if name is not None]
+    if not names:
+        return Given(positional=tuple(example for _, example in parsed))
+    if len(names) < len(parsed):
+        raise InvalidShape(
+            "some inputs are named and some are not", where="shapes", remedy="name all of them: x=1x3x224x224"
+        )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidShape(f"input {twice[0]!r} is given twice", where="shapes")
+    return Given(named=tuple((name or "", example) for name, example in parsed))
+
+
+def match_known(given: Given | None, specs: Sequence[InputSpec], *, where: str) -> tuple[Example, ...]:
+    """An Example per input of a model that knows its inputs; what was given must agree with them.
+
+    where: the kind of model, for messages. Raises InvalidShape."""
+    if given is None:
+        return tuple(Example(spec.shape, spec.dtype) for spec in specs)
+    names = [spec.name for spec in specs]
+    if given.named:
+        by_name = dict(given.named)
+        check_names(by_name, names, required=names, where=where)
+        examples = tuple(by_name[name] for name in names)
+    else:
+        check_count(len(given.positional), names, required=len(names), where=where)
+        examples = given.positional
+    for spec, example in zip(specs, examples, strict=True):
+        if example.shape != spec.shape:
+            raise InvalidShape(
+                f"input {spec.name!r} has shape {spec.shape}, but {example.shape} was given",
+                where=where,
+                remedy="the model fixes its shapes: leave them out, or export it with the ones you want",
+            )
+        if example.value is not None and example.dtype != spec.dtype:
+            raise InvalidShape(
+                f"input {spec.name!r} is {spec.dtype}, but a {example.dtype} tensor was given", where=where
+            )
+    return tuple(
+        example if example.value is not None else Example(spec.shape, spec.dtype)
+        for spec, example in zip(specs, examples, strict=True)
+    )
+
+
+def check_names(given: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], where: str) -> None:
+    """Raise InvalidShape for a name that is not an input, or an input without an entry."""
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise InvalidShape(
+            f"there is no input {unknown[0]!r}", where=where, remedy=f"its inputs are {', '.join(known) or 'none'}"
+        )
+    missing = [name for name in required if name not in given]
+    if missing:
+        raise InvalidShape(
+            f"nothing is given for input {missing[0]!r}", where=where, remedy=f"its inputs are {', '.join(known)}"
+        )
+
+
+def check_count(count: int, known: Sequence[str], *, required: int, where: str) -> None:
+    """Raise InvalidShape unless there is an entry for each required input and none too many."""
+    if required <= count <= len(known):
+        return
+    wanted = str(required) if required == len(known) else f"{required} to {len(known)}"
+    raise InvalidShape(
+        f"{count} inputs are given, but {wanted} needed",
+        where=where,
+        remedy=f"its inputs are {', '.join(known) or 'none'}; one entry of shapes for each",
+    )
+
+
+def _is_single(shapes: Any) -> bool:
+    """True for one tensor or one tuple of sizes, as opposed to a sequence with an entry for each input."""
+    if _is_tensor(shapes) or isinstance(shapes, Example):
+        return True
+    if not isinstance(shapes, Sequence) or isinstance(shapes, str | bytes) or not shapes:
+        return False
+    return not any(_is_tensor(part) or isinstance(part, list | tuple | Example) for part in shapes)
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise InvalidShape(f"{_show(name)} is not the name of an input", where="shapes", remedy=_HOW)
+    return name
+
+
+def _example(value: Any, *, where: str) -> Example:
+    if isinstance(value, Example):
+        return value
+    if _is_tensor(value):
+        return _tensor_example(value, where=where)
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise InvalidShape(f"{_show(value)} is neither a tensor nor a tuple of sizes", where=where, remedy=_HOW)
+    return Example(tuple(_size(size, where=where) for size in value))
+
+
+def _tensor_example(value: Any, *, where: str) -> Example:
+    dtype = str(value.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise InvalidShape(f"tensors of type {dtype} are not supported", where=where, remedy=f"use {', '.join(DTYPES)}")
+    if value.device.type != "cpu" or str(value.layout) != "torch.strided":
+        raise InvalidShape(
+            f"the example tensor is {value.layout} on {value.device}",
+            where=where,
+            remedy="give a dense tensor on the CPU",
+        )
+    for size in value.shape:
+        _size(int(size), where=where)
+    return Example(tuple(value.shape), dtype, value.detach())
+
+
+def _size(size: Any, *, where: str) -> int:
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise InvalidShape(f"{_show(size)} is not a size", where=where, remedy=_STATIC)
+    number = int(size.__index__())
+    if number < 1:
+        raise InvalidShape(f"size {number} is not positive", where=where, remedy=_STATIC)
+    return number
+
+
+def _parse(text: str) -> tuple[str | None, Example]:
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        raise InvalidShape(f"{text!r} is not a shape", where="shapes", remedy="write x=1x3x224x224 or ids=1x64:int64")
+    name, sizes, dtype = match["name"], match["sizes"], match["dtype"] or "float32"
+    if dtype not in DTYPES:
+        raise InvalidShape(f"{dtype!r} is not a type", where=text, remedy=f"use one of {', '.join(DTYPES)}")
+    if sizes == "scalar":
+        return name, Example((), dtype)
+    parts = re.split("[x×]", sizes)
+    if not all(re.fullmatch(r"-?\d+", part) for part in parts):
+        raise InvalidShape(
+            f"{sizes!r} is not a list of sizes", where=text, remedy="write integers joined by x: 1x3x224x224"
+        )
+    return name, Example(tuple(_size(int(part), where=text) for part in parts), dtype)
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,141 @@
+"""How a model's outputs are nested: flat tensors in, tuples, dicts or output classes out, and the same as JSON.
+
+Built on torch's pytrees. Only data is written and read back: types that torch would import or evaluate on reading
+(defaultdict, enums as keys) are refused, and classes must be registered with torch by their own library.
+"""
+
+import importlib
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from felixlike.errors import InvalidArtefact, InvalidModel
+
+_PLAIN = ("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict")
+_SCALARS = (type(None), bool, int, float, str)
+_LIBRARIES = ("transformers.",)
+"""Where output classes may be imported from on reading; others must be imported by the user beforehand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """The nesting of a model's outputs.
+
+    spec: torch's TreeSpec, or None when the output is one tensor.  constants: (leaf's index, value) of the leaves
+    that are not tensors (None, numbers, strings); all others are computed, in order."""
+
+    spec: Any = None
+    constants: tuple[tuple[int, Any], ...] = ()
+
+    def builder(self) -> Callable[[Sequence[Any]], Any]:
+        """A function from the computed tensors, one per leaf that is not constant, to the model's output.
+
+        Flat tuples and lists, the common cases, skip torch's pytrees, which cost more than a small model."""
+        if self.spec is None:
+            return itemgetter(0)
+        flat = all(child.is_leaf() for child in self.spec.children())
+        if flat and self.spec.type in (tuple, list) and not self.constants:
+            plain: Callable[[Sequence[Any]], Any] = self.spec.type
+            return plain
+        return self._nest
+
+    def _nest(self, tensors: Sequence[Any]) -> Any:
+        from torch.utils import _pytree
+
+        leaves = list(tensors)
+        for index, value in self.constants:
+            leaves.insert(index, value)
+        return _pytree.tree_unflatten(leaves, self.spec)
+
+    def to_json(self) -> Any:
+        """As JSON data.  Raises InvalidModel when a type of it cannot be named in a file (a plain namedtuple)."""
+        if self.spec is None:
+            return None
+        from torch.utils import _pytree
+
+        with _pytree_warnings_off():
+            try:
+                tree = json.loads(_pytree.treespec_dumps(self.spec))
+                _check_tree(tree[1])
+            except (NotImplementedError, TypeError, InvalidArtefact) as error:
+                raise InvalidModel(
+                    f"the model's output cannot be written to a file: {error}",
+                    where="output",
+                    remedy="return tensors in tuples, lists or dicts, or register the class with torch's pytrees",
+                ) from None
+        return {"tree": tree, "constants": [list(pair) for pair in self.constants]}
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Structure":
+        """The inverse of to_json.  Raises InvalidArtefact for anything else."""
+        if data is None:
+            return cls()
+        from torch.utils import _pytree
+
+        with _pytree_warnings_off():
+            try:
+                _check_tree(data["tree"][1])
+                constants = tuple((int(index), value) for index, value in data["constants"])
+                spec = _pytree.treespec_loads(json.dumps(data["tree"]))
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError) as error:
+                raise InvalidArtefact(f"the structure of the outputs cannot be read: {error}", where="output") from None
+        if any(not isinstance(value, _SCALARS) or not 0 <= index < spec.num_leaves for index, value in constants):
+            raise InvalidArtefact("a constant output is out of place", where="output")
+        return cls(spec, constants)
+
+
+def structure_of(output: Any) -> Structure:
+    """The structure of an example of the output (tensors, or stand-ins for them, as leaves)."""
+    from torch.utils import _pytree
+
+    leaves, spec = _pytree.tree_flatten(output)
+    return structure_from_leaves(spec, leaves)
+
+
+def structure_from_leaves(spec: Any, leaves: Sequence[Any]) -> Structure:
+    """The structure of a TreeSpec whose leaves are constants (None, numbers, strings) or tensors (anything else)."""
+    constants = tuple((index, leaf) for index, leaf in enumerate(leaves) if isinstance(leaf, _SCALARS))
+    if len(leaves) == 1 and not constants and spec.is_leaf():
+        return Structure()
+    return Structure(spec, constants)
+
+
+def _check_tree(node: Any) -> None:
+    """Refuse what torch's reader would import or evaluate; make classes of known libraries available."""
+    kind, context, children = node["type"], node["context"], node["children_spec"]
+    if "__enum__" in json.dumps(context):
+        raise InvalidArtefact("keys of the output are enumeration members", where="output")
+    if kind is not None and kind not in _PLAIN:
+        _require_class(kind)
+    for child in children:
+        _check_tree(child)
+
+
+def _require_class(kind: str) -> None:
+    from torch.utils import _pytree
+
+    if kind.startswith("collections."):
+        raise InvalidArtefact(f"an output is a {kind}", where="output")
+    if kind in _pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
+        return
+    if kind.startswith(_LIBRARIES):
+        with suppress(ImportError):
+            importlib.import_module(kind.rpartition(".")[0])
+    if kind not in _pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
+        raise InvalidArtefact(
+            f"the output's class {kind} is not known to torch's pytrees",
+            where="output",
+            remedy="import the module that defines it first",
+        )
+
+
+@contextmanager
+def _pytree_warnings_off() -> Iterator[None]:
+    """torch's own pytree code trips over its own deprecations; nothing a user could change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield

@@ -1,0 +1,33 @@
+"""The truth: candidates built, timed and checked in processes of their own.
+
+Loaded lazily, so that the fork server and the records take only what they need.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from felixlike.measure.candidate import Schedulable, Untuned
+    from felixlike.measure.limits import Limits, Timing
+    from felixlike.measure.measurement import Measurement, Status
+    from felixlike.measure.pool import MeasurePool, measure
+
+__all__ = ["Limits", "MeasurePool", "Measurement", "Schedulable", "Status", "Timing", "Untuned", "measure"]
+
+_HOME = {
+    "Limits": "limits",
+    "MeasurePool": "pool",
+    "Measurement": "measurement",
+    "Schedulable": "candidate",
+    "Status": "measurement",
+    "Timing": "limits",
+    "Untuned": "candidate",
+    "measure": "pool",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,39 @@
+"""How long to time a candidate: micro-batches until their spread is small, or it is clear that it will not win.
+
+AdaTune §4.1. There the coefficient of variation is that of the running mean; here it is that of the batches themselves,
+which never stops earlier.
+"""
+
+import statistics
+from collections.abc import Callable
+from math import ceil, nan
+
+from felixlike.measure.limits import Timing
+
+
+def evaluate(batch: Callable[[int], float], timing: Timing, *, best: float | None = None) -> tuple[float, ...]:
+    """Seconds per call of each batch, at least one.
+
+    batch(n): calls the candidate n times, returns seconds per call; the candidate has been called before.
+    best: seconds per call of the best candidate so far, None if there is none."""
+    hopeless = None if best is None else best * timing.slow_factor
+    first = batch(1)
+    number = ceil(timing.batch_seconds / max(first, 1e-9))
+    # A call that fills a batch by itself is the first batch; else it only tells how many fill one.
+    repeats = [first] if number == 1 else [batch(number)]
+    spent = first + sum(repeats[1:]) * number
+    if hopeless is not None and repeats[0] > hopeless:
+        return tuple(repeats)
+    while len(repeats) < timing.max_batches and spent < timing.max_seconds:
+        if len(repeats) >= timing.min_batches and variation(repeats) < timing.spread:
+            break
+        repeats.append(batch(number))
+        spent += repeats[-1] * number
+    return tuple(repeats)
+
+
+def variation(repeats: list[float] | tuple[float, ...]) -> float:
+    """Coefficient of variation: sample standard deviation / mean; nan for fewer than two values."""
+    if len(repeats) < 2:
+        return nan
+    return statistics.stdev(repeats) / statistics.fmean(repeats)

@@ -1,0 +1,123 @@
+"""What a task's candidates are given and compared with: files of inputs and of the float64 answer, made once per task.
+
+In: a task, and a way to run a module. Out: an Examination, from which the requests to a candidate's process are made.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from felixlike.errors import ReferenceFailed
+from felixlike.frontend.task import Task
+from felixlike.measure.arguments import Argument, arguments
+from felixlike.measure.inputs import contents
+from felixlike.measure.limits import Timing
+from felixlike.measure.measurement import Status
+from felixlike.measure.messages import Message
+from felixlike.measure.reference import double_precision
+from felixlike.measure.verify import tolerance
+
+_ARGUMENT_COPIES = 4
+
+Runner = Callable[[object, int, Message], Message]
+"""(module, bytes of its buffers, run request) → answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The inputs of a task's candidates and the answers expected.
+
+    files: initial contents of each parameter (.npy), None for pure outputs.  answers: the float64 answer of each
+    written parameter, None for inputs; all None if not verified."""
+
+    arguments: tuple[Argument, ...]
+    files: tuple[Path | None, ...]
+    answers: tuple[Path | None, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Memory for the buffers and the copies made on the way to and from them."""
+        return _ARGUMENT_COPIES * sum(argument.bytes for argument in self.arguments)
+
+    def request(self, *, base: float, timing: Timing | None, best: float | None) -> Message:
+        """The run request for a candidate.  base: tolerance of float32.  timing: None to call it once only."""
+        rows = [
+            {
+                "shape": argument.shape,
+                "dtype": argument.dtype,
+                "file": file and str(file),
+                "reference": answer and str(answer),
+                "tolerance": tolerance(argument.dtype, base),
+                "save": None,
+            }
+            for argument, file, answer in zip(self.arguments, self.files, self.answers, strict=True)
+        ]
+        return {"arguments": rows, "timing": timing and asdict(timing), "best": best}
+
+
+def unverified(task: Task, directory: Path) -> Examination:
+    """Inputs only; such as every function is defined for."""
+    return _inputs(task, directory, positive=True)
+
+
+def verified(task: Task, directory: Path, run: Runner) -> Examination:
+    """Inputs, and the float64 answers.  Raises ReferenceFailed if the unscheduled function cannot be run.
+
+    The inputs are those of the two kinds (any sign, positive) for which fewer values of the answer are inf or nan."""
+    best: Examination | None = None
+    fewest = math.inf
+    failure = ""
+    for positive in (False, True):
+        home = directory / ("positive" if positive else "signed")
+        examination = _inputs(task, home, positive=positive)
+        answers, strange, failure = _answers(task, examination, home, run)
+        if answers and strange < fewest:
+            best, fewest = replace(examination, answers=answers), strange
+        if fewest == 0:
+            break
+    if best is None:
+        raise ReferenceFailed(
+            f"the unscheduled function could not be run for reference: {failure}",
+            where=f"task {task.name}",
+            remedy="measure it with verify=False, or raise Limits.reference_seconds or memory_bytes if that ran out",
+        )
+    return best
+
+
+def _inputs(task: Task, directory: Path, *, positive: bool) -> Examination:
+    directory.mkdir(parents=True, exist_ok=True)
+    parameters = arguments(task.module["main"])
+    files: list[Path | None] = []
+    for index, array in enumerate(contents(parameters, positive=positive)):
+        files.append(None if array is None else directory / f"input{index}.npy")
+        if array is not None:
+            np.save(directory / f"input{index}.npy", array)
+    return Examination(parameters, tuple(files), (None,) * len(parameters))
+
+
+def _answers(
+    task: Task, examination: Examination, directory: Path, run: Runner
+) -> tuple[tuple[Path | None, ...], float, str]:
+    """Files of the float64 answers, how many values in them are inf or nan, and what went wrong if there are none.
+
+    A function that cannot be compiled in float64 is run in its own types."""
+    failure = ""
+    for widen in (True, False):
+        request = examination.request(base=0.0, timing=None, best=None)
+        for index, (row, argument) in enumerate(zip(request["arguments"], examination.arguments, strict=True)):
+            if widen and argument.dtype.startswith("float"):
+                row["dtype"] = "float64"
+            if argument.written:
+                row["save"] = str(directory / f"answer{index}.npy")
+        module = double_precision(task.module) if widen else task.module
+        answer = run(module, 2 * examination.bytes, request)
+        if answer["status"] == Status.OK:
+            saved = tuple(row["save"] and Path(row["save"]) for row in request["arguments"])
+            return saved, answer["strange"], ""
+        failure = f"{answer['status']}, {answer['message']}"
+        if answer["status"] != Status.BUILD_ERROR:
+            break
+    return (), math.inf, failure

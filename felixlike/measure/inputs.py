@@ -1,0 +1,42 @@
+"""Contents for a task's inputs: the same in every process, harmless as indices, as varied as the function allows.
+
+In: the Arguments of a function. Out: numpy arrays.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from felixlike.measure.arguments import Argument
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_SEED = 20
+_SMALL = 8
+
+
+def contents(arguments: Iterable[Argument], *, positive: bool) -> tuple[Array | None, ...]:
+    """One array per argument that has contents before the call, None for the others (outputs).
+
+    Floats are drawn from normal(0, 1), integers from 0 … 7, or from 0 to the end of the dimension they index; booleans
+    are both.  positive: floats from 0.5 … 1.5 and integers from 1 … 7 instead, for functions that are not defined for
+    others (a negative variance, a zero divisor).  An output that the function also reads has contents, since it may
+    be updated in place."""
+    random = np.random.default_rng(_SEED)
+    return tuple(
+        _draw(random, argument, positive=positive) if argument.read or not argument.written else None
+        for argument in arguments
+    )
+
+
+def _draw(random: np.random.Generator, argument: Argument, *, positive: bool) -> Array:
+    dtype = np.dtype(argument.dtype)
+    if dtype.kind == "b":
+        return random.integers(0, 2, argument.shape).astype(dtype)
+    if dtype.kind in "iu":
+        low, high = (0, argument.below) if argument.below is not None else (int(positive), _SMALL)
+        return random.integers(low, min(high, np.iinfo(dtype).max), argument.shape).astype(dtype)
+    if positive:
+        return (random.random(argument.shape, np.float32) + np.float32(0.5)).astype(dtype)
+    return random.standard_normal(argument.shape, np.float32).astype(dtype)

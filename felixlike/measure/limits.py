@@ -1,0 +1,65 @@
+"""What a candidate may use up, how near the reference it must come, how long it is timed: all defaults of this room."""
+
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from felixlike.errors import InvalidOption
+
+_MEMORY = 4 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When a candidate has been timed enough (AdaTune §4.1).
+
+    batch_seconds: a micro-batch has as many calls as fill this time, s.  spread: stop once the batches' coefficient of
+    variation is below.  min_batches: not before so many.  max_batches, max_seconds: stop in any case.
+    slow_factor: a candidate whose first batch takes this many times the best one's time is not timed further."""
+
+    batch_seconds: float = 1e-3
+    spread: float = 0.1
+    min_batches: int = 3
+    max_batches: int = 20
+    max_seconds: float = 0.2
+    slow_factor: float = 3.0
+
+    def __post_init__(self) -> None:
+        _all_positive(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one candidate may take.
+
+    build_seconds, run_seconds: wall time for building; for running, checking and timing, s.  reference_seconds: the
+    same for the float64 reference, which is unscheduled, s.  memory_bytes: above what a fresh process uses (4 GiB, or
+    half the machine's memory if that is less); four times the task's own buffers come on top.
+    tolerance: largest relative error of a float32 answer (a float16 answer may miss by 16 units in the last place)."""
+
+    build_seconds: float = 10.0
+    run_seconds: float = 10.0
+    reference_seconds: float = 120.0
+    memory_bytes: int = field(default_factory=lambda: min(_MEMORY, _physical_bytes() // 2))
+    tolerance: float = 1e-4
+    timing: Timing = field(default_factory=Timing)
+
+    def __post_init__(self) -> None:
+        _all_positive(self)
+
+
+def _physical_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _all_positive(options: Any) -> None:
+    for option in fields(options):
+        value = getattr(options, option.name)
+        if isinstance(value, Timing):
+            continue
+        if not isinstance(value, int | float) or not value > 0:
+            raise InvalidOption(
+                f"{option.name} is {value!r}",
+                where=type(options).__name__,
+                remedy="give a number greater than zero",
+            )

@@ -1,0 +1,256 @@
+"""Measure candidates: build several at a time, then run one at a time with everything else idle, check, and time.
+
+In: a task and candidates. Out: a Measurement each, as soon as it exists. Candidates can crash, hang or eat memory
+without harm: each lives in a process of its own, forked from a server that has TVM imported.
+"""
+
+import contextlib
+import os
+import selectors
+import shutil
+import tempfile
+import time
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterable
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from felixlike.errors import InvalidOption, InvalidSchedule, WorkerFailed
+from felixlike.frontend.task import Task
+from felixlike.measure.candidate import Schedulable
+from felixlike.measure.examination import Examination, unverified, verified
+from felixlike.measure.limits import Limits, Timing
+from felixlike.measure.measurement import Measurement, Status
+from felixlike.measure.messages import Message
+from felixlike.measure.outcome import measurement, refused
+from felixlike.measure.server import ForkServer, ServerDied
+from felixlike.measure.trial import Trial
+
+Results = Generator[tuple[int, Measurement], None, None]
+"""Places in the caller's list of candidates, with what came of each."""
+
+_BATCH_PER_WORKER = 4
+_MOST_DEATHS = 5
+
+
+class MeasurePool:
+    """Processes that measure for one target.  A context manager; not for use by several threads.
+
+    target: the TVM target of the tasks; its num-cores is the number of threads a candidate may use.  workers: how many
+    candidates are built at a time; None: num-cores.  Building and running alternate in small batches."""
+
+    def __init__(self, target: Any, *, limits: Limits | None = None, workers: int | None = None) -> None:
+        if workers is not None and workers < 1:
+            raise InvalidOption(f"workers is {workers}", where="MeasurePool", remedy="give at least 1, or None")
+        cores = int(target.attrs.get("num-cores", 1))
+        self.limits = Limits() if limits is None else limits
+        self._target = str(target)
+        self._workers = workers or cores
+        self._examinations: dict[tuple[str, bool], Examination] = {}
+        self._trials: set[Trial] = set()
+        self._deaths = 0
+        self._busy = False
+        self._directory = Path(tempfile.mkdtemp(prefix="felixlike-measure-"))
+        self._server = ForkServer(self._directory, threads=cores)
+        self._finalizer = weakref.finalize(self, _dispose, self._server, self._directory, os.getpid())
+        self._server.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes and remove the pool's files.  May be called again."""
+        self._finalizer()
+
+    def stream(
+        self, task: Task, candidates: Iterable[Schedulable], *, verify: bool = True, best: float | None = None
+    ) -> Results:
+        """Each candidate's place and Measurement, as soon as it exists: not in order, since failures come first.
+
+        candidates: asked for in small batches, so they may be made while earlier ones are measured.  verify: compare
+        each answer with the float64 reference.  best: seconds per call of the best schedule known; candidates far
+        behind it, or behind the best of this stream, are timed once only.  Closing the stream early ends what is
+        under way.  Raises ReferenceFailed before any candidate is built, WorkerFailed if processes cannot be
+        started, if the pool is closed or if another stream is open."""
+        return self._stream(task, candidates, verify=verify, best=best, timing=self.limits.timing)
+
+    def measure(
+        self, task: Task, candidates: Iterable[Schedulable], *, verify: bool = True, best: float | None = None
+    ) -> list[Measurement]:
+        """The Measurements of the candidates, in their order.  See stream."""
+        found = dict(self.stream(task, candidates, verify=verify, best=best))
+        return [found[index] for index in sorted(found)]
+
+    def check(self, task: Task, candidate: Schedulable) -> Measurement:
+        """Build a candidate, call it once and compare its answer, untimed: if OK its seconds are nan.  See stream."""
+        with contextlib.closing(self._stream(task, [candidate], verify=True, best=None, timing=None)) as results:
+            return next(results)[1]
+
+    def _stream(
+        self,
+        task: Task,
+        candidates: Iterable[Schedulable],
+        *,
+        verify: bool,
+        best: float | None,
+        timing: Timing | None,
+    ) -> Results:
+        self._claim()
+        try:
+            examination = self._examine(task, verify=verify)
+            source = enumerate(candidates)
+            again: list[tuple[int, Schedulable]] = []
+            while orders := dict([*again, *islice(source, _BATCH_PER_WORKER * self._workers)]):
+                again = []
+                for trial in (yield from self._build(orders, examination.bytes)):
+                    if trial.lost:  # it was idle when its server died: not its fault
+                        self._mourn()
+                        again.append((trial.index, orders[trial.index]))
+                        continue
+                    request = examination.request(base=self.limits.tolerance, timing=timing, best=best)
+                    answer = trial.run(request, self.limits.run_seconds)
+                    self._close(trial)
+                    result = measurement(answer, build_seconds=trial.build_seconds, run_seconds=answer["elapsed"])
+                    if result.status is Status.OK:
+                        self._deaths = 0
+                    if result.repeats:
+                        best = result.seconds if best is None else min(best, result.seconds)
+                    yield trial.index, result
+        finally:
+            for trial in tuple(self._trials):
+                self._close(trial)
+            self._busy = False
+
+    def _claim(self) -> None:
+        if not self._finalizer.alive:
+            raise WorkerFailed("the pool is closed", where="MeasurePool", remedy="open another one")
+        if self._busy:
+            raise WorkerFailed(
+                "another stream of this pool is still open",
+                where="MeasurePool",
+                remedy="read it to its end or close it: two at a time would disturb each other's timings",
+            )
+        self._busy = True
+
+    def _build(
+        self, orders: dict[int, Schedulable], memory: int
+    ) -> Generator[tuple[int, Measurement], None, list[Trial]]:
+        """Build a batch, `workers` at a time.  Yields those that fail, returns those that wait to be run."""
+        waiting = deque(orders.items())
+        built: list[Trial] = []
+        with selectors.DefaultSelector() as selector:
+            while waiting or selector.get_map():
+                while waiting and len(selector.get_map()) < self._workers:
+                    index, candidate = waiting.popleft()
+                    started = time.monotonic()
+                    try:
+                        module = candidate.module()
+                    except InvalidSchedule as refusal:
+                        yield index, refused(refusal, time.monotonic() - started)
+                        continue
+                    trial = self._open(index, module, memory)
+                    selector.register(trial.channel, selectors.EVENT_READ, trial)
+                for trial, answer in _answers(selector, self.limits.build_seconds):
+                    trial.build_seconds = answer["elapsed"]
+                    if answer["status"] is Status.OK:
+                        built.append(trial)
+                        continue
+                    self._close(trial)
+                    yield trial.index, measurement(answer, build_seconds=trial.build_seconds, run_seconds=0.0)
+        return built
+
+    def _examine(self, task: Task, *, verify: bool) -> Examination:
+        """The task's inputs and answers, made at the first call."""
+        key = (task.key, verify)
+        if key not in self._examinations:
+            home = self._directory / f"{task.key}-{'verified' if verify else 'unverified'}"
+            self._examinations[key] = verified(task, home, self._run_alone) if verify else unverified(task, home)
+        return self._examinations[key]
+
+    def _run_alone(self, module: Any, memory: int, request: Message) -> Message:
+        """Build and run a module under the reference's limits; the answer to the run request, or the failure."""
+        seconds = self.limits.reference_seconds
+        while True:
+            trial = self._open(0, module, memory)
+            try:
+                answer = trial.wait(seconds)
+                if answer["status"] is Status.OK:
+                    answer = trial.run(request, seconds)
+            finally:
+                self._close(trial)
+            if not trial.lost:
+                return answer
+            self._mourn()
+
+    def _open(self, index: int, module: Any, memory: int) -> Trial:
+        """A process that builds this module, from a new server if the old one is gone."""
+        from felixlike import tvmlib
+
+        request = {
+            "module": str(tvmlib.ir.save_json(module)),
+            "target": self._target,
+            "memory": self.limits.memory_bytes + memory,
+        }
+        while True:
+            try:
+                trial = Trial(self._server, index, request)
+            except ServerDied:
+                self._mourn()
+                continue
+            self._trials.add(trial)
+            return trial
+
+    def _mourn(self) -> None:
+        """Count a server's death; raise WorkerFailed if that is all that happens."""
+        self._deaths += 1
+        if self._deaths > _MOST_DEATHS:
+            raise WorkerFailed(
+                f"the measuring process died {self._deaths} times without a result in between",
+                where="MeasurePool",
+                remedy="see what ends it: a limit on this user's processes, or the machine's memory",
+            )
+
+    def _close(self, trial: Trial) -> None:
+        trial.close()
+        self._trials.discard(trial)
+
+
+def _answers(selector: selectors.BaseSelector, limit: float) -> list[tuple[Trial, Message]]:
+    """Wait until a trial under way has answered or is overdue; those that are, with their answers.
+
+    Answers are read before anyone is called late: a stream's caller may have been away for longer than the limit."""
+    under_way: list[Trial] = [key.data for key in selector.get_map().values()]
+    if not under_way:
+        return []
+    patience = limit - max(trial.elapsed for trial in under_way)
+    ready = {key.data for key, _ in selector.select(max(0.0, patience))}
+    finished = []
+    for trial in under_way:
+        if trial in ready:
+            selector.unregister(trial.channel)
+            finished.append((trial, trial.answer()))
+        elif trial.elapsed >= limit:
+            selector.unregister(trial.channel)
+            finished.append((trial, trial.expire()))
+    return finished
+
+
+def _dispose(server: ForkServer, directory: Path, owner: int) -> None:
+    """End what a pool has started, unless this is a forked copy of its process."""
+    if os.getpid() == owner:
+        server.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def measure(task: Task, candidates: Iterable[Schedulable], *, verify: bool = True) -> list[Measurement]:
+    """The Measurements of a task's candidates, in their order, by a pool opened for this call (1–2 s).
+
+    verify: compare each answer with the float64 reference.  Raises as MeasurePool.stream does."""
+    with MeasurePool(task.target) as pool:
+        return pool.measure(task, candidates, verify=verify)

@@ -1,0 +1,178 @@
+"""The pool's handle on its fork server: start it, have it fork and end processes, notice its death, start another.
+
+The server is a Python process of its own (`python -m felixlike.measure.worker`), so the user's main module is never run
+again, and it lives in its own session, so that Ctrl-C reaches only the user's process.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from felixlike.errors import WorkerFailed
+
+_COMMAND = (sys.executable, "-P", "-m", "felixlike.measure.worker")
+_REPLY_BYTES = 4096
+_START_SECONDS = 120.0
+_REPLY_SECONDS = 10.0
+_SEND_SECONDS = 30.0
+_STDERR_CHARACTERS = 500
+_REMEDY = "run `python -m felixlike.cli doctor`, or look at the memory that is left on this machine"
+
+
+class ServerDied(Exception):
+    """The fork server is gone, and all its processes with it. For the pool only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a process ended.  status: exit code, or minus a signal's number.  grown: bytes it held above a fresh one."""
+
+    status: int
+    grown: int
+
+
+class ForkServer:
+    """One fork server at a time.
+
+    directory: removed by the server when the pool is gone.  threads: size of TVM's thread pool in candidates."""
+
+    def __init__(self, directory: Path, *, threads: int) -> None:
+        self._directory = directory
+        self._threads = threads
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._log = directory / "server.log"
+        self._ready = False
+        self._bytes = 0
+        self.generation = 0
+        """Counts the servers started so far: processes of an earlier one are dead."""
+
+    def start(self) -> None:
+        """Start a server without waiting until it is ready.  Raises WorkerFailed if there can be no new process."""
+        self.close()
+        self._ready = False
+        self.generation += 1
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs, self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [*_COMMAND, str(theirs.fileno()), str(self._directory), str(self._threads)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                    env=self._environment(),
+                )
+        except OSError as error:
+            self.close()
+            raise WorkerFailed(
+                f"a process cannot be started: {error}", where=" ".join(_COMMAND), remedy=_REMEDY
+            ) from error
+
+    def alive(self, generation: int) -> bool:
+        """Whether the server of this generation, and so the processes it made, are still there."""
+        return generation == self.generation and self._process is not None and self._process.poll() is None
+
+    def fork(self) -> tuple[int, socket.socket]:
+        """A new process and the channel to it; starts a server if there is none.
+
+        Raises WorkerFailed if a server does not come up, ServerDied if it went away just now."""
+        self._wait_until_ready()
+        mine, theirs = socket.socketpair()
+        with theirs:
+            try:
+                reply = self._request({"do": "fork"}, channel=theirs)
+            except ServerDied:
+                mine.close()
+                raise
+        mine.settimeout(_SEND_SECONDS)
+        return int(reply["process"]), mine
+
+    def end(self, process: int, *, kill: bool) -> Ending:
+        """Wait for a process to end, or kill it.  Raises ServerDied."""
+        reply = self._request({"do": "end", "process": process, "kill": kill})
+        return Ending(status=reply["status"], grown=max(0, reply["bytes"] - self._bytes))
+
+    def close(self) -> None:
+        """End the server and everything it made."""
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._control is not None:
+            self._control.close()
+        self._process = self._control = None
+
+    def _wait_until_ready(self) -> None:
+        if not self.alive(self.generation):
+            self.start()
+        if self._ready:
+            return
+        try:
+            self._bytes = self._reply(_START_SECONDS)["bytes"]
+        except ServerDied as death:
+            words = self._last_words()
+            self.close()
+            raise WorkerFailed(
+                f"the measuring process did not start ({death}): {words or 'it said nothing'}",
+                where=" ".join(_COMMAND),
+                remedy=_REMEDY,
+            ) from None
+        self._ready = True
+
+    def _request(self, message: dict[str, Any], channel: socket.socket | None = None) -> dict[str, Any]:
+        if self._control is None:
+            raise ServerDied("it is not running")
+        try:
+            fds = [] if channel is None else [channel.fileno()]
+            socket.send_fds(self._control, [json.dumps(message).encode()], fds)
+            return self._reply(_REPLY_SECONDS)
+        except OSError as error:
+            self.close()
+            raise ServerDied(str(error)) from None
+        except BaseException:  # Ctrl-C between request and reply: later replies would be taken for this one
+            self.close()
+            raise
+
+    def _reply(self, seconds: float) -> dict[str, Any]:
+        """The server's next reply.  Raises ServerDied if there is none in time."""
+        assert self._control is not None
+        self._control.settimeout(seconds)
+        try:
+            data = self._control.recv(_REPLY_BYTES)
+        except TimeoutError:
+            raise ServerDied(f"no reply within {seconds:g} s") from None
+        except OSError as error:
+            raise ServerDied(str(error)) from None
+        if not data:
+            raise ServerDied("it ended")
+        reply: dict[str, Any] = json.loads(data)
+        return reply
+
+    def _last_words(self) -> str:
+        """The end of what a server wrote before it died."""
+        try:
+            return " ".join(self._log.read_text(errors="replace").split())[-_STDERR_CHARACTERS:]
+        except OSError:
+            return ""
+
+    def _environment(self) -> dict[str, str]:
+        """The user's environment, with TVM's thread pool set: left alone it takes half the processors of a machine."""
+        import felixlike
+
+        root = str(Path(felixlike.__file__).parent.parent)
+        path = os.environ.get("PYTHONPATH")
+        return {
+            "TVM_NUM_THREADS": str(self._threads),
+            **os.environ,
+            "PYTHONPATH": root if not path else os.pathsep.join((root, path)),
+            "OPENBLAS_NUM_THREADS": "1",  # numpy's threads would not survive a fork
+        }

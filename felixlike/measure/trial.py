@@ -1,0 +1,109 @@
+"""One candidate under way: its process, its channel, and every way it can end, told as a message with a status.
+
+Silence beyond the limit is a TIMEOUT, a closed channel a crash; both end the process. Nothing here raises on account of
+a candidate.
+"""
+
+import contextlib
+import select
+import signal
+import time
+
+from felixlike.measure import messages
+from felixlike.measure.measurement import Status
+from felixlike.measure.messages import Message
+from felixlike.measure.server import ForkServer, ServerDied
+
+_NEARLY_ALL = 0.8
+_LOST = "its fork server died"
+
+
+class Trial:
+    """A candidate's process.  index: the candidate's place in the caller's list."""
+
+    def __init__(self, server: ForkServer, index: int, request: Message) -> None:
+        """Fork a process and have it build (request: module, target, memory).  Raises WorkerFailed, ServerDied."""
+        self.index = index
+        self.request = request
+        self.build_seconds = 0.0
+        self._server = server
+        self._process, self.channel = server.fork()
+        self._generation = server.generation
+        self._ended = False
+        self._send(request)
+
+    @property
+    def elapsed(self) -> float:
+        """Wall seconds since the request under way was sent."""
+        return time.monotonic() - self._started
+
+    @property
+    def lost(self) -> bool:
+        """Whether its server died, and so the process."""
+        return not self._server.alive(self._generation)
+
+    def run(self, request: Message, seconds: float) -> Message:
+        """Send the second request and wait for its answer."""
+        self._send(request)
+        return self.wait(seconds)
+
+    def wait(self, seconds: float) -> Message:
+        """Wait for the answer to the request under way."""
+        poll = select.poll()
+        poll.register(self.channel, select.POLLIN)
+        return self.answer() if poll.poll(seconds * 1000) else self.expire()
+
+    def answer(self) -> Message:
+        """The answer to the request under way, once the channel can be read: status, elapsed and more."""
+        try:
+            message = messages.receive(self.channel)
+            return {**message, "status": Status(message["status"])}
+        except (OSError, ValueError, KeyError):
+            return self._crash()
+
+    def expire(self) -> Message:
+        """End the process for having taken too long."""
+        elapsed = self.elapsed
+        self.close()
+        return {"status": Status.TIMEOUT, "message": f"stopped after {elapsed:.1f} s", "elapsed": elapsed}
+
+    def close(self) -> None:
+        """End the process, whatever it does.  May be called again."""
+        self.channel.close()
+        if self._ended or self.lost:
+            return
+        self._ended = True
+        with contextlib.suppress(ServerDied):
+            self._server.end(self._process, kill=True)
+
+    def _send(self, request: Message) -> None:
+        self._started = time.monotonic()
+        with contextlib.suppress(OSError):  # a process that is dead already shows by its silence
+            messages.send(self.channel, request)
+
+    def _crash(self) -> Message:
+        """The process left without an answer: ask its server how."""
+        elapsed = self.elapsed
+        self.channel.close()
+        failure = {"status": Status.CRASHED, "message": _LOST, "elapsed": elapsed}
+        if self._ended or self.lost:
+            return failure
+        self._ended = True
+        try:
+            ending = self._server.end(self._process, kill=False)
+        except ServerDied:
+            return failure
+        if ending.grown >= _NEARLY_ALL * self.request["memory"]:
+            megabytes = f"{ending.grown / 2**20:.0f} MB"
+            return {**failure, "status": Status.OUT_OF_MEMORY, "message": f"its process died holding {megabytes}"}
+        return {**failure, "message": _cause(ending.status)}
+
+
+def _cause(status: int) -> str:
+    if status >= 0:
+        return f"its process left with exit code {status} and no answer"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"its process died of {name}"

@@ -1,0 +1,134 @@
+"""A candidate's process: builds the module it is sent, waits, and only on request calls, checks and times it.
+
+In: two messages from the pool, "build" and "run". Out: one answer to each. Follows MetaSchedule's default_build and
+default_run_evaluator (tvm/s_tir/meta_schedule), without files, C++ compiler or a new Python process.
+"""
+
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from felixlike import tvmlib
+from felixlike.measure import messages
+from felixlike.measure.confine import confine, limit_memory
+from felixlike.measure.evaluator import evaluate
+from felixlike.measure.limits import Timing
+from felixlike.measure.measurement import Status
+from felixlike.measure.messages import Message
+from felixlike.measure.verify import poison, relative_error
+
+_MESSAGE_CHARACTERS = 300
+
+
+def main(channel_fd: int, server: int) -> NoReturn:
+    """Serve one candidate, then leave without any clean-up of the server's copied state."""
+    try:
+        confine(server)
+        _serve(socket.socket(fileno=channel_fd))
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def _serve(channel: socket.socket) -> None:
+    request = messages.receive(channel)
+    limit_memory(request["memory"])
+    started = time.perf_counter()
+    try:
+        built = build(request["module"], request["target"])
+    except Exception as error:
+        messages.send(channel, _failure(error, Status.BUILD_ERROR, started))
+        return
+    messages.send(channel, {"status": Status.OK, "elapsed": time.perf_counter() - started})
+    request = messages.receive(channel)
+    started = time.perf_counter()
+    try:
+        answer = run(built, request)
+    except Exception as error:
+        answer = _failure(error, Status.RUN_ERROR, started)
+    messages.send(channel, {**answer, "elapsed": time.perf_counter() - started})
+
+
+def build(module: str, target: str) -> Any:
+    """The compiled library of a module.  module, target: TVM's JSON.
+
+    Looking "main" up makes LLVM generate its machine code here rather than at the first call.
+
+    RemoveWeightLayoutRewriteBlock is left out: it would change the parameters' shapes, and without layout rewriting
+    there is nothing to remove."""
+    built = tvmlib.tvm.compile(tvmlib.ir.load_json(module), target=tvmlib.Target(target)).jit()
+    built["main"]
+    return built
+
+
+def run(built: Any, request: Message) -> Message:
+    """Call once on fresh buffers, save or check what came out, and time further calls if asked to.
+
+    arguments: dicts of shape, dtype, file (initial contents or None), reference (expected contents or None), tolerance,
+    save (where to keep what came out, or None).  timing: a Timing's fields, or None.  best: seconds or None."""
+    tensors = [_tensor(argument) for argument in request["arguments"]]
+    built["main"](*tensors)
+    error: float | None = None
+    excess = -math.inf
+    strange = 0
+    for tensor, argument in zip(tensors, request["arguments"], strict=True):
+        if argument["save"] is not None:
+            result = tensor.numpy()
+            strange += int(result.size - np.isfinite(result).sum())
+            np.save(argument["save"], result)
+        if argument["reference"] is not None:
+            distance = relative_error(tensor.numpy(), np.load(argument["reference"], mmap_mode="r"))
+            error = distance if error is None else max(error, distance)
+            excess = max(excess, distance - argument["tolerance"])
+    if excess > 0:
+        message = f"the answer differs from the float64 reference by {error:.2g} of its largest value"
+        return {"status": Status.WRONG, "error": error, "message": message}
+    repeats: tuple[float, ...] = ()
+    if request["timing"] is not None:
+        repeats = evaluate(_stopwatch(built, tensors), Timing(**request["timing"]), best=request["best"])
+    return {"status": Status.OK, "error": error, "repeats": repeats, "strange": strange}
+
+
+def _tensor(argument: Message) -> Any:
+    """A fresh TVM tensor with an argument's initial contents."""
+    if argument["file"] is not None:
+        contents = np.load(argument["file"], mmap_mode="r").astype(argument["dtype"], copy=False)
+    elif argument["reference"] is not None:
+        contents = poison(np.load(argument["reference"], mmap_mode="r"), argument["dtype"])
+    else:
+        contents = np.zeros(argument["shape"], argument["dtype"])
+        if contents.dtype.kind == "f":
+            contents.fill(math.nan)
+    return tvmlib.runtime.tensor(contents)
+
+
+def _stopwatch(built: Any, tensors: list[Any]) -> Callable[[int], float]:
+    """batch(n): seconds per call over n calls.
+
+    A single call is long enough to be timed from here; more are timed by TVM's own loop, free of Python's overhead,
+    which makes an untimed call first."""
+    function = built["main"]
+
+    def batch(number: int) -> float:
+        if number > 1:
+            return float(built.time_evaluator("main", tvmlib.tvm.cpu(), number=number)(*tensors).results[0])
+        started = time.perf_counter()
+        function(*tensors)
+        return time.perf_counter() - started
+
+    return batch
+
+
+def _failure(error: Exception, status: Status, started: float) -> Message:
+    text = " ".join(str(error).split())
+    memory = isinstance(error, MemoryError) or "bad_alloc" in text
+    return {
+        "status": Status.OUT_OF_MEMORY if memory else status,
+        "message": f"{type(error).__name__}: {text}"[:_MESSAGE_CHARACTERS],
+        "elapsed": time.perf_counter() - started,
+    }

@@ -1,0 +1,48 @@
+"""Is an answer right?  Distance from the reference, what is tolerated, and contents that cannot pass for an answer."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_UNITS_IN_LAST_PLACE = 16
+
+
+def relative_error(got: Array, reference: Array) -> float:
+    """max |got − reference| / max |reference| of one output; 0 or inf for integers and booleans.
+
+    got, reference: same shape; the reference float64, or of got's type.  Where the reference is nan anything goes;
+    where it is ±inf only the same will do; where it is finite, nan counts as inf.  A reference of zeros is compared
+    absolutely."""
+    if reference.dtype.kind != "f":
+        return 0.0 if np.array_equal(got, reference) else math.inf
+    finite = np.isfinite(reference)
+    if not finite.all():
+        infinite = np.isinf(reference)
+        if not np.array_equal(got[infinite], reference[infinite]):
+            return math.inf
+        got, reference = got[finite], reference[finite]
+    if not reference.size:
+        return 0.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        worst = float(np.max(np.abs(got - reference)))
+    if math.isnan(worst):
+        return math.inf
+    return worst / (float(np.max(np.abs(reference))) or 1.0)
+
+
+def tolerance(dtype: str, base: float) -> float:
+    """The largest error let pass in an output of this type.  base: for float32; types with fewer bits get more."""
+    kind = np.dtype(dtype)
+    if kind.kind != "f":
+        return 0.0
+    return max(base, _UNITS_IN_LAST_PLACE * float(np.finfo(kind).eps)) if kind.itemsize < 4 else base
+
+
+def poison(reference: Array, dtype: str) -> Array:
+    """Contents for an output before the checked call that are wrong everywhere: nan, or the complement of each bit."""
+    if reference.dtype.kind == "f":
+        return np.full(reference.shape, math.nan, dtype)
+    return ~np.asarray(reference).astype(dtype)

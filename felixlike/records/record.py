@@ -1,0 +1,54 @@
+"""One measured candidate, with everything needed to judge it or to repeat it.
+
+In: a task, a sketch's key, a point and its Measurement. Out: a Record, which adds where, when and by what it was made.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from felixlike._version import __version__
+from felixlike.measure.measurement import Measurement
+
+if TYPE_CHECKING:
+    from felixlike.frontend.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A measurement of one point of one sketch of one task.
+
+    task: Task.key.  sketch: the sketch's key.  point: the value of each of its variables.  device: the processor.
+    target: TVM's text of it.  tvm, felixlike: versions.  seed: of the run.  time: seconds since 1970, when recorded."""
+
+    task: str
+    sketch: str
+    point: tuple[int, ...]
+    measurement: Measurement
+    device: str
+    target: str
+    tvm: str
+    felixlike: str
+    seed: int
+    time: float
+
+
+def make_record(task: "Task", sketch: str, point: Iterable[int], measurement: Measurement, *, seed: int = 0) -> Record:
+    """A record of something measured just now, on this machine, by these versions.  point: integers, numpy's too."""
+    from importlib import metadata
+
+    from felixlike.hardware import host_device
+
+    return Record(
+        task=task.key,
+        sketch=sketch,
+        point=tuple(int(value) for value in point),
+        measurement=measurement,
+        device=host_device().name,
+        target=str(task.target),
+        tvm=metadata.version("apache-tvm"),
+        felixlike=__version__,
+        seed=seed,
+        time=time.time(),
+    )

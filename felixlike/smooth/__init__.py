@@ -1,0 +1,6 @@
+"""Formulas made smooth: equality saturation, smooth kernels, batched torch code."""
+
+from felixlike.smooth.relax import Relaxed, relax
+from felixlike.smooth.saturate import NoSmoothForm, SaturationLimits, saturate
+
+__all__ = ["NoSmoothForm", "Relaxed", "SaturationLimits", "relax", "saturate"]

@@ -1,0 +1,268 @@
+"""A smooth program → batched torch code: a few matrix products and elementwise operations for all formulas together.
+
+In: a `SmoothGraph` and the order of its columns. Out: `Lowered`, a torch module float[n, columns] → float[n, formulas].
+
+Sums, differences and multiples collapse into linear forms, chains of selects into one `mix`, nested sums of
+exponentials and products into one operation each. Forms of the same kind and depth are evaluated together, so the
+number of torch calls depends on the depth of the formulas and not on how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from felixlike.smooth import kernels
+from felixlike.smooth.graph import SmoothGraph, SmoothNode
+
+_CLOSED = -60.0
+"""Stands for log 0 where a sum of exponentials is padded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A linear form: constant + Σ weight · atom."""
+
+    constant: float
+    terms: tuple[tuple[int, float], ...]
+
+
+@dataclass(slots=True)
+class _Atom:
+    """Something that is not linear: a column (kind "column") or an operation on forms.
+
+    inputs: the forms it works on.  level: how many operations deep it is."""
+
+    kind: str
+    inputs: tuple[Form, ...]
+    level: int
+    column: int = -1
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Turns nodes into forms over shared atoms."""
+
+    graph: SmoothGraph
+    columns: dict[str, int]
+    atoms: list[_Atom] = field(default_factory=list)
+    forms: list[Form] = field(default_factory=list)
+    known: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    def build(self) -> list[Form]:
+        for node in self.graph.nodes:
+            self.forms.append(self._form(node))
+        return [self.forms[root] for root in self.graph.roots]
+
+    def _form(self, node: SmoothNode) -> Form:
+        args = [self.forms[a] for a in node.args]
+        match node.op:
+            case "Constant":
+                return Form(node.value, ())
+            case "Column":
+                return self._atom("column", (), self.columns[node.name])
+            case "Plus":
+                return _combine(args[0], args[1], 1.0)
+            case "Minus":
+                return _combine(args[0], args[1], -1.0)
+            case "Times":
+                return self._times(node)
+            case "Mix":
+                return self._mix(node)
+            case "LogSumExp":
+                return self._atom("log_sum_exp", tuple(self._flat("LogSumExp", node)))
+            case "Softplus":
+                return self._atom("softplus", (args[0],))
+            case "LogOnePlus":
+                return self._atom("log_one_plus", (args[0],))
+            case "Step":
+                return self._atom("step", (args[0],))
+            case "SmoothMaximum":
+                return self._atom("maximum", tuple(args))
+            case "SmoothMinimum":
+                return self._atom("minimum", tuple(args))
+            case "LogDiffExp":
+                return self._atom("log_diff_exp", tuple(args))
+        raise ValueError(f"unknown smooth operator {node.op}")
+
+    def _atom(self, kind: str, inputs: tuple[Form, ...], column: int = -1) -> Form:
+        """The form of one atom; constants are evaluated at once."""
+        key = (kind, inputs, column)
+        if key not in self.known:
+            level = 0 if kind == "column" else 1 + max((self._level(f) for f in inputs), default=0)
+            self.known[key] = len(self.atoms)
+            self.atoms.append(_Atom(kind, inputs, level, column))
+        return Form(0.0, ((self.known[key], 1.0),))
+
+    def _level(self, form: Form) -> int:
+        return max((self.atoms[a].level for a, _ in form.terms), default=0)
+
+    def _times(self, node: SmoothNode) -> Form:
+        a, b = (self.forms[x] for x in node.args)
+        if not a.terms:
+            return _scale(b, a.constant)
+        if not b.terms:
+            return _scale(a, b.constant)
+        return self._atom("product", tuple(self._flat("Times", node)))
+
+    def _flat(self, op: str, node: SmoothNode) -> list[Form]:
+        """The leaves of nested applications of one associative operator."""
+        leaves: list[Form] = []
+        for a in node.args:
+            child = self.graph.nodes[a]
+            leaves += self._flat(op, child) if child.op == op else [self.forms[a]]
+        return leaves
+
+    def _mix(self, node: SmoothNode) -> Form:
+        """A chain of selects in the else-branch: gates first, then one value more than gates."""
+        gates: list[Form] = []
+        values: list[Form] = []
+        while node.op == "Mix":
+            gates.append(self.forms[node.args[0]])
+            values.append(self.forms[node.args[1]])
+            last = node.args[2]
+            node = self.graph.nodes[last]
+        return self._atom("mix", (*gates, *values, self.forms[last]))
+
+
+def _combine(a: Form, b: Form, sign: float) -> Form:
+    weights = dict(a.terms)
+    for atom, weight in b.terms:
+        weights[atom] = weights.get(atom, 0.0) + sign * weight
+    return Form(a.constant + sign * b.constant, tuple(sorted((k, w) for k, w in weights.items() if w)))
+
+
+def _scale(form: Form, factor: float) -> Form:
+    return Form(form.constant * factor, tuple((a, w * factor) for a, w in form.terms if factor))
+
+
+class Lowered(nn.Module):
+    """float[n, columns] → float[n, formulas], differentiable any number of times."""
+
+    def __init__(self, graph: SmoothGraph, columns: Sequence[str]) -> None:
+        super().__init__()
+        builder = _Builder(graph, {name: i for i, name in enumerate(columns)})
+        roots = builder.build()
+        self._position: dict[int, int] = {}
+        for i, atom in enumerate(builder.atoms):
+            if atom.kind == "column":
+                self._position[i] = atom.column
+        self._width = len(columns)
+        self.steps = nn.ModuleList()
+        by_level: dict[int, dict[tuple[str, int], list[int]]] = {}
+        for i, atom in enumerate(builder.atoms):
+            if atom.kind != "column":
+                by_level.setdefault(atom.level, {}).setdefault(_bucket(atom), []).append(i)
+        for level in sorted(by_level):
+            groups = [
+                (kind, arity, [builder.atoms[i] for i in members]) for (kind, arity), members in by_level[level].items()
+            ]
+            self.steps.append(_Level(groups, self._position, self._width))
+            for members in by_level[level].values():
+                for i in members:
+                    self._position[i] = self._width
+                    self._width += 1
+        self.output = _Affine(roots, self._position, self._width)
+
+    def forward(self, columns: Tensor, width: float) -> Tensor:
+        values = columns
+        for step in self.steps:
+            values = torch.cat([values, step(values, width)], dim=1)
+        result: Tensor = self.output(values)
+        return result
+
+
+def _bucket(atom: _Atom) -> tuple[str, int]:
+    """Kind and padded number of inputs; padding to a power of two keeps groups few."""
+    if atom.kind == "mix":
+        gates = (len(atom.inputs) - 1) // 2
+        return atom.kind, _power_of_two(gates)
+    if atom.kind in ("log_sum_exp", "product"):
+        return atom.kind, _power_of_two(len(atom.inputs))
+    return atom.kind, len(atom.inputs)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+class _Affine(nn.Module):
+    """Linear forms of earlier values: one matrix product over the values they use."""
+
+    weight: Tensor
+    bias: Tensor
+    used: Tensor
+
+    def __init__(self, forms: Sequence[Form], position: dict[int, int], width: int) -> None:
+        super().__init__()
+        used = sorted({position[a] for form in forms for a, _ in form.terms})
+        row = {p: i for i, p in enumerate(used)}
+        weight = torch.zeros(len(used), len(forms), dtype=torch.float64)
+        for j, form in enumerate(forms):
+            for atom, factor in form.terms:
+                weight[row[position[atom]], j] += factor
+        self.everything = len(used) == width
+        self.register_buffer("used", torch.tensor(used, dtype=torch.long))
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", torch.tensor([f.constant for f in forms], dtype=torch.float64))
+
+    def forward(self, values: Tensor) -> Tensor:
+        inputs = values if self.everything else values.index_select(1, self.used)
+        return torch.addmm(self.bias, inputs, self.weight)
+
+
+class _Level(nn.Module):
+    """All operations of one depth: their distinct linear forms at once, then each kind of operation at once."""
+
+    def __init__(self, groups: list[tuple[str, int, list[_Atom]]], position: dict[int, int], width: int) -> None:
+        super().__init__()
+        forms: dict[Form, int] = {}
+        self.plans: list[tuple[str, int, int]] = []
+        for number, (kind, arity, members) in enumerate(groups):
+            rows = [[forms.setdefault(f, len(forms)) for f in _padded(a, arity)] for a in members]
+            self.register_buffer(f"rows_{number}", torch.tensor(rows, dtype=torch.long).reshape(-1))
+            self.plans.append((kind, arity, len(members)))
+        self.affine = _Affine(list(forms), position, width)
+
+    def forward(self, values: Tensor, width: float) -> Tensor:
+        inputs = self.affine(values)
+        results = []
+        for number, (kind, _, members) in enumerate(self.plans):
+            rows = self.get_buffer(f"rows_{number}")
+            gathered = inputs.index_select(1, rows).view(len(inputs), members, -1)
+            results.append(_OPERATIONS[kind](gathered, width))
+        return torch.cat(results, dim=1)
+
+
+def _padded(atom: _Atom, arity: int) -> tuple[Form, ...]:
+    """The inputs filled up with neutral ones."""
+    if atom.kind == "mix":
+        count = (len(atom.inputs) - 1) // 2
+        gates, values = atom.inputs[:count], atom.inputs[count:]
+        missing = arity - count
+        return (*gates, *[Form(0.0, ())] * missing, *values[:-1], *[Form(0.0, ())] * missing, values[-1])
+    neutral = {"log_sum_exp": _CLOSED, "product": 1.0}.get(atom.kind)
+    if neutral is None:
+        return atom.inputs
+    return (*atom.inputs, *[Form(neutral, ())] * (arity - len(atom.inputs)))
+
+
+def _mix(x: Tensor, _: float) -> Tensor:
+    count = (x.shape[-1] - 1) // 2
+    return kernels.mix(x[..., :count], x[..., count:])
+
+
+_OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "mix": _mix,
+    "log_sum_exp": lambda x, _: torch.logsumexp(x, -1),
+    "product": lambda x, _: x.prod(-1),
+    "softplus": lambda x, _: kernels.softplus(x[..., 0]),
+    "log_one_plus": lambda x, _: kernels.log_one_plus(x[..., 0]),
+    "step": lambda x, width: kernels.smooth_step(x[..., 0], width),
+    "maximum": lambda x, width: kernels.smooth_maximum(x[..., 0], x[..., 1], width),
+    "minimum": lambda x, width: kernels.smooth_minimum(x[..., 0], x[..., 1], width),
+    "log_diff_exp": lambda x, _: kernels.log_diff_exp(x[..., 0], x[..., 1]),
+}

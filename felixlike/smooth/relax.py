@@ -1,0 +1,99 @@
+"""The differentiable view of a sketch's features: log variables → log(1 + feature), smooth everywhere.
+
+In: `Formulas`. Out: `Relaxed`, a torch module. Tile factors enter as their logarithm (x = e^x', Felix §3.3), unroll
+steps as log(1 + steps), compute locations as the number itself: they choose which formulas apply and carry no
+gradient.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from felixlike.features import NAMES, Formulas
+from felixlike.smooth import cache
+from felixlike.smooth.graph import SmoothGraph
+from felixlike.smooth.lower import Lowered
+from felixlike.smooth.saturate import saturate
+from felixlike.symbolic import Kind, Points
+
+WIDTH = 0.05
+"""Default width of smooth gates, maxima and minima, in log units: 5 %."""
+
+
+class Relaxed(nn.Module):
+    """float64[n, variables] → float64[n, stores, columns].  width: of the smooth operators; may be changed between
+    calls."""
+
+    def __init__(self, formulas: Formulas, *, width: float = WIDTH) -> None:
+        super().__init__()
+        self.formulas = formulas
+        self.width = width
+        self.saturated: dict[tuple[int, ...], bool] = {}
+        """For every choice of compute locations used so far, whether rewriting ended by itself and not at a limit."""
+        sketch = formulas.sketch
+        self._columns = [v.name for v in sketch.variables]
+        self._shifted = frozenset(v.name for v in sketch.variables if v.kind is Kind.UNROLL)
+        self._lowered = nn.ModuleDict()
+
+    def forward(self, log_x: Tensor) -> Tensor:
+        """log(1 + feature) at relaxed points; rows of stores that a location inlined are 0."""
+        stores, width = len(self.formulas.stores), len(NAMES)
+        result = log_x.new_zeros(len(log_x), stores, width)
+        for locations, members in self._by_structure(log_x):
+            lowered, rows = self.of_structure(locations)
+            flat: Tensor = lowered(log_x.index_select(0, members), self.width)
+            part = flat.view(len(members), -1, width)
+            result = result.index_put((members[:, None], rows[None, :]), part)
+        return result
+
+    def of_structure(self, locations: tuple[int, ...]) -> tuple[Lowered, Tensor]:
+        """The torch code for these compute locations, and which rows of the result its stores are."""
+        key = "_".join(map(str, locations)) or "only"
+        formulas = self.formulas.of_structure(locations)
+        if key not in self._lowered:
+            graph = self._graph(formulas.roots)
+            self.saturated[locations] = graph.saturated
+            self._lowered[key] = Lowered(graph, self._columns)
+        found = self._lowered[key]
+        assert isinstance(found, Lowered)
+        return found, torch.from_numpy(self.formulas.rows(formulas))
+
+    def _graph(self, roots: tuple[object, ...]) -> SmoothGraph:
+        key = cache.cache_key(roots, self._shifted)  # type: ignore[arg-type]
+        graph = cache.load(key)
+        if graph is None:
+            graph = saturate(roots, shifted=self._shifted)  # type: ignore[arg-type]
+            cache.store(key, graph)
+        return graph
+
+    def _by_structure(self, log_x: Tensor) -> list[tuple[tuple[int, ...], Tensor]]:
+        columns = list(self.formulas.sketch.location_columns)
+        if not columns:
+            return [((), torch.arange(len(log_x)))]
+        chosen = log_x.detach()[:, columns].round().to(torch.int64).tolist()
+        found: dict[tuple[int, ...], list[int]] = {}
+        for row, locations in enumerate(chosen):
+            found.setdefault(tuple(locations), []).append(row)
+        return [(locations, torch.tensor(rows)) for locations, rows in found.items()]
+
+    def log_points(self, points: Points) -> Tensor:
+        """float64[n, variables] for int64[n, variables]: points in the module's own coordinates."""
+        values = torch.from_numpy(np.asarray(points, dtype=np.float64))
+        columns = []
+        for i, variable in enumerate(self.formulas.sketch.variables):
+            column = values[:, i]
+            match variable.kind:
+                case Kind.TILE:
+                    columns.append(column.log())
+                case Kind.UNROLL:
+                    columns.append(column.log1p())
+                case Kind.LOCATION:
+                    columns.append(column)
+        return torch.stack(columns, dim=1) if columns else values
+
+
+def relax(formulas: Formulas, *, width: float = WIDTH) -> Relaxed:
+    """The smooth features of a sketch as a torch module: log_x [n, v] → log(1 + feature) [n, stores, columns]."""
+    return Relaxed(formulas, width=width)

@@ -1,0 +1,43 @@
+"""Dispatch by kind, and refusals of what is no model."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from benchmarks.models import mlp
+from felixlike.errors import InvalidModel, UnknownTarget
+from felixlike.frontend import import_model
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (3, "a int is not a model that is understood. give a torch.nn.Module"),
+        (None, "a NoneType is not a model"),
+        (lambda x: x, "a function is not a model"),
+        (nn.ReLU, r"ReLU is a class, not a model. make one: ReLU\(…\)"),
+        ("model.safetensors", "model.safetensors: .safetensors is not a kind of model file"),
+        ("model", "model: no suffix is not a kind"),
+        (Path("nowhere.onnx"), "nowhere.onnx: there is no such file"),
+        ("nowhere.pt2", "nowhere.pt2: there is no such file"),
+    ],
+)
+def test_not_a_model(model: Any, message: str) -> None:
+    with pytest.raises(InvalidModel, match=message):
+        import_model(model, (1, 2))
+
+
+def test_unknown_target_comes_before_any_work() -> None:
+    with pytest.raises(UnknownTarget, match="'gpu' is not a known target"):
+        import_model(object(), None, "gpu")
+
+
+def test_what_is_imported() -> None:
+    model, (x,) = mlp()
+    imported = import_model(model, x)
+    assert imported.name == "Sequential"
+    assert imported.target.attrs["num-cores"] >= 1
+    assert {task.target for task in imported.tasks} == {imported.target}
+    assert all(task.flops > 0 for task in imported.tasks)

@@ -1,0 +1,137 @@
+"""ONNX models, from files and protos: built by hand, compared with the same network in PyTorch."""
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+from felixlike.deploy import compile_model, max_relative_error
+from felixlike.errors import EmptyModel, InvalidModel, InvalidShape, MissingDependency, UnsupportedOperator
+from felixlike.frontend import import_model
+
+
+def proto(nodes: list[Any], inputs: dict[str, Any], outputs: list[str], weights: dict[str, Any] | None = None) -> Any:
+    """A ModelProto.  inputs: name → sizes (numbers or names) of float32; "ids" is int64."""
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.INT64 if name == "ids" else TensorProto.FLOAT, sizes)
+        for name, sizes in inputs.items()
+    ]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["any"]) for name in outputs]
+    constants = [
+        numpy_helper.from_array(np.array(value.detach().numpy()), name) for name, value in (weights or {}).items()
+    ]
+    graph = helper.make_graph(nodes, "net", values, results, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def mlp() -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    first, second = nn.Linear(12, 16), nn.Linear(16, 5)
+    weights = {"w1": first.weight, "b1": first.bias, "w2": second.weight, "b2": second.bias}
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"], transB=1),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("Gemm", ["r", "w2", "b2"], ["y"], transB=1),
+    ]
+    return nn.Sequential(first, nn.ReLU(), second).eval(), proto(nodes, {"x": ["batch", 12]}, ["y"], weights)
+
+
+def test_mlp_with_shapes_given() -> None:
+    model, source = mlp()
+    imported = import_model(source, {"x": (4, 12)})
+    assert [str(spec) for spec in imported.inputs] == ["x: float32[4, 12]"]
+    verification = max_relative_error(compile_model(imported), model, (torch.randn(4, 12),))
+    assert verification.error < 1e-5
+
+
+def test_convolutions_from_a_file(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()).eval()
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Flatten", ["p"], ["y"]),
+    ]
+    source = proto(nodes, {"x": [1, 3, 8, 8]}, ["y"], {"w": model[0].weight, "b": model[0].bias})
+    onnx.save(source, str(tmp_path / "net.onnx"))
+    imported = import_model(tmp_path / "net.onnx")
+    assert imported.name == "net"
+    verification = max_relative_error(compile_model(imported), model, imported.examples)
+    assert verification.error < 1e-5
+
+
+def test_several_outputs_and_negative_indices() -> None:
+    nodes = [helper.make_node("Gather", ["x", "ids"], ["y"]), helper.make_node("Neg", ["x"], ["z"])]
+    compiled = compile_model(import_model(proto(nodes, {"x": [5, 3], "ids": [2]}, ["y", "z"])))
+    x, ids = torch.randn(5, 3), torch.tensor([-1, 2])
+    rows, negative = compiled(x, ids)
+    assert torch.equal(rows, x[ids])
+    assert torch.equal(negative, -x)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (None, r"net: input 'x' has open sizes: \(batch, 12\). give shapes="),
+        ((4, 13), r"input 'x' has shape \(batch, 12\), but \(4, 13\) was given"),
+        ((12,), r"but \(12,\) was given"),
+        ({"y": (4, 12)}, "there is no input 'y'. its inputs are x"),
+        (((4, 12), (4, 12)), "2 inputs are given, but 1 needed"),
+        (torch.ones(4, 12, dtype=torch.int64), "input 'x' is float32, but a int64 tensor was given"),
+    ],
+)
+def test_shapes_refused(shapes: Any, message: str) -> None:
+    with pytest.raises(InvalidShape, match=message):
+        import_model(mlp()[1], shapes)
+
+
+def test_unknown_operator() -> None:
+    source = proto([helper.make_node("RandomNormalLike", ["x"], ["y"])], {"x": [2]}, ["y"])
+    with pytest.raises(UnsupportedOperator, match="net: TVM cannot import RandomNormalLike"):
+        import_model(source)
+
+
+def test_operator_that_tvm_cannot_convert(capfd: pytest.CaptureFixture[str]) -> None:
+    source = proto([helper.make_node("MatMul", ["x", "x"], ["y"])], {"x": [2, 3]}, ["y"])
+    with pytest.raises(UnsupportedOperator, match="net: TVM's importer refused the model"):
+        import_model(source)
+    assert "Error converting" not in capfd.readouterr().out
+
+
+def test_invalid_graph() -> None:
+    with pytest.raises(InvalidModel, match="ONNX's own checker refuses the model"):
+        import_model(proto([helper.make_node("Relu", ["nowhere"], ["y"])], {"x": [2]}, ["y"]))
+
+
+def test_empty_graph() -> None:
+    with pytest.raises(EmptyModel, match="the graph computes nothing"):
+        import_model(proto([], {"x": [2]}, ["x"]))
+
+
+def test_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(b"\xff\xfe not a protobuf")
+    with pytest.raises(InvalidModel, match="the file is not a readable ONNX model"):
+        import_model(path)
+
+
+def test_without_the_onnx_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"")
+    real = builtins.__import__
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.partition(".")[0] == "onnx":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(MissingDependency, match=r'needs the onnx package. pip install "felixlike\[onnx\]"'):
+        import_model(path)

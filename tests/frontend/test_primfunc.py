@@ -1,0 +1,65 @@
+"""A PrimFunc is a model of one task."""
+
+from typing import Any
+
+import pytest
+
+from felixlike import tvmlib
+from felixlike.errors import EmptyModel, InvalidModel, InvalidShape
+from felixlike.frontend import import_model, make_task
+
+te, tirx = tvmlib.te, tvmlib.tirx
+
+
+def dense_relu(rows: Any = 4) -> Any:
+    a = te.placeholder((rows, 8), name="a")
+    w = te.placeholder((8, 6), name="w")
+    return te.create_prim_func([a, w, tvmlib.topi.nn.relu(tvmlib.topi.nn.matmul(a, w))])
+
+
+def test_last_buffer_is_the_output() -> None:
+    imported = import_model(dense_relu())
+    assert [str(spec) for spec in imported.inputs] == ["a: float32[4, 8]", "w: float32[8, 6]"]
+    assert len(imported.tasks) == 1
+    assert imported.tasks[0].weight == 1
+
+
+def test_named_main_it_is_called_after_its_blocks() -> None:
+    assert import_model(dense_relu()).tasks[0].name == "matmul_NN_compute"
+
+
+def test_own_name_is_kept_and_does_not_enter_the_key() -> None:
+    func = dense_relu()
+    named = import_model(func.with_attr("global_symbol", "layer")).tasks[0]
+    assert named.name == "layer"
+    assert named.key == import_model(func).tasks[0].key
+
+
+def test_layouts_of_inputs_are_not_free() -> None:
+    func = dense_relu()
+    assert list(func.attrs["layout_free_buffers"]) == [1]
+    (task,) = import_model(func).tasks
+    assert "layout_free_buffers" not in task.module["main"].attrs
+    assert task.key == make_task(func.without_attr("layout_free_buffers"), task.target, name="").key
+
+
+def test_shapes_must_agree() -> None:
+    import_model(dense_relu(), {"a": (4, 8), "w": (8, 6)})
+    with pytest.raises(InvalidShape, match=r"input 'a' has shape \(4, 8\), but \(5, 8\) was given"):
+        import_model(dense_relu(), ((5, 8), (8, 6)))
+
+
+def test_symbolic_size() -> None:
+    with pytest.raises(InvalidShape, match=r"buffer a has shape \(n, 8\).*dynamic shapes are not supported"):
+        import_model(dense_relu(tirx.Var("n", "int64")))
+
+
+def test_scalar_parameter() -> None:
+    func = dense_relu()
+    with pytest.raises(InvalidModel, match=r"parameter k is a scalar. make every parameter a T.Buffer"):
+        import_model(tvmlib.PrimFunc([tirx.Var("k", "int32"), *func.params], func.body))
+
+
+def test_without_buffers() -> None:
+    with pytest.raises(EmptyModel, match="the PrimFunc has no buffers"):
+        import_model(tvmlib.PrimFunc([], tirx.Evaluate(0)))

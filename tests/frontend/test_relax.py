@@ -1,0 +1,62 @@
+"""A user's own Relax module is a model."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from felixlike import tvmlib
+from felixlike.deploy import compile_model
+from felixlike.errors import EmptyModel, InvalidModel, InvalidShape
+from felixlike.frontend import import_model
+
+relax = tvmlib.relax
+
+
+def build(outputs: Any, *, rows: Any = 4, name: str = "main") -> Any:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((rows, 6), "float32"))
+    with builder.function(name, [x]):
+        with builder.dataflow():
+            result = builder.emit_output(builder.normalize(outputs(builder, x)))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def test_operators_are_legalised_and_nested_outputs_kept() -> None:
+    def outputs(builder: Any, x: Any) -> Any:
+        soft = builder.emit(relax.op.nn.softmax(x))
+        return relax.Tuple([soft, relax.Tuple([builder.emit(relax.op.exp(x))])])
+
+    imported = import_model(build(outputs))
+    assert {task.name for task in imported.tasks} == {"softmax", "tir_exp"}
+    x = torch.randn(4, 6)
+    soft, (exp,) = compile_model(imported)(x)
+    torch.testing.assert_close(soft, x.softmax(-1))
+    torch.testing.assert_close(exp, x.exp())
+
+
+def test_symbolic_input() -> None:
+    module = build(lambda builder, x: builder.emit(relax.op.exp(x)), rows=tvmlib.tirx.Var("n", "int64"))
+    with pytest.raises(InvalidShape, match=r"x has shape \(n, 6\).*dynamic shapes are not supported"):
+        import_model(module)
+
+
+def test_no_main() -> None:
+    module = build(lambda builder, x: builder.emit(relax.op.exp(x)), name="other")
+    with pytest.raises(InvalidModel, match="no Relax function main, only other"):
+        import_model(module)
+
+
+def test_inputs_that_are_no_tensors() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.ShapeType([2, 3]))
+    with builder.function("main", [x]):
+        builder.emit_func_output(relax.const(1.0))
+    with pytest.raises(InvalidModel, match=r"x is .*, not a tensor"):
+        import_model(builder.get())
+
+
+def test_nothing_computed() -> None:
+    with pytest.raises(EmptyModel, match="returns its inputs or constants"):
+        import_model(build(lambda builder, x: x))

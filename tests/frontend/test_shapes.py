@@ -1,0 +1,131 @@
+"""What users write as shapes, and what they are told when it is wrong."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from felixlike.errors import InvalidShape
+from felixlike.frontend.imported import InputSpec
+from felixlike.frontend.shapes import Example, match_known, parse_shapes, read_shapes
+
+SPECS = (InputSpec("x", (2, 3), "float32"), InputSpec("ids", (4,), "int64"))
+
+
+def test_sizes_of_one_input() -> None:
+    given = read_shapes((1, 3, 8, 8))
+    assert given is not None
+    assert given.positional == (Example((1, 3, 8, 8)),)
+    assert given.only_sizes
+
+
+def test_one_tensor() -> None:
+    tensor = torch.ones(2, dtype=torch.int64)
+    given = read_shapes(tensor)
+    assert given is not None
+    assert given.positional == (Example((2,), "int64"),)
+    assert not given.only_sizes
+    assert given.positional[0].tensor().data_ptr() == tensor.data_ptr()
+
+
+def test_sequence_of_tensors_and_sizes() -> None:
+    given = read_shapes([torch.ones(2, 3), (4, 5), ()])
+    assert given is not None
+    assert [example.shape for example in given.positional] == [(2, 3), (4, 5), ()]
+
+
+def test_mapping_keeps_names() -> None:
+    given = read_shapes({"b": (1, 2), "a": torch.ones(3, dtype=torch.bool)})
+    assert given is not None
+    assert given.named == (("b", Example((1, 2))), ("a", Example((3,), "bool")))
+
+
+def test_nothing_given() -> None:
+    assert read_shapes(None) is None
+    assert parse_shapes([]) is None
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ((1, 0, 3), "shapes: size 0 is not positive.*dynamic shapes are not supported"),
+        (((2, -1),), r"shapes\[0\]: size -1 is not positive"),
+        ({"x": (1, 2.5)}, r"shapes\['x'\]: 2.5 is not a size"),
+        ({"x": (True, 2)}, "True is not a size"),
+        ({3: (1, 2)}, "3 is not the name of an input"),
+        ({"x": "1x2"}, "'1x2' is neither a tensor nor a tuple of sizes"),
+        ("1x2", "'1x2' is not a description of shapes"),
+        (7, "7 is not a description of shapes.*give example tensors"),
+        ([(1, 2), None], r"shapes\[1\]: None is neither"),
+        (torch.ones(1, dtype=torch.complex64), "tensors of type complex64 are not supported"),
+        (torch.ones(2, 0), "size 0 is not positive"),
+        (torch.ones(2, device="meta"), "is torch.strided on meta"),
+        ((2, "n"), "shapes: 'n' is not a size"),
+        ((None, 3), "shapes: None is not a size. give every size as a positive integer"),
+    ],
+)
+def test_refused(shapes: Any, message: str) -> None:
+    with pytest.raises(InvalidShape, match=message):
+        read_shapes(shapes)
+
+
+def test_example_tensors_without_a_value() -> None:
+    floats = Example((2, 3)).tensor()
+    assert floats.dtype is torch.float32
+    assert torch.equal(floats, Example((2, 3)).tensor())
+    assert Example((2,), "int64").tensor().tolist() == [0, 0]
+    assert Example((), "float16").tensor().dtype is torch.float16
+
+
+def test_command_line() -> None:
+    given = parse_shapes(["x=1x3x8x8", "ids=1x64:int64", "t=scalar:float64"])
+    assert given is not None
+    assert given.named == (
+        ("x", Example((1, 3, 8, 8))),
+        ("ids", Example((1, 64), "int64")),
+        ("t", Example((), "float64")),
+    )
+    unnamed = parse_shapes(["2x3", "7:int32"])
+    assert unnamed is not None
+    assert unnamed.positional == (Example((2, 3)), Example((7,), "int32"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["x=1x0"], "x=1x0: size 0 is not positive"),
+        (["x=1x-2"], "size -2 is not positive"),
+        (["x=axb"], "'axb' is not a list of sizes"),
+        (["x=1.5x2"], "is not a list of sizes"),
+        (["x="], "'x=' is not a shape.*write x=1x3x224x224"),
+        (["x=1:int4"], "'int4' is not a type.*float32"),
+        (["x=1", "2"], "some inputs are named and some are not"),
+        (["x=1", "x=2"], "input 'x' is given twice"),
+    ],
+)
+def test_command_line_refused(texts: list[str], message: str) -> None:
+    with pytest.raises(InvalidShape, match=message):
+        parse_shapes(texts)
+
+
+def test_match_known_takes_sizes_types_and_tensors() -> None:
+    assert match_known(None, SPECS, where="m") == (Example((2, 3)), Example((4,), "int64"))
+    assert match_known(read_shapes([(2, 3), (4,)]), SPECS, where="m")[1].dtype == "int64"
+    by_name = match_known(read_shapes({"ids": torch.arange(4), "x": (2, 3)}), SPECS, where="m")
+    assert by_name[1].value.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(2, 3)], "m: 1 inputs are given, but 2 needed. its inputs are x, ids"),
+        ({"x": (2, 3), "y": (4,)}, "m: there is no input 'y'. its inputs are x, ids"),
+        ({"x": (2, 3)}, "m: nothing is given for input 'ids'"),
+        ([(2, 4), (4,)], r"input 'x' has shape (2, 3), but (2, 4) was given"),
+        ([(2, 3), torch.ones(4)], "input 'ids' is int64, but a float32 tensor was given"),
+    ],
+)
+def test_match_known_refused(shapes: Any, message: str) -> None:
+    with pytest.raises(InvalidShape, match=re.escape(message)):
+        match_known(read_shapes(shapes), SPECS, where="m")

@@ -1,0 +1,77 @@
+"""Outputs keep their nesting, in this process and through a file."""
+
+import json
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import pytest
+import torch
+from transformers.modeling_outputs import BaseModelOutput
+
+from felixlike.errors import InvalidArtefact, InvalidModel
+from felixlike.frontend.structure import Structure, structure_of
+
+A, B, C = object(), object(), object()
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+@pytest.mark.parametrize(
+    ("output", "computed"),
+    [
+        (A, [A]),
+        ((A,), [A]),
+        ([A, B], [A, B]),
+        ((A, (B, [C])), [A, B, C]),
+        ((A, (B,)), [A, B]),
+        ({"a": A, "b": (B, None, 3)}, [A, B]),
+        (OrderedDict(b=A, a=B), [A, B]),
+        ((None, A, 2.5, "text", True), [A]),
+    ],
+)
+def test_rebuild_and_json(output: Any, computed: list[Any]) -> None:
+    structure = structure_of(output)
+    assert structure.builder()(computed) == output
+    again = Structure.from_json(json.loads(json.dumps(structure.to_json())))
+    rebuilt = again.builder()(computed)
+    assert rebuilt == output
+    assert type(rebuilt) is type(output)
+
+
+def test_output_class_of_transformers() -> None:
+    tensor = torch.ones(2)
+    structure = structure_of(BaseModelOutput(last_hidden_state=tensor))
+    again = Structure.from_json(json.loads(json.dumps(structure.to_json())))
+    rebuilt = again.builder()([tensor])
+    assert isinstance(rebuilt, BaseModelOutput)
+    assert rebuilt.last_hidden_state is tensor
+
+
+def test_namedtuple_is_rebuilt_but_not_written() -> None:
+    structure = structure_of(Pair(A, B))
+    assert structure.builder()([A, B]) == Pair(A, B)
+    with pytest.raises(InvalidModel, match="output: the model's output cannot be written to a file"):
+        structure.to_json()
+
+
+def _tree(kind: Any, context: Any, children: list[Any]) -> dict[str, Any]:
+    return {"tree": [1, {"type": kind, "context": context, "children_spec": children}], "constants": []}
+
+
+LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (_tree("collections.defaultdict", "{}", []), "an output is a collections.defaultdict"),
+        (_tree("os.path", "null", []), "os.path is not known to torch's pytrees. import the module"),
+        (_tree("transformers.nowhere.Output", "null", []), "transformers.nowhere.Output is not known"),
+        (_tree("builtins.dict", '[{"__enum__": true, "fqn": "os:x"}]', [LEAF]), "enumeration members"),
+        ({"tree": [1]}, "the structure of the outputs cannot be read"),
+        ([], "the structure of the outputs cannot be read"),
+        ({**_tree("builtins.tuple", "null", [LEAF]), "constants": [[5, None]]}, "a constant output is out of place"),
+    ],
+)
+def test_damaged_or_hostile_json(data: Any, message: str) -> None:
+    with pytest.raises(InvalidArtefact, match=message):
+        Structure.from_json(data)

@@ -1,0 +1,47 @@
+"""A task's key says what is computed, for which target, and nothing else."""
+
+import subprocess
+import sys
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.frontend import make_task
+from felixlike.hardware import resolve_target
+
+SCRIPT = """
+from felixlike import tvmlib
+from felixlike.frontend import make_task
+te = tvmlib.te
+a, w = te.placeholder((4, 8), name="a"), te.placeholder((8, 6), name="w")
+target = tvmlib.Target({"kind": "llvm", "mcpu": "x86-64", "num-cores": 2})
+print(make_task(te.create_prim_func([a, w, tvmlib.topi.nn.matmul(a, w)]), target, name="m").key)
+"""
+
+
+def matmul(rows: int = 4) -> Any:
+    te = tvmlib.te
+    a, w = te.placeholder((rows, 8), name="a"), te.placeholder((8, 6), name="w")
+    return te.create_prim_func([a, w, tvmlib.topi.nn.matmul(a, w)])
+
+
+def test_key_ignores_names_and_keeps_sizes_and_target() -> None:
+    target = resolve_target("cpu")
+    task = make_task(matmul(), target, name="one", weight=3)
+    renamed = make_task(matmul().with_attr("global_symbol", "other").with_attr("op_pattern", 4), target, name="two")
+    assert task.key == renamed.key
+    assert task.key != make_task(matmul(5), target, name="one").key
+    other = tvmlib.Target({"kind": "llvm", "mcpu": "x86-64", "num-cores": 3})
+    assert task.key != make_task(matmul(), other, name="one").key
+
+
+def test_key_is_the_same_in_every_process() -> None:
+    target = tvmlib.Target({"kind": "llvm", "mcpu": "x86-64", "num-cores": 2})
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == make_task(matmul(), target, name="m").key
+
+
+def test_flops_weight_and_text() -> None:
+    task = make_task(matmul(), resolve_target("cpu"), name="m", weight=3)
+    assert task.flops == 2 * 4 * 8 * 6
+    assert (task.name, task.weight) == ("m", 3.0)
+    assert str(task) == "m (×3, 0.0 MFLOP)"

@@ -1,0 +1,226 @@
+"""PyTorch models come in as they are; what cannot come in is refused in one readable line."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.models import Apply, mlp
+from felixlike.deploy import compile_model
+from felixlike.errors import (
+    DynamicControlFlow,
+    EmptyModel,
+    ExportFailed,
+    InvalidModel,
+    InvalidShape,
+    UnsupportedOperator,
+)
+from felixlike.frontend import import_model
+
+
+class Branch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            return x + 1
+        return x - 1
+
+
+class Counter(nn.Module):
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x + self.calls
+
+
+class Tied(nn.Module):
+    """One parameter under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.head = nn.Linear(8, 20, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids: Tensor) -> Any:
+        return self.head(self.embedding(ids))
+
+
+class Optional(nn.Module):
+    def forward(self, x: Tensor, scale: Tensor | None = None, *, bias: Tensor | None = None) -> Tensor:
+        x = torch.relu(x)
+        if scale is not None:
+            x = x * scale
+        return x if bias is None else x + bias
+
+
+class Further(nn.Module):
+    def forward(self, x: Tensor, **more: Tensor) -> Tensor:
+        return x * 2 + more["extra"]
+
+
+def test_modes_and_gradients_are_left_as_they_were() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.BatchNorm1d(4))
+    model[2].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    imported = import_model(model, (3, 4))
+    assert [part.training for part in model.modules()] == [True, True, True, False]
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(compile_model(imported)(x), model.eval()(x))
+
+
+def test_modes_are_restored_after_a_refusal() -> None:
+    model = Branch().train()
+    with pytest.raises(DynamicControlFlow):
+        import_model(model, (3,))
+    assert model.training
+
+
+def test_tied_parameters() -> None:
+    model, ids = Tied().eval(), torch.randint(0, 20, (1, 5))
+    torch.testing.assert_close(compile_model(import_model(model, ids))(ids), model(ids))
+
+
+def test_examples_are_the_users_own() -> None:
+    model, (x,) = mlp()
+    assert import_model(model, x).examples[0].data_ptr() == x.data_ptr()
+    assert import_model(model, (8, 128)).examples[0].shape == (8, 128)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "names"),
+    [
+        (((2, 3),), ["x"]),
+        (((2, 3), (3,)), ["x", "scale"]),
+        ({"bias": (3,), "x": (2, 3)}, ["x", "bias"]),
+        ({"bias": (3,), "scale": (3,), "x": (2, 3)}, ["x", "scale", "bias"]),
+    ],
+)
+def test_arguments_by_position_and_by_name(shapes: Any, names: list[str]) -> None:
+    assert [spec.name for spec in import_model(Optional(), shapes).inputs] == names
+
+
+def test_further_keywords() -> None:
+    imported = import_model(Further(), {"x": (2, 3), "extra": (3,)})
+    assert [spec.name for spec in imported.inputs] == ["x", "extra"]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (None, "Optional: the shapes of the model's inputs are not known. give example tensors, or sizes"),
+        ([], "Optional: 0 inputs are given, but 1 to 2 needed. its inputs are x, scale"),
+        (((2,), (2,), (2,)), "3 inputs are given, but 1 to 2 needed"),
+        ({"y": (2,)}, "there is no input 'y'. its inputs are x, scale, bias"),
+        ({"scale": (2,)}, "nothing is given for input 'x'"),
+    ],
+)
+def test_wrong_inputs(shapes: Any, message: str) -> None:
+    with pytest.raises(InvalidShape, match=message):
+        import_model(Optional(), shapes)
+
+
+def test_control_flow_names_the_line() -> None:
+    with pytest.raises(DynamicControlFlow, match=r"test_torch.py:\d+ in forward: if x.sum\(\) > 0") as caught:
+        import_model(Branch(), (3,))
+    assert "replace the branch by torch.where" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_size_read_from_a_tensor() -> None:
+    with pytest.raises(DynamicControlFlow, match="depends on the values of its tensors"):
+        import_model(Apply(lambda x: x[: int(x[0].item())]), (3,))
+
+
+def test_wrong_sizes(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ExportFailed, match=r"must have same reduction dim, but got \[3, 3\] X \[4, 5\].*these shapes"):
+        import_model(nn.Linear(4, 5), torch.ones(3, 3))
+    assert capfd.readouterr().err == ""
+
+
+def test_sizes_for_integers_suggest_a_tensor() -> None:
+    with pytest.raises(ExportFailed, match=r"sizes alone mean float32, so for integers.*ids=1x64:int64"):
+        import_model(nn.Embedding(10, 4), (1, 5))
+
+
+def test_unknown_operators_are_all_named() -> None:
+    model = Apply(lambda x: torch.linalg.det(x) + torch.special.i0(x).sum())
+    with pytest.raises(UnsupportedOperator, match=r"Apply: TVM cannot import aten._linalg_det.default, aten.i0"):
+        import_model(model, (3, 3))
+
+
+def test_shapes_that_depend_on_values() -> None:
+    with pytest.raises(UnsupportedOperator, match=r"aten.nonzero"):
+        import_model(Apply(lambda x: x.nonzero()), (3, 3))
+
+
+def test_a_model_that_keeps_state() -> None:
+    with pytest.raises(InvalidModel, match=r"Counter: the model changes its own state .calls. when called"):
+        import_model(Counter(), (3,))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x, "the model computes nothing: it returns its inputs or constants"),
+        (lambda x: x.reshape(-1), "the model computes nothing"),
+        (lambda x: torch.ones(3), "the model computes nothing"),
+        (lambda x: (None, 3), "the model returns no tensor"),
+    ],
+)
+def test_empty_models(function: Any, message: str) -> None:
+    with pytest.raises(EmptyModel, match=message):
+        import_model(Apply(function), (2, 3))
+
+
+def test_parameters_elsewhere() -> None:
+    with pytest.raises(InvalidModel, match=r"Linear: weight is on meta. move the model: model.cpu\(\)"):
+        import_model(nn.Linear(2, 2, device="meta"), (3, 2))
+
+
+def test_exported_program_knows_its_inputs() -> None:
+    model, (x,) = mlp()
+    imported = import_model(torch.export.export(model, (x,)))
+    assert [str(spec) for spec in imported.inputs] == ["input: float32[8, 128]"]
+    assert torch.equal(imported.examples[0], x)
+    assert [task.key for task in imported.tasks] == [task.key for task in import_model(model, x).tasks]
+
+
+def test_exported_program_with_other_shapes() -> None:
+    model, (x,) = mlp()
+    with pytest.raises(InvalidShape, match=r"input 'input' has shape \(8, 128\), but \(9, 128\) was given"):
+        import_model(torch.export.export(model, (x,)), (9, 128))
+
+
+def test_exported_program_is_not_changed() -> None:
+    program = torch.export.export(Apply(lambda x: (x + 1, None, 2)), (torch.randn(3),))
+    text = str(program)
+    first, none, two = compile_model(import_model(program))(torch.zeros(3))
+    assert (first.tolist(), none, two) == ([1.0, 1.0, 1.0], None, 2)
+    assert str(program) == text
+
+
+def test_exported_program_with_dynamic_shapes() -> None:
+    model, (x,) = mlp()
+    dynamic = {"input": {0: torch.export.Dim("batch", min=2, max=64)}}
+    with pytest.raises(InvalidShape, match=r"input 'input' has shape .*dynamic shapes are not supported yet"):
+        import_model(torch.export.export(model, (x,), dynamic_shapes=dynamic))
+
+
+def test_exported_program_with_other_inputs() -> None:
+    program = torch.export.export(Apply(lambda x, n: x * n), (torch.randn(3), 2))
+    with pytest.raises(InvalidModel, match=r"is not a tensor. export the model with tensors"):
+        import_model(program)
+
+
+def test_refused_by_tvms_importer() -> None:
+    model = nn.Linear(4, 4).to(torch.bfloat16)
+    with pytest.raises(UnsupportedOperator, match="Linear: TVM's importer refused the model"):
+        import_model(model, torch.ones(2, 4, dtype=torch.bfloat16))

@@ -1,0 +1,92 @@
+"""Tasks and candidates, good and bad, that the tests of this room share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.errors import InvalidSchedule
+from felixlike.frontend.task import Task, make_task
+from felixlike.hardware import resolve_target
+
+te, tirx, topi = tvmlib.te, tvmlib.tirx, tvmlib.topi
+
+
+@dataclass(frozen=True)
+class Given:
+    """A candidate whose module is given."""
+
+    scheduled: Any
+
+    def module(self) -> Any:
+        return self.scheduled
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A candidate that TVM refuses."""
+
+    def module(self) -> Any:
+        raise InvalidSchedule("the loops are not perfectly nested", where="compute_at")
+
+
+def task_of(func: Any, name: str = "task") -> Task:
+    return make_task(func, resolve_target("cpu"), name=name)
+
+
+def matmul(size: int = 64, added: float = 0.0, rows: int | None = None) -> Any:
+    """C = A·B (+ added), or only the first rows of it."""
+    a, b = te.placeholder((size, size), name="A"), te.placeholder((size, size), name="B")
+    k = te.reduce_axis((0, size), name="k")
+    c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j] + added / size, axis=k), name="C")
+    func = te.create_prim_func([a, b, c])
+    if rows is None:
+        return func
+    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    outer = schedule.get_loops(schedule.get_sblock("C", "main"))[0]
+    loop = schedule.get(outer)
+    fewer = tirx.For(loop.loop_var, loop.min, rows, loop.kind, loop.body)
+    schedule.state.replace(schedule.get_sref(outer), fewer)
+    return schedule.mod["main"]
+
+
+def tiled(size: int = 64, tile: int = 16) -> Given:
+    """A healthy schedule of matmul: parallel rows, tiled and vectorised columns."""
+    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": matmul(size)}))
+    i, j, k = schedule.get_loops(schedule.get_sblock("C", "main"))
+    outer, inner = schedule.split(j, [None, tile])
+    schedule.reorder(i, outer, k, inner)
+    schedule.parallel(i)
+    schedule.vectorize(inner)
+    return Given(schedule.mod)
+
+
+def calling(func: Any, symbol: str, *arguments: Any) -> Given:
+    """A candidate that calls a C function instead of computing anything."""
+    body = tirx.Evaluate(tirx.call_extern("int32", symbol, *arguments))
+    return Given(tvmlib.IRModule({"main": func.with_body(body).with_attr("global_symbol", "main")}))
+
+
+def hog(size: int, floats: int) -> Given:
+    """matmul's signature, by way of an intermediate buffer of so many floats."""
+    a, b = te.placeholder((size, size), name="A"), te.placeholder((size, size), name="B")
+    big = te.compute((floats,), lambda i: a[i % size, 0] * 2.0, name="big")
+    c = te.compute((size, size), lambda i, j: big[i * 1000 + j] + b[i, j], name="C")
+    return answering(te.create_prim_func([a, b, c]))
+
+
+def elementwise(compute: Callable[[Any], Any], shape: tuple[int, ...] = (8, 32), dtype: str = "float32") -> Any:
+    """A PrimFunc of one input and one output of te tensors."""
+    x = te.placeholder(shape, dtype, name="X")
+    return te.create_prim_func([x, compute(x)])
+
+
+def unbuildable(func: Any) -> Given:
+    """A candidate that uses a variable nobody defines."""
+    body = tirx.Evaluate(tirx.call_extern("int32", "abs", tirx.Var("nobody", "int32")))
+    return Given(tvmlib.IRModule({"main": func.with_body(body).with_attr("global_symbol", "main")}))
+
+
+def answering(func: Any) -> Given:
+    """A candidate with this function as it is."""
+    return Given(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}))

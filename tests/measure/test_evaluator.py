@@ -1,0 +1,69 @@
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import isnan
+
+import pytest
+
+from felixlike.measure import Timing
+from felixlike.measure.evaluator import evaluate, variation
+
+TIMING = Timing(batch_seconds=1e-3, spread=0.1, min_batches=3, max_batches=20, max_seconds=0.2, slow_factor=3.0)
+
+
+@dataclass
+class Clock:
+    """A candidate whose calls take what `seconds` says, by the number of the batch."""
+
+    seconds: Callable[[int], float]
+    numbers: list[int] = field(default_factory=list)
+
+    def __call__(self, number: int) -> float:
+        self.numbers.append(number)
+        return self.seconds(len(self.numbers) - 1)
+
+
+def test_a_steady_candidate_is_timed_in_few_batches_that_fill_a_millisecond() -> None:
+    clock = Clock(lambda _: 1e-5)
+    assert evaluate(clock, TIMING) == (1e-5,) * 3
+    assert clock.numbers == [1, 100, 100, 100]
+
+
+def test_a_long_call_is_a_batch_by_itself() -> None:
+    clock = Clock(lambda _: 0.01)
+    assert evaluate(clock, TIMING) == (0.01,) * 3
+    assert clock.numbers == [1, 1, 1]
+
+
+def test_an_unsteady_candidate_is_timed_to_the_limit() -> None:
+    clock = Clock(lambda batch: 1e-5 * (1 + batch % 2))
+    assert len(evaluate(clock, TIMING)) == 20
+
+
+def test_noise_in_the_first_batches_costs_more_batches() -> None:
+    clock = Clock(lambda batch: 2e-3 if batch == 0 else 1e-3)
+    repeats = evaluate(clock, TIMING)
+    assert 3 < len(repeats) < 30
+    assert len(repeats) == 20 or variation(repeats) < 0.1
+
+
+def test_time_is_limited() -> None:
+    assert len(evaluate(Clock(lambda _: 0.15), TIMING)) == 2
+    assert len(evaluate(Clock(lambda _: 5.0), TIMING)) == 1
+
+
+def test_a_candidate_far_behind_the_best_is_timed_once() -> None:
+    assert len(evaluate(Clock(lambda _: 0.031), TIMING, best=0.010)) == 1
+    assert len(evaluate(Clock(lambda _: 0.029), TIMING, best=0.010)) == 3
+    fast = Clock(lambda _: 1e-5)
+    assert evaluate(fast, TIMING, best=1e-6) == (1e-5,)
+    assert fast.numbers == [1, 100]  # one call alone is too short to judge by
+
+
+def test_a_call_too_short_for_the_clock() -> None:
+    assert evaluate(Clock(lambda _: 0.0), Timing(max_batches=3)) == (0.0, 0.0, 0.0)
+
+
+def test_variation() -> None:
+    assert isnan(variation([1.0]))
+    assert variation([1.0, 1.0]) == 0.0
+    assert variation([1.0, 3.0]) == pytest.approx(2**0.5 / 2)

@@ -1,0 +1,129 @@
+"""Examinations, made in this process: the runner below does what a candidate's process does."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from measure_cases import elementwise, matmul, task_of, te, tirx, topi
+
+from felixlike import tvmlib
+from felixlike.errors import ReferenceFailed
+from felixlike.frontend.task import Task
+from felixlike.measure.examination import Examination, unverified, verified
+from felixlike.measure.limits import Timing
+from felixlike.measure.measurement import Status
+from felixlike.measure.messages import Message
+from felixlike.measure.trial_process import build, run
+
+
+def here(module: Any, memory: int, request: Message) -> Message:
+    """Build and run in this process."""
+    assert memory > 0
+    try:
+        built = build(str(tvmlib.ir.save_json(module)), "llvm")
+    except Exception as error:
+        return {"status": Status.BUILD_ERROR, "message": str(error)}
+    return run(built, request)
+
+
+def outcome(task: Task, examination: Examination, func: Any, timing: Timing | None = None) -> Message:
+    """What becomes of a candidate."""
+    request = examination.request(base=1e-4, timing=timing, best=None)
+    return here(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}), 1, request)
+
+
+def test_the_answer_is_numpys(tmp_path: Path) -> None:
+    task = task_of(matmul(32))
+    examination = verified(task, tmp_path, here)
+    a, b = (np.load(file).astype(np.float64) for file in examination.files[:2] if file is not None)
+    answer = examination.answers[2]
+    assert answer is not None
+    np.testing.assert_allclose(np.load(answer), a @ b, rtol=1e-13, atol=1e-13)
+    assert a.min() < 0
+    assert examination.answers[:2] == (None, None)
+    assert examination.bytes == 4 * 3 * 32 * 32 * 4
+
+
+def test_right_and_wrong_candidates(tmp_path: Path) -> None:
+    task = task_of(matmul(32))
+    examination = verified(task, tmp_path, here)
+    right = outcome(task, examination, matmul(32), Timing())
+    assert right["status"] is Status.OK
+    assert 0 < right["error"] < 1e-6
+    assert len(right["repeats"]) >= 3
+    wrong = outcome(task, examination, matmul(32, added=1.0), Timing())
+    assert wrong["status"] is Status.WRONG
+    assert wrong["error"] > 1e-3
+    assert "differs from the float64 reference" in wrong["message"]
+
+
+def test_values_left_unwritten_are_noticed(tmp_path: Path) -> None:
+    task = task_of(elementwise(topi.nn.relu))
+    examination = verified(task, tmp_path, here)
+    nothing = task.module["main"].with_body(tirx.Evaluate(0))
+    assert outcome(task, examination, nothing)["error"] == np.inf
+
+
+def test_positive_inputs_where_others_have_no_answer(tmp_path: Path) -> None:
+    task = task_of(elementwise(lambda x: topi.divide(1.0, topi.sqrt(x))))
+    (file, _) = verified(task, tmp_path, here).files
+    assert file is not None
+    assert np.load(file).min() > 0
+
+
+def test_an_answer_that_is_never_finite_is_still_compared_elsewhere(tmp_path: Path) -> None:
+    x = te.placeholder((4,), name="X")
+    y = te.compute((4,), lambda i: tirx.if_then_else(i < 2, tirx.FloatImm("float32", -np.inf), x[i]), name="Y")
+    task = task_of(te.create_prim_func([x, y]))
+    examination = verified(task, tmp_path, here)
+    assert outcome(task, examination, task.module["main"])["status"] is Status.OK
+
+
+def test_integers_are_compared_exactly(tmp_path: Path) -> None:
+    task = task_of(elementwise(lambda x: topi.argmax(x, axis=1)))
+    examination = verified(task, tmp_path, here)
+    assert outcome(task, examination, task.module["main"])["error"] == 0.0
+    other = elementwise(lambda x: topi.argmin(x, axis=1))
+    assert outcome(task, examination, other)["error"] == np.inf
+
+
+def test_an_output_updated_in_place_has_contents(tmp_path: Path) -> None:
+    x = te.placeholder((16,), name="X")
+    schedule = tvmlib.Schedule(
+        tvmlib.IRModule({"main": te.create_prim_func([x, te.compute((16,), lambda i: x[i] + 1.0)])})
+    )
+    func = schedule.mod["main"]
+    source, target = func.params
+    swap = tvmlib.structural_map(func.body, (tvmlib.ir.Var, lambda node: target if node.same_as(source) else node))
+    task = task_of(func.with_body(swap))
+    examination = verified(task, tmp_path, here)
+    assert examination.files[1] is not None
+    assert outcome(task, examination, task.module["main"])["status"] is Status.OK
+    assert outcome(task, examination, func)["status"] is Status.WRONG
+
+
+def test_a_function_of_fixed_width_is_its_own_reference(tmp_path: Path) -> None:
+    task = task_of(elementwise(lambda x: topi.reinterpret(topi.reinterpret(x, "int32"), "float32")))
+    answer = verified(task, tmp_path, here).answers[1]
+    assert answer is not None
+    assert np.load(answer).dtype == np.float32
+
+
+def test_no_reference_is_an_error(tmp_path: Path) -> None:
+    def never(module: Any, memory: int, request: Message) -> Message:
+        return {"status": Status.TIMEOUT, "message": "stopped after 120.0 s"}
+
+    with pytest.raises(ReferenceFailed, match=r"task slow: .*timeout, stopped after 120.0 s.*verify=False"):
+        verified(task_of(matmul(8), "slow"), tmp_path, never)
+
+
+def test_without_verification_there_are_only_inputs(tmp_path: Path) -> None:
+    started = time.time()
+    examination = unverified(task_of(matmul(8)), tmp_path)
+    assert examination.answers == (None, None, None)
+    assert all(file is not None and file.stat().st_mtime >= started - 1 for file in examination.files)
+    answer = outcome(task_of(matmul(8)), examination, matmul(8, added=1.0), Timing())
+    assert answer["status"] is Status.OK
+    assert answer["error"] is None

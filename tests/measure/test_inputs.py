@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+
+from felixlike.measure.arguments import Argument
+from felixlike.measure.inputs import contents
+
+
+def given(dtype: str, *, written: bool = False, read: bool = True, below: int | None = None) -> Argument:
+    return Argument("X", (40, 50), dtype, written=written, read=read, below=below)
+
+
+def test_the_same_every_time() -> None:
+    one, other = (contents([given("float32"), given("int8")], positive=False) for _ in range(2))
+    for left, right in zip(one, other, strict=True):
+        assert left is not None
+        assert right is not None
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_floats_have_both_signs_unless_positive(dtype: str) -> None:
+    (signed,), (positive,) = (contents([given(dtype)], positive=wanted) for wanted in (False, True))
+    assert signed is not None
+    assert positive is not None
+    assert signed.dtype == positive.dtype == np.dtype(dtype)
+    assert signed.min() < 0 < signed.max()
+    assert positive.min() >= 0.5
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_integers_are_small_and_good_divisors_if_positive(dtype: str) -> None:
+    (signed,), (positive,) = (contents([given(dtype)], positive=wanted) for wanted in (False, True))
+    assert signed is not None
+    assert positive is not None
+    assert set(np.unique(signed)) == set(range(8))
+    assert set(np.unique(positive)) == set(range(1, 8))
+
+
+def test_indices_reach_the_whole_dimension_and_not_beyond() -> None:
+    (indices,) = contents([given("int64", below=20)], positive=True)
+    assert indices is not None
+    assert set(np.unique(indices)) == set(range(20))
+    (narrow,) = contents([given("int8", below=1000)], positive=False)
+    assert narrow is not None
+    assert narrow.min() >= 0
+
+
+def test_booleans_are_both() -> None:
+    (array,) = contents([given("bool")], positive=True)
+    assert array is not None
+    assert set(np.unique(array)) == {False, True}
+
+
+def test_outputs_have_no_contents_unless_they_are_read() -> None:
+    pure, updated = contents(
+        [given("float32", written=True, read=False), given("float32", written=True)], positive=False
+    )
+    assert pure is None
+    assert updated is not None

@@ -1,0 +1,254 @@
+"""Candidates of every kind, measured in real processes."""
+
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from measure_cases import (
+    Given,
+    Refused,
+    answering,
+    calling,
+    elementwise,
+    hog,
+    matmul,
+    task_of,
+    tiled,
+    topi,
+    unbuildable,
+)
+
+from felixlike.errors import InvalidOption, WorkerFailed
+from felixlike.measure import Limits, Measurement, MeasurePool, Schedulable, Status, Untuned, measure
+from felixlike.measure.server import ForkServer
+
+FUNC = matmul()
+TASK = task_of(FUNC, "matmul")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[MeasurePool]:
+    limits = Limits(run_seconds=1.0, memory_bytes=2**29)
+    with MeasurePool(TASK.target, limits=limits, workers=2) as opened:
+        yield opened
+
+
+def server_of(pool: MeasurePool) -> int:
+    """The fork server's process id."""
+    server: ForkServer = pool._server
+    server.fork()[1].close()  # waits until it is ready; the process ends when its channel closes
+    assert server._process is not None
+    return server._process.pid
+
+
+def kill_server(pool: MeasurePool) -> None:
+    """End the server and all its processes from outside, and wait until it is gone."""
+    os.killpg(server_of(pool), signal.SIGKILL)
+    assert pool._server._process is not None
+    pool._server._process.wait(10)
+
+
+def assert_healthy(measurement: Measurement) -> None:
+    assert measurement.status is Status.OK, measurement.message
+    assert 0 < measurement.seconds < 1
+    assert min(measurement.repeats) <= measurement.seconds <= max(measurement.repeats)
+    assert measurement.error is not None
+    assert 0 < measurement.error < 1e-6
+    assert measurement.build_seconds > 0
+    assert measurement.run_seconds > 0
+
+
+def test_a_healthy_candidate(pool: MeasurePool) -> None:
+    (measurement,) = pool.measure(TASK, [tiled()])
+    assert_healthy(measurement)
+    assert len(measurement.repeats) >= 3
+    assert measurement.spread >= 0
+
+
+FAILURES: dict[str, tuple[Schedulable, Status, str]] = {
+    "refused": (Refused(), Status.INVALID, "compute_at: the loops are not perfectly nested"),
+    "unbuildable": (unbuildable(FUNC), Status.BUILD_ERROR, "nobody"),
+    "aborting": (calling(FUNC, "abort"), Status.CRASHED, "died of SIGABRT"),
+    "storing nowhere": (calling(FUNC, "raise", int(signal.SIGSEGV)), Status.CRASHED, "died of SIGSEGV"),
+    "leaving": (calling(FUNC, "_exit", 3), Status.CRASHED, "left with exit code 3"),
+    "hanging": (calling(FUNC, "pause"), Status.TIMEOUT, "stopped after 1.0 s"),
+    "hungry": (hog(64, 2**28), Status.OUT_OF_MEMORY, "bad_alloc"),
+    "of another shape": (tiled(32), Status.RUN_ERROR, "Mismatched A"),
+    "wrong": (answering(matmul(added=1.0)), Status.WRONG, "differs from the float64 reference"),
+    "unfinished": (answering(matmul(rows=60)), Status.WRONG, "differs from the float64 reference"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failure_is_told_and_costs_nobody_else(pool: MeasurePool, name: str) -> None:
+    candidate, status, words = FAILURES[name]
+    bad, good = pool.measure(TASK, [candidate, tiled()])
+    assert bad.status is status, bad
+    assert words in bad.message
+    assert bad.seconds == math.inf
+    assert bad.repeats == ()
+    assert_healthy(good)
+
+
+def test_all_at_once_in_their_order(pool: MeasurePool) -> None:
+    candidates = [tiled(), *(candidate for candidate, _, _ in FAILURES.values()), tiled(tile=8)]
+    first, *rest, last = pool.measure(TASK, candidates)
+    assert_healthy(first)
+    assert [measurement.status for measurement in rest] == [status for _, status, _ in FAILURES.values()]
+    assert_healthy(last)
+
+
+def test_no_candidates(pool: MeasurePool) -> None:
+    assert pool.measure(TASK, []) == []
+
+
+def test_more_candidates_than_a_batch_are_asked_for_as_needed(pool: MeasurePool) -> None:
+    asked = 0
+
+    def endless() -> Iterator[Schedulable]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield Untuned(TASK)
+
+    results = pool.stream(TASK, endless())
+    places = [next(results)[0] for _ in range(10)]
+    results.close()
+    assert sorted(places[:8]) == list(range(8))
+    assert asked == 16
+
+
+def test_closing_a_stream_ends_what_is_under_way(pool: MeasurePool) -> None:
+    results = pool.stream(TASK, [tiled()] * 8)
+    next(results)
+    assert pool._trials
+    results.close()
+    assert not pool._trials
+    assert_healthy(pool.measure(TASK, [tiled()])[0])
+
+
+def test_one_stream_at_a_time(pool: MeasurePool) -> None:
+    results = pool.stream(TASK, [tiled()] * 2)
+    next(results)
+    with pytest.raises(WorkerFailed, match="another stream of this pool is still open"):
+        pool.measure(TASK, [tiled()])
+    results.close()
+
+
+def test_other_errors_of_a_candidate_reach_the_caller(pool: MeasurePool) -> None:
+    @dataclass(frozen=True)
+    class Broken:
+        def module(self) -> Any:
+            raise ZeroDivisionError("in the sketch")
+
+    with pytest.raises(ZeroDivisionError, match="in the sketch"):
+        pool.measure(TASK, [tiled(), Broken()])
+    assert not pool._trials
+    assert_healthy(pool.measure(TASK, [tiled()])[0])
+
+
+def test_check_verifies_without_timing(pool: MeasurePool) -> None:
+    measurement = pool.check(TASK, Untuned(TASK))
+    assert measurement.status is Status.OK
+    assert math.isnan(measurement.seconds)
+    assert measurement.repeats == ()
+    assert measurement.error is not None
+    assert measurement.error < 1e-6
+    assert pool.check(TASK, answering(matmul(added=1.0))).status is Status.WRONG
+
+
+def test_without_verification_anything_that_runs_is_ok(pool: MeasurePool) -> None:
+    (measurement,) = pool.measure(TASK, [answering(matmul(added=1.0))], verify=False)
+    assert measurement.status is Status.OK
+    assert measurement.error is None
+
+
+def test_the_slow_are_timed_once(pool: MeasurePool) -> None:
+    (measurement,) = pool.measure(TASK, [Untuned(TASK)], best=1e-9)
+    assert len(measurement.repeats) == 1
+    assert math.isnan(measurement.spread)
+
+
+def test_building_has_a_limit() -> None:
+    with MeasurePool(TASK.target, limits=Limits(build_seconds=1e-4, reference_seconds=60)) as pool:
+        (measurement,) = pool.measure(TASK, [Untuned(TASK)])
+    assert measurement.status is Status.TIMEOUT
+    assert measurement.run_seconds == 0.0
+
+
+def test_a_caller_who_was_away_does_not_make_builds_late() -> None:
+    with MeasurePool(TASK.target, limits=Limits(build_seconds=1.5), workers=2) as pool:
+        results = pool.stream(TASK, [unbuildable(FUNC), tiled()])
+        assert next(results)[1].status is Status.BUILD_ERROR
+        time.sleep(1.7)  # the other was being built when the first result came
+        assert_healthy(next(results)[1])
+        results.close()
+
+
+def test_softmax_and_integers(pool: MeasurePool) -> None:
+    for compute in (topi.nn.softmax, lambda x: topi.argmax(x, axis=1), lambda x: topi.greater(x, 0.0)):
+        task = task_of(elementwise(compute))
+        (measurement,) = pool.measure(task, [Untuned(task)])
+        assert measurement.status is Status.OK, measurement.message
+        assert measurement.error is not None
+        assert measurement.error < 1e-6
+
+
+def test_a_server_killed_while_idle_is_replaced(pool: MeasurePool) -> None:
+    before = server_of(pool)
+    kill_server(pool)
+    assert_healthy(pool.measure(TASK, [tiled()])[0])
+    assert server_of(pool) != before
+
+
+@dataclass(frozen=True)
+class Killer:
+    """A candidate that kills the pool's server just when it is to be built."""
+
+    pool: MeasurePool
+
+    def module(self) -> Any:
+        kill_server(self.pool)
+        return tiled().module()
+
+
+def test_a_server_killed_at_work_takes_only_what_it_was_at(pool: MeasurePool) -> None:
+    statuses = [measurement.status for measurement in pool.measure(TASK, [tiled(), Killer(pool), tiled()])]
+    assert statuses[0] is Status.CRASHED  # it was being built
+    assert statuses[1:] == [Status.OK, Status.OK]
+
+
+def test_candidates_waiting_for_their_turn_survive_their_server(pool: MeasurePool) -> None:
+    results = pool.stream(TASK, [tiled()] * 4)
+    found = [next(results)[1]]
+    kill_server(pool)
+    found += [measurement for _, measurement in results]
+    assert len(found) == 4
+    for measurement in found:
+        assert_healthy(measurement)
+
+
+def test_a_closed_pool_says_so() -> None:
+    pool = MeasurePool(TASK.target)
+    directory = pool._directory
+    pool.close()
+    pool.close()
+    assert not directory.exists()
+    with pytest.raises(WorkerFailed, match="the pool is closed"):
+        pool.measure(TASK, [tiled()])
+
+
+def test_workers_are_counted_from_one() -> None:
+    with pytest.raises(InvalidOption, match="workers is 0"):
+        MeasurePool(TASK.target, workers=0)
+
+
+def test_measure_opens_a_pool_for_the_call() -> None:
+    good, bad = measure(TASK, [Given(tiled().module()), Refused()])
+    assert_healthy(good)
+    assert bad.status is Status.INVALID

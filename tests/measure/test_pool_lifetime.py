@@ -1,0 +1,66 @@
+"""Nothing outlives the user's process: neither processes nor files, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+# A user's script: measures a candidate that hangs, after telling where its server and files are.
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from measure_cases import calling, matmul, task_of, tiled
+from felixlike.measure import Limits, MeasurePool
+
+task = task_of(matmul())
+with MeasurePool(task.target, limits=Limits(run_seconds=100.0)) as pool:
+    pool.measure(task, [tiled()])
+    print(pool._server._process.pid, pool._directory, flush=True)
+    pool.measure(task, [calling(task.module["main"], "pause")])
+"""
+
+
+def members(session: int) -> list[int]:
+    """Processes of a session that are not zombies."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state, _, _, its_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(its_session) == session and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def until_gone(session: int, directory: Path) -> None:
+    deadline = time.monotonic() + 20
+    while members(session) or directory.exists():
+        assert time.monotonic() < deadline, (members(session), directory.exists())
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_behind(how: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as user:
+        assert user.stdout is not None
+        assert user.stderr is not None
+        session, directory = user.stdout.readline().split()
+        deadline = time.monotonic() + 20
+        while len(members(int(session))) < 2:  # the server and the hanging candidate
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.2)
+        user.send_signal(how)
+        assert user.wait(20) != 0
+        if how is signal.SIGINT:
+            assert "KeyboardInterrupt" in user.stderr.read()
+    until_gone(int(session), Path(directory))

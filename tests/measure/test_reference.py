@@ -1,0 +1,55 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from measure_cases import elementwise, matmul, te, topi
+
+from felixlike import tvmlib
+from felixlike.measure.reference import double_precision
+
+
+def computed(func: Any, *inputs: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """What the function's double-precision form makes of float64 inputs."""
+    module = double_precision(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    built = tvmlib.tvm.compile(module, target="llvm")
+    shape = [int(extent) for extent in func.params[-1].shape]
+    tensors = [tvmlib.runtime.tensor(array) for array in (*inputs, np.zeros(shape))]
+    built["main"](*tensors)
+    return np.asarray(tensors[-1].numpy())
+
+
+X = np.random.default_rng(0).standard_normal((8, 32))
+
+
+@pytest.mark.parametrize(
+    ("compute", "expected"),
+    [
+        (topi.nn.softmax, np.exp(X) / np.exp(X).sum(-1, keepdims=True)),
+        (topi.tanh, np.tanh(X)),
+        (topi.sigmoid, 1 / (1 + np.exp(-X))),
+        (lambda x: topi.cast(topi.cast(x * 10.0, "int32"), "float32"), np.trunc(X * 10)),
+        (lambda x: topi.sum(x, axis=1), X.sum(1)),
+        (lambda x: topi.max(x, axis=1), X.max(1)),
+        (lambda x: topi.add(x, te.const(0.1, "float32")), X + 0.1),
+    ],
+    ids=["softmax", "tanh", "sigmoid", "cast", "sum", "max", "constant"],
+)
+def test_operators_are_exact_to_double_precision(compute: Any, expected: np.ndarray[Any, np.dtype[Any]]) -> None:
+    np.testing.assert_allclose(computed(elementwise(compute), X), expected, rtol=1e-14, atol=1e-14)
+
+
+def test_sums_are_exact_to_double_precision() -> None:
+    a, b = np.random.default_rng(1).standard_normal((2, 64, 64))
+    np.testing.assert_allclose(computed(matmul(64), a, b), a @ b, rtol=1e-12, atol=1e-12)
+
+
+def test_half_precision_is_widened_too() -> None:
+    np.testing.assert_allclose(computed(elementwise(topi.nn.relu, dtype="float16"), X), np.maximum(X, 0))
+
+
+def test_integers_and_shapes_stay() -> None:
+    module = tvmlib.IRModule({"main": elementwise(lambda x: topi.cast(x, "int32"))})
+    x, y = double_precision(module)["main"].params
+    assert (str(x.dtype), str(y.dtype)) == ("float64", "int32")
+    assert [int(extent) for extent in x.shape] == [8, 32]
+    assert str(module["main"].params[0].dtype) == "float32"  # the original is untouched

@@ -1,0 +1,52 @@
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from felixlike.errors import WorkerFailed
+from felixlike.measure import server
+from felixlike.measure.server import ForkServer, ServerDied
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_COMMAND", (server._COMMAND[0], "-c", "raise SystemExit('no TVM on this machine')"))
+    broken = ForkServer(tmp_path, threads=1)
+    with pytest.raises(WorkerFailed, match=r"did not start \(it ended\): no TVM on this machine.*doctor"):
+        broken.fork()
+
+
+def test_an_interpreter_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_COMMAND", (str(tmp_path / "python"),))
+    with pytest.raises(WorkerFailed, match=r"a process cannot be started: .*No such file"):
+        ForkServer(tmp_path, threads=1).start()
+
+
+def test_processes_end_with_their_channel_or_by_force(tmp_path: Path) -> None:
+    running = ForkServer(tmp_path, threads=1)
+    try:
+        process, channel = running.fork()
+        channel.close()
+        assert running.end(process, kill=False).status == 1  # it heard nothing and left
+        process, channel = running.fork()
+        with channel:
+            assert running.end(process, kill=True).status == -9
+        generation = running.generation
+        assert running.alive(generation)
+    finally:
+        running.close()
+    assert not running.alive(generation)
+    with pytest.raises(ServerDied):
+        running.end(process, kill=True)
+
+
+def test_processes_die_with_their_server(tmp_path: Path) -> None:
+    running = ForkServer(tmp_path, threads=1)
+    try:
+        _, channel = running.fork()
+        with channel:
+            assert running._process is not None
+            os.kill(running._process.pid, signal.SIGKILL)  # the server alone, not its group
+            assert channel.recv(1) == b""
+    finally:
+        running.close()

@@ -1,0 +1,51 @@
+from math import inf, nan
+
+import numpy as np
+import pytest
+
+from felixlike.measure.verify import poison, relative_error, tolerance
+
+
+def test_floats_are_compared_with_the_largest_reference_value() -> None:
+    reference = np.array([1.0, -4.0, 2.0])
+    assert relative_error(reference.astype(np.float32), reference) == 0.0
+    assert relative_error(np.array([1.0, -4.0, 2.5], np.float32), reference) == 0.125
+
+
+def test_a_reference_of_zeros_is_compared_absolutely() -> None:
+    assert relative_error(np.zeros(3, np.float32), np.zeros(3)) == 0.0
+    assert relative_error(np.full(3, 0.5, np.float32), np.zeros(3)) == 0.5
+
+
+@pytest.mark.parametrize("strange", [nan, inf, -inf])
+def test_strange_values_where_the_reference_is_finite(strange: float) -> None:
+    assert relative_error(np.array([1.0, strange], np.float32), np.array([1.0, 2.0])) == inf
+
+
+def test_where_the_reference_is_strange() -> None:
+    reference = np.array([nan, -inf, 2.0])
+    assert relative_error(np.array([7.0, -inf, 2.0], np.float32), reference) == 0.0
+    assert relative_error(np.array([7.0, inf, 2.0], np.float32), reference) == inf
+    assert relative_error(np.array([nan]), np.array([nan])) == 0.0
+
+
+def test_integers_must_be_equal() -> None:
+    assert relative_error(np.array([1, 2]), np.array([1, 2])) == 0.0
+    assert relative_error(np.array([1, 3]), np.array([1, 2])) == inf
+    assert relative_error(np.array([True]), np.array([False])) == inf
+
+
+def test_narrow_types_may_err_more() -> None:
+    assert tolerance("float32", 1e-4) == 1e-4
+    assert tolerance("float64", 1e-4) == 1e-4
+    assert 1e-2 < tolerance("float16", 1e-4) < 2e-2
+    assert tolerance("int64", 1e-4) == tolerance("bool", 1e-4) == 0.0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "uint8", "int64", "bool"])
+def test_poison_never_passes_for_the_answer(dtype: str) -> None:
+    reference = np.array([0, 1, 1, 0]).astype("float64" if dtype == "float32" else dtype)
+    poisoned = poison(reference, dtype)
+    assert poisoned.dtype == np.dtype(dtype)
+    for place in range(4):
+        assert relative_error(poisoned[place : place + 1], reference[place : place + 1]) == inf

@@ -1,0 +1,239 @@
+"""Stores in files and in memory: what was appended comes back, and everything that can go wrong has words."""
+
+import math
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from felixlike import records, tvmlib
+from felixlike.errors import StoreError
+from felixlike.frontend.task import Task, make_task
+from felixlike.hardware import resolve_target
+from felixlike.measure.measurement import Measurement, Status
+from felixlike.records import Record, Store, make_record
+
+
+def relu_task(size: int) -> Task:
+    x = tvmlib.te.placeholder((size,), name="X")
+    func = tvmlib.te.create_prim_func([x, tvmlib.topi.nn.relu(x)])
+    return make_task(func, resolve_target("cpu"), name=f"relu{size}")
+
+
+TASK, OTHER = relu_task(16), relu_task(32)
+
+
+def timed(seconds: float) -> Measurement:
+    return Measurement(
+        Status.OK, seconds, (seconds, seconds * 1.5), spread=0.28, error=1e-7, build_seconds=0.1, run_seconds=0.02
+    )
+
+
+def record(measurement: Measurement, task: Task = TASK, point: tuple[int, ...] = (4, 8)) -> Record:
+    return make_record(task, "sketch 0", point, measurement, seed=3)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+def test_what_was_appended_comes_back(path: Path) -> None:
+    written = [record(timed(1e-3)), record(Measurement(Status.CRASHED, message="its process died of SIGSEGV\n“…”"))]
+    with records.open(path) as store:
+        for item in written:
+            store.append(TASK, item)
+        failed = list(store.measurements())[1].measurement
+    with records.open(path) as store:
+        read = list(store.measurements())
+    assert read[0] == written[0]
+    assert replace(read[1], measurement=failed) == replace(written[1], measurement=failed)  # its spread is nan
+    assert failed.message == written[1].measurement.message
+    assert failed.seconds == math.inf
+    assert math.isnan(failed.spread)
+
+
+def test_the_best_is_the_fastest_ok_of_the_task_on_this_device() -> None:
+    with records.open() as store:
+        assert store.best(TASK) is None
+        for measurement in (timed(3e-3), timed(2e-3), Measurement(Status.OK, math.nan), Measurement(Status.WRONG)):
+            store.append(TASK, record(measurement))
+        store.append(OTHER, record(timed(1e-6), OTHER))
+        elsewhere = replace(record(timed(1e-3)), device="another processor")
+        store.append(TASK, elsewhere)
+        best = store.best(TASK)
+        assert best is not None
+        assert best.measurement.seconds == 2e-3
+        assert store.best(TASK, device="another processor") == elsewhere
+
+
+def test_only_checked_is_no_time() -> None:
+    with records.open() as store:
+        store.append(TASK, record(Measurement(Status.OK, math.nan, error=1e-7)))
+        assert store.best(TASK) is None
+        (only,) = store.measurements()
+        assert math.isnan(only.measurement.seconds)
+
+
+def test_measurements_of_one_task_in_their_order_as_asked_for() -> None:
+    with records.open() as store:
+        for step in range(5):
+            store.append(TASK, record(timed(1.0 - step / 10), point=(step,)))
+            store.append(OTHER, record(timed(1.0), OTHER))
+        rows = store.measurements(TASK)
+        assert next(rows).point == (0,)
+        store.append(OTHER, record(timed(1.0), OTHER))  # while it is being read
+        assert [row.point for row in rows] == [(1,), (2,), (3,), (4,)]
+        assert len(list(store.measurements())) == 11
+
+
+def test_a_record_of_another_task_is_refused() -> None:
+    with records.open() as store, pytest.raises(ValueError, match=r"is of task .*, not of .* \(relu32\)"):
+        store.append(OTHER, record(timed(1.0)))
+
+
+def test_the_workload_is_kept_with_its_module(path: Path) -> None:
+    with records.open(path) as store:
+        store.append(TASK, record(timed(1.0)))
+        store.append(TASK, record(timed(1.0)))
+    with sqlite3.connect(path) as connection:
+        ((name, module, flops),) = connection.execute("SELECT name, module, flops FROM workloads").fetchall()
+    connection.close()
+    assert (name, flops) == ("relu16", TASK.flops)
+    tvmlib.ir.assert_structural_equal(tvmlib.ir.load_json(module), TASK.module)
+
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_store import TASK, record, records, timed
+with records.open(sys.argv[2]) as store:
+    for step in range(40):
+        store.append(TASK, record(timed(1.0), point=(int(sys.argv[3]), step)))
+    print("done", flush=True)
+    sys.stdin.read()
+"""
+
+
+def writer(path: Path, number: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", WRITER, str(Path(__file__).parent), str(path), str(number)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_share_a_file_and_being_killed_loses_nothing(path: Path) -> None:
+    with writer(path, 0) as one, writer(path, 1) as other:
+        for process in (one, other):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "done\n"
+            process.kill()
+    with records.open(path) as store:
+        points = [row.point for row in store.measurements()]
+    for number in (0, 1):
+        assert [point for point in points if point[0] == number] == [(number, step) for step in range(40)]
+
+
+def filled(path: Path) -> None:
+    with records.open(path) as store:
+        for step in range(200):
+            store.append(TASK, record(timed(1.0), point=tuple(range(step, step + 20))))
+
+
+def not_a_database(path: Path) -> None:
+    path.write_text("seconds,point\n" * 1000)
+
+
+def of_another_program(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE birds (name TEXT)")
+    connection.close()
+
+
+def newer(path: Path) -> None:
+    records.open(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    connection.close()
+
+
+def truncated(path: Path) -> None:
+    filled(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def overwritten(path: Path) -> None:
+    filled(path)
+    content = bytearray(path.read_bytes())
+    content[4096:20000] = b"\xff" * (20000 - 4096)
+    path.write_bytes(content)
+
+
+def of_unknown_status(path: Path) -> None:
+    filled(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE measurements SET status = 'excellent'")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (not_a_database, r"store\.db: it is damaged or not a store .*restore this one from a copy"),
+        (of_another_program, r"store\.db: it is a SQLite file of another program"),
+        (
+            newer,
+            r"store\.db: it has version 7, but this felixlike knows only versions up to 1.*use the newer felixlike",
+        ),
+        (truncated, r"store\.db: it is damaged"),
+        (overwritten, r"store\.db: it is damaged"),
+        (of_unknown_status, r"store\.db: it holds a damaged row \('excellent' is not a valid Status\)"),
+        (lambda path: path.mkdir(), r"store\.db: it is a directory.*give the name of a file in it"),
+    ],
+    ids=["text", "birds", "newer", "truncated", "overwritten", "status", "directory"],
+)
+def test_bad_files_are_refused_in_words(path: Path, make: Callable[[Path], None], words: str) -> None:
+    make(path)
+    with pytest.raises(StoreError, match=words), records.open(path) as store:
+        list(store.measurements())
+
+
+def test_a_missing_directory(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no directory .*nowhere.*make it, or give another path"):
+        records.open(tmp_path / "nowhere" / "store.db")
+
+
+def test_a_place_that_cannot_be_written() -> None:
+    with pytest.raises(StoreError, match=r"/proc/store\.db: unable to open database file.*can be written"):
+        records.open("/proc/store.db")
+
+
+def test_a_file_that_stays_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("felixlike.records.store._BUSY_MILLISECONDS", 10)
+    with records.open(path) as store:
+        holder = sqlite3.connect(path, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match=r"database is locked.*nobody holds a lock"):
+            store.append(TASK, record(timed(1.0)))
+        holder.close()
+        store.append(TASK, record(timed(1.0)))
+        assert len(list(store.measurements())) == 1
+
+
+def test_a_closed_store_says_so() -> None:
+    store = Store()
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match=r"the store in memory: Cannot operate on a closed database"):
+        store.append(TASK, record(timed(1.0)))
+
+
+def test_a_relative_path_and_an_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.db").touch()
+    with records.open("empty.db") as store:
+        store.append(TASK, record(timed(1.0)))
+    with records.open(tmp_path / "empty.db") as store:
+        assert len(list(store.measurements())) == 1
