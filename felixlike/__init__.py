@@ -1,1 +1,54 @@
-"""felixlike: a differentiable schedule optimizer for tensor programs."""
+"""felixlike: a differentiable schedule optimizer for tensor programs.
+
+    import felixlike as fx
+
+    fast = fx.optimize(model, example_inputs, rounds=50)
+    y = fast(x)
+
+Names are loaded when first used: importing this package imports neither torch nor TVM.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike._version import __version__
+
+if TYPE_CHECKING:
+    from felixlike.api import Optimized, extract_tasks, load, optimize
+    from felixlike.errors import FelixlikeError
+    from felixlike.frontend import Task
+    from felixlike.hardware import Device, Target
+
+__all__ = [
+    "Device",
+    "FelixlikeError",
+    "Optimized",
+    "Target",
+    "Task",
+    "__version__",
+    "extract_tasks",
+    "load",
+    "optimize",
+]
+
+_HOMES = {
+    "Device": "felixlike.hardware",
+    "FelixlikeError": "felixlike.errors",
+    "Optimized": "felixlike.api",
+    "Target": "felixlike.hardware",
+    "Task": "felixlike.frontend",
+    "extract_tasks": "felixlike.api",
+    "load": "felixlike.api",
+    "optimize": "felixlike.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

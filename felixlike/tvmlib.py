@@ -4,6 +4,7 @@ In: nothing. Out: TVM's names under short ones; everyone else imports them from 
 (2–4 s), so the package does it only when something needs TVM.
 """
 
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from felixlike.errors import VersionMismatch
+from felixlike.hardware.probe import usable_cores
 
 TVM_VERSION = "0.27"
 FFI_VERSION = "0.1.14"
@@ -37,6 +39,12 @@ def check_versions(installed: dict[str, str] | None = None) -> None:
 
 
 check_versions()
+
+if "OMP_NUM_THREADS" not in os.environ:
+    # TVM's pool takes half of the logical processors on x86, on the guess that all are hyper-threads, and reads its
+    # size
+    # from the environment only. A user's own setting wins.
+    os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
 
 import tvm  # noqa: E402
 import tvm.s_tir as s_tir  # noqa: E402
@@ -66,6 +74,7 @@ __all__ = [
     "estimate_tir_flops",
     "host_cpu",
     "ir",
+    "llvm_version",
     "ms",
     "onnx_importer",
     "pass_instrument",
@@ -95,6 +104,11 @@ _INTRINSICS = "tvm.s_tir.tensor_intrin"
 def version() -> str:
     """TVM's version, as stored beside measurements."""
     return str(tvm.__version__)
+
+
+def llvm_version() -> str:
+    """The version of the LLVM that TVM generates code with."""
+    return str(tvm.target.codegen.llvm_version_major())
 
 
 def host_cpu() -> str:

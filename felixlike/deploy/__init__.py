@@ -1,8 +1,17 @@
 """From an imported model and schedules to something that runs, is verified, saved and loaded."""
 
-from felixlike.deploy.artefact import check_writable, load, save
+from felixlike.deploy.artefact import check_writable, load, read_report, save
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.compile import compile_model
 from felixlike.deploy.verify import Verification, max_relative_error
 
-__all__ = ["Compiled", "Verification", "check_writable", "compile_model", "load", "max_relative_error", "save"]
+__all__ = [
+    "Compiled",
+    "Verification",
+    "check_writable",
+    "compile_model",
+    "load",
+    "max_relative_error",
+    "read_report",
+    "save",
+]

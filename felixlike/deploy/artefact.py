@@ -92,6 +92,14 @@ def load(path: str | Path) -> tuple[Compiled, dict[str, Any]]:
     return compiled, report
 
 
+def read_report(path: str | Path) -> dict[str, Any]:
+    """The report saved with a model, on any machine and without opening its code. Raises InvalidArtefact."""
+    meta, _ = _read(Path(path))
+    if not isinstance(meta.get("report"), dict):
+        raise InvalidArtefact("it has no report", where=str(path))
+    return dict(meta["report"])
+
+
 def _meta(compiled: Compiled, report: Mapping[str, Any]) -> dict[str, Any]:
     from felixlike import tvmlib
 

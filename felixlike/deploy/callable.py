@@ -21,7 +21,8 @@ class Compiled:
     Outputs come nested as the model nests them, and never carry gradients. Inputs are not changed. A tensor that is
     not contiguous, or does not start at a multiple of 64 bytes (a slice, some numpy arrays), is copied first; all
     others are read in place. An output that is an input, or a view of it, shares its memory, as in PyTorch. Threads
-    may share one: their calls run one after another, each on TVM's thread pool (TVM_NUM_THREADS, else all cores)."""
+    may share one: their calls run one after another, each on TVM's thread pool (TVM_NUM_THREADS,
+    which `tvmlib` sets to the number of cores unless it is set)."""
 
     def __init__(
         self,

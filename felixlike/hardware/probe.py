@@ -31,11 +31,29 @@ def host_device() -> Device:
 
 
 def usable_cores() -> int:
-    """Cores this process may run on."""
+    """Physical cores this process may run on: a kernel gains nothing from two hyper-threads of one core."""
+    cores = {_physical(processor) for processor in _AFFINITY}
+    return max(1, len(cores))
+
+
+def _physical(processor: int) -> tuple[str, str]:
+    """(package, core) of a logical processor; itself where the system does not say."""
+    topology = Path(f"/sys/devices/system/cpu/cpu{processor}/topology")
     try:
-        return max(1, len(os.sched_getaffinity(0)))
+        return (topology / "physical_package_id").read_text(), (topology / "core_id").read_text()
+    except OSError:
+        return "", str(processor)
+
+
+def _allowed() -> frozenset[int]:
+    try:
+        return frozenset(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
-        return os.cpu_count() or 1
+        return frozenset(range(os.cpu_count() or 1))
+
+
+_AFFINITY = _allowed()
+"""As it was at import: runtimes that pin their threads narrow the calling thread's affinity later."""
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Nothing measured is lost: one SQLite file of workloads and measurements."""
 
 from felixlike.records.record import Record, make_record
-from felixlike.records.store import Store, open  # noqa: A004
+from felixlike.records.store import Store, WorkloadSummary, open  # noqa: A004
 
-__all__ = ["Record", "Store", "make_record", "open"]
+__all__ = ["Record", "Store", "WorkloadSummary", "make_record", "open"]

@@ -8,6 +8,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +30,21 @@ def open(path: "str | os.PathLike[str] | None" = None) -> "Store":  # noqa: A001
 
     Raises StoreError if the file cannot be opened or written, is damaged, is not a store, or is of a newer version."""
     return Store(path)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSummary:
+    """task: its key.  flops: of a call.  measurements, right: how many in all, and with the right answer.
+    best: seconds of the fastest right one, None where there is none."""
+
+    task: str
+    name: str
+    flops: float
+    target: str
+    device: str
+    measurements: int
+    right: int
+    best: float | None
 
 
 class Store:
@@ -98,6 +114,18 @@ class Store:
             if row is None:
                 return
             yield self._record(row)
+
+    def summary(self) -> tuple[WorkloadSummary, ...]:
+        """For every workload, target and device, how much is known; in the order of the first measurement."""
+        query = (
+            "SELECT w.key, w.name, w.flops, m.target, m.device, count(*), sum(m.status = 'ok'),"
+            " min(CASE WHEN m.status = 'ok' THEN m.seconds END)"
+            " FROM workloads w JOIN measurements m ON m.task = w.key"
+            " GROUP BY w.key, m.target, m.device ORDER BY min(m.id)"
+        )
+        with self._explained():
+            rows = self._connection.execute(query).fetchall()
+        return tuple(WorkloadSummary(*row) for row in rows)
 
     def _add_workload(self, task: Task) -> None:
         from felixlike import tvmlib

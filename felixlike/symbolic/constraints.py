@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from felixlike.symbolic.expression import Expr, mul
+from felixlike.symbolic.expression import Expr, mul, var
 from felixlike.symbolic.trace import groups
 from felixlike.symbolic.variables import Kind, Variable
 
@@ -30,14 +30,16 @@ def tile_constraints(variables: Sequence[Variable]) -> tuple[Constraint, ...]:
             continue
         name = members[0].name.rpartition(".")[0]
         extent = members[0].extent
-        product = mul(m.expression for m in members)
+        # Without their group: the product of grouped factors is the extent by definition.
+        factors = [var(m.name, m.choices[0], m.choices[-1]) for m in members]
+        product = mul(factors)
         reason = f"the factors of {name} must multiply to {extent}"
         found += [Constraint(product - extent, reason), Constraint(extent - product, reason)]
         largest = members[-1].choices[-1]
         if largest < extent:
             found.append(
                 Constraint(
-                    members[-1].expression - largest,
+                    factors[-1] - largest,
                     f"the innermost factor of {name} must divide {extent} and be at most {largest}",
                 )
             )

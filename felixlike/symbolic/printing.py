@@ -1,6 +1,6 @@
 """Expressions as text people can read and golden files can compare."""
 
-from felixlike.symbolic.expression import Expr, Number, Op, linear_parts
+from felixlike.symbolic.expression import Expr, Number, Op, is_gate, linear_parts
 
 _SUM, _PRODUCT, _ATOM = 1, 2, 3
 
@@ -18,7 +18,7 @@ def _text(expr: Expr) -> tuple[str, int]:
         case Op.VAR:
             return expr.name, _ATOM
         case Op.ADD:
-            return _sum(expr)
+            return (_negated(expr.args[0]), _ATOM) if is_gate(expr) else _sum(expr)
         case Op.MUL:
             return _product(expr), _PRODUCT
         case Op.FLOORDIV:
@@ -27,6 +27,15 @@ def _text(expr: Expr) -> tuple[str, int]:
             return f"[{to_text(expr.args[0])} ≥ {expr.payload[0]}]", _ATOM
         case Op.MIN | Op.MAX | Op.SELECT:
             return f"{expr.op.name.lower()}({', '.join(map(to_text, expr.args))})", _ATOM
+
+
+def _negated(gate: Expr) -> str:
+    """1 − a gate."""
+    if gate.op is Op.AT_LEAST:
+        threshold = gate.payload[0]
+        assert isinstance(threshold, int)
+        return f"[{to_text(gate.args[0])} ≤ {threshold - 1}]"
+    return f"not({to_text(gate)})"
 
 
 def _number(value: Number) -> str:

@@ -31,7 +31,7 @@ from felixlike.symbolic.variables import Kind, Variable
 
 Points = npt.NDArray[np.int64]
 
-_PATHS = 32
+_PATHS = 8
 """Different combinations of compute locations among the points of one call of `sample`."""
 
 
@@ -228,6 +228,7 @@ class Sketch:
         try:
             with_point(self._trace, self.variables, wanted).apply_to_schedule(schedule, remove_postproc=True)
             found = point_of(schedule.trace, self.variables)
+            schedule.enter_postproc()
             accepted = all(p.apply(schedule) for p in self._postprocessors)
         except tvmlib.TVM_ERRORS as error:
             if isinstance(error, InvalidPoint):
@@ -242,19 +243,13 @@ class Sketch:
 
     def point(self, trace: Any) -> tuple[int, ...]:
         """The point of a MetaSchedule trace of this sketch: one number a variable. Raises InvalidPoint for others."""
-        if sketch_key(_without_postprocessors(trace)) != self.key:
+        own = tvmlib.Trace(list(trace.insts)[: len(self._trace.insts)], {})  # postprocessors' steps may follow
+        if sketch_key(own) != self.key:
             raise InvalidPoint("the trace's instructions are not this sketch's", where=repr(self))
         return point_of(trace, self.variables)
 
     def _new_schedule(self, seed: int) -> Any:
         return tvmlib.Schedule(self.task.module, seed=seed, debug_mask="none", error_render_level="none")
-
-
-def _without_postprocessors(trace: Any) -> Any:
-    instructions = list(trace.insts)
-    names = [str(i.kind.name) for i in instructions]
-    end = names.index("EnterPostproc") if "EnterPostproc" in names else len(instructions)
-    return tvmlib.Trace(instructions[:end], {})
 
 
 def _limits(replay: Replay) -> Limits:

@@ -1,0 +1,33 @@
+# Both commands set up everything they need in .venv and can be run again.
+PYTHON ?= python3.11
+BIN := .venv/bin
+STAMP := .venv/installed
+
+.PHONY: help demo test check golden clean
+
+help: ## show this help
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+demo: $(STAMP) ## tune ResNet-18 for a few minutes and compare it with PyTorch and untuned TVM
+	$(BIN)/python -m benchmarks.demo
+
+test: $(STAMP) ## pass the tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP) ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+golden: $(STAMP) ## rewrite the golden texts; read the difference before you commit it
+	$(BIN)/python -m pytest tests --update-golden
+
+clean: ## remove the virtual environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache out
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,181 @@
+"""The whole story on a page: model → tasks → rounds of search → the best schedules in one compiled callable.
+
+In: a model, its shapes, a budget. Out: `Optimized`. Every step is a call into one room; see docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from felixlike import costmodel, deploy, records
+from felixlike._version import __version__
+from felixlike.errors import InvalidOption
+from felixlike.frontend import Imported, Task, import_model
+from felixlike.hardware import host_device, resolve_target
+from felixlike.measure import MeasurePool
+from felixlike.report import Report, TaskReport, make_progress
+from felixlike.search import make_strategy
+from felixlike.tuning import Budget, Choice, Session, TaskState, choose
+
+
+class Optimized:
+    """A tuned model: a callable from torch tensors to torch tensors, with a report of how it came about.
+
+    report: what was done to every task.  inputs: names, shapes and dtypes it takes."""
+
+    def __init__(self, compiled: deploy.Compiled, report: Report) -> None:
+        self._compiled = compiled
+        self.report = report
+        self.inputs = compiled.inputs
+
+    def __call__(self, *tensors: Any, **named: Any) -> Any:
+        """The model's outputs, nested as the model nests them. Raises InputMismatch for wrong inputs."""
+        return self._compiled(*tensors, **named)
+
+    def __repr__(self) -> str:
+        return f"<optimized {self.report.model}({', '.join(map(str, self.inputs))})>"
+
+    def save(self, path: str | Path) -> None:
+        """Write one file that `load` reads back, without any tuning store. Raises OutputNotWritable."""
+        deploy.save(self._compiled, path, report=self.report.to_json())
+
+
+def load(path: str | Path) -> Optimized:
+    """A saved model. It holds machine code: load only files you trust. Raises InvalidArtefact."""
+    compiled, report = deploy.load(path)
+    return Optimized(compiled, Report.from_json(report))
+
+
+def extract_tasks(model: Any, shapes: Any = None, target: Any = "cpu") -> tuple[Task, ...]:
+    """The tasks of a model, heaviest first. Raises as `optimize` does for bad models, shapes and targets."""
+    return import_model(model, shapes, target).tasks
+
+
+def optimize(
+    model: Any,
+    shapes: Any = None,
+    rounds: int | None = None,
+    *,
+    target: Any = "cpu",
+    strategy: str = "gradient",
+    trials: int | None = None,
+    seconds: float | None = None,
+    store: str | Path | None = None,
+    seed: int = 0,
+    weights: str | Path | None = None,
+    progress: bool | str = True,
+) -> Optimized:
+    """Tune a model and return a callable that runs faster.
+
+    model: a torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax IRModule or a PrimFunc.
+    shapes: example tensors, tuples of sizes, or either by input name. rounds, trials, seconds: limits, whichever runs
+    out first; a round measures up to 16 candidates of one task. Without any limit there are 4 rounds a task. Whatever
+    the budget, every task gets a verified schedule. store: a file that keeps every measurement; a later run continues
+    from it. weights: of the cost model, None for those shipped. seed: fixes the choice of candidates, given the same
+    measurements. progress: True, False or "plain". Ctrl-C ends the search early and returns the best so far. Raises
+    InvalidBudget, InvalidOption, UnknownTarget, InvalidShape, InvalidModel and its kinds, StoreError, InvalidWeights
+    before any long work; CompilationFailed."""
+    started = time.monotonic()
+    budget = Budget(rounds, trials, seconds, started=started)
+    search, reporter = make_strategy(strategy), make_progress(progress)
+    _check_seed(seed)
+    target = resolve_target(target)
+    predictor = costmodel.load("cpu", weights, seed=seed)
+    with records.open(store) as opened, reporter:
+        reporter.say("importing the model")
+        imported = import_model(model, shapes, target)
+        budget.with_default(len(imported.tasks))
+        with MeasurePool(target) as pool:
+            session = Session(
+                imported.tasks,
+                strategy=search,
+                model=predictor,
+                pool=pool,
+                store=opened,
+                seed=seed,
+                observe=reporter.event,
+            )
+            session.run(budget)
+            tuned = budget.elapsed()
+            reporter.say("choosing and compiling the best schedules")
+            choices = [choose(state, predictor, pool) for state in session.states]
+        compiled = deploy.compile_model(imported, _schedules(session.states, choices))
+        verification = deploy.max_relative_error(compiled, _reference(model, imported), imported.examples)
+    report = Report(
+        model=imported.name,
+        tasks=tuple(_task_report(s, c) for s, c in zip(session.states, choices, strict=True)),
+        trials=budget.spent_trials,
+        rounds=budget.spent_rounds,
+        seconds=tuned,
+        total_seconds=time.monotonic() - started,
+        error=verification.error,
+        reference=verification.reference,
+        stopped=_why_stopped(budget, session),
+        device=host_device().name,
+        target=str(target),
+        versions=_versions(),
+        seed=seed,
+    )
+    return Optimized(compiled, report)
+
+
+def _check_seed(seed: Any) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InvalidOption(f"seed is {seed!r}", where="seed", remedy="give a whole number ≥ 0")
+
+
+def _schedules(states: list[TaskState], choices: list[Choice]) -> dict[str, Any]:
+    """Task key → scheduled module, for tasks that have a schedule."""
+    return {
+        state.task.key: choice.candidate.module()
+        for state, choice in zip(states, choices, strict=True)
+        if choice.candidate is not None
+    }
+
+
+def _reference(model: Any, imported: Imported) -> Any:
+    """What the compiled model is compared with: the torch module itself, else the model as TVM has it untuned."""
+    import torch
+
+    return model if isinstance(model, torch.nn.Module) else deploy.compile_model(imported)
+
+
+def _task_report(state: TaskState, choice: Choice) -> TaskReport:
+    candidate = choice.candidate
+    names = [v.name for v in candidate.sketch.variables] if candidate else []
+    return TaskReport(
+        name=state.task.name,
+        workload=state.task.key,
+        weight=state.task.weight,
+        flops=state.task.flops,
+        how=choice.how.value,
+        sketch=candidate.sketch.index if candidate else None,
+        sketches=len(state.space.sketches),
+        seconds=choice.seconds,
+        trials=state.trials,
+        failures=dict(state.failures),
+        error=choice.error,
+        point=dict(zip(names, candidate.point, strict=True)) if candidate else {},
+        sampled={str(s.index): s.reason for s in state.space.opaque},
+        note=choice.note,
+    )
+
+
+def _why_stopped(budget: Budget, session: Session) -> str:
+    if session.interrupted:
+        return "interrupted"
+    if budget.rounds is not None and budget.spent_rounds >= budget.rounds:
+        return "the rounds were used up"
+    if budget.trials is not None and budget.spent_trials >= budget.trials:
+        return "the trials were used up"
+    if budget.seconds_left() <= 0:
+        return "the time was used up"
+    return "nothing was left to try"
+
+
+def _versions() -> dict[str, str]:
+    packages = ("apache-tvm", "apache-tvm-ffi", "torch", "egglog")
+    return {"felixlike": __version__, **{name: metadata.version(name) for name in packages}}

@@ -1,0 +1,108 @@
+"""`felixlike tune`: a model from a file, tuned, saved.
+
+In: file.py:factory, a .pt2 or .onnx file, shapes, a budget. Out: an artefact and a report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from felixlike.errors import InvalidModel
+
+
+def add_parser(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "tune",
+        help="tune a model and save the result",
+        description="Tune a model. MODEL is file.py:factory (a function giving a module, or a module and example "
+        "inputs), a .pt2 file or a .onnx file.",
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=1x3x224x224[:DTYPE]",
+        help="an input's sizes; once for each input",
+    )
+    parser.add_argument("--rounds", type=int, help="rounds of one task each")
+    parser.add_argument("--trials", type=int, help="candidates measured in all")
+    parser.add_argument("--seconds", type=float, help="time to spend on tuning")
+    parser.add_argument("--output", metavar="PATH", help="where to save the tuned model")
+    parser.add_argument("--store", metavar="PATH", help="keep every measurement in this file, and continue from it")
+    parser.add_argument("--target", default="cpu")
+    parser.add_argument("--strategy", default="gradient")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quiet", action="store_true", help="no progress, no report")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tune; 0."""
+    from felixlike import deploy
+    from felixlike.api import optimize
+    from felixlike.frontend import parse_shapes
+
+    if options.output is not None:
+        deploy.check_writable(options.output)
+    model, examples = read_model(options.model)
+    tuned = optimize(
+        model,
+        parse_shapes(options.shape) if options.shape else examples,
+        options.rounds,
+        target=options.target,
+        strategy=options.strategy,
+        trials=options.trials,
+        seconds=options.seconds,
+        store=options.store,
+        seed=options.seed,
+        progress=not options.quiet,
+    )
+    if options.output is not None:
+        tuned.save(options.output)
+    if not options.quiet:
+        print(tuned.report)
+        if options.output is not None:
+            print(f"Saved to {options.output}.")
+    return 0
+
+
+def read_model(text: str) -> tuple[Any, Any]:
+    """(model, example inputs or None) for file.py:factory or a model file. Raises InvalidModel."""
+    path, colon, name = text.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        if text.endswith(".py"):
+            raise InvalidModel(
+                "the file alone does not say which model", where=text, remedy=f"name a function in it: {text}:factory"
+            )
+        return text, None
+    factory = getattr(_module(Path(path)), name, None)
+    if factory is None:
+        raise InvalidModel(f"there is no {name!r} in the file", where=path, remedy="check the name")
+    if not callable(factory):
+        raise InvalidModel(f"{name} is not a function", where=path, remedy="name a function that gives the model")
+    made = factory()
+    if isinstance(made, tuple) and len(made) == 2:
+        return made
+    return made, None
+
+
+def _module(path: Path) -> Any:
+    """The Python file as a module, with its folder on the import path."""
+    if not path.is_file():
+        raise InvalidModel("there is no such file", where=str(path), remedy="check the path")
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except (ImportError, SyntaxError) as error:
+        raise InvalidModel(f"the file does not import: {error}", where=str(path)) from error
+    return module

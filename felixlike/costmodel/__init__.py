@@ -1,0 +1,19 @@
+"""Features → predicted latency: a small ensemble of networks that learns from every measurement."""
+
+from felixlike.costmodel.dataset import Dataset
+from felixlike.costmodel.mlp import Network
+from felixlike.costmodel.model import CostModel, load
+from felixlike.costmodel.train import Training, train
+from felixlike.costmodel.weights import InvalidWeights, load_weights, save_weights
+
+__all__ = [
+    "CostModel",
+    "Dataset",
+    "InvalidWeights",
+    "Network",
+    "Training",
+    "load",
+    "load_weights",
+    "save_weights",
+    "train",
+]

@@ -1,0 +1,31 @@
+"""What the network is trained to do: put candidates of a task in the right order, and their distances about right.
+
+In: scores and labels of samples of one task. Out: a number to minimise. Both parts ignore a constant added to all
+scores of a task, which no measurement of that task can tell.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def ranking_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Mean over pairs of |Δlabel| · log(1 + exp(−sign(Δlabel) · Δscore)).  scores: [members, n].  labels: [n]."""
+    difference = labels[:, None] - labels[None, :]
+    scored = scores[:, :, None] - scores[:, None, :]
+    weight = difference.abs()
+    losses = torch.nn.functional.softplus(-difference.sign() * scored) * weight
+    return losses.sum() / (weight.sum() * len(scores)).clamp(min=1e-6)
+
+
+def regression_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Huber loss of centred scores against centred labels."""
+    centred = scores - scores.mean(dim=1, keepdim=True)
+    wanted = (labels - labels.mean()).expand_as(centred)
+    return torch.nn.functional.huber_loss(centred, wanted)
+
+
+def loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Ranking and regression, equally."""
+    return ranking_loss(scores, labels) + regression_loss(scores, labels)

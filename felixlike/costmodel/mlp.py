@@ -1,0 +1,75 @@
+"""The network: features of every store → a number each, summed, refined → log(1 / latency) up to a task's constant.
+
+In: float32[n, stores, columns], log(1 + feature). Out: float32[members, n]. TenSet's and Felix's shape (a dense
+encoder per store, a sum over stores, residual blocks), as a small ensemble whose spread says how sure it is. SiLU
+takes the place of ReLU, so that the search sees a smooth objective.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from felixlike.features import NAMES
+
+MEMBERS = 3
+"""Networks in the ensemble."""
+
+WIDTH = 192
+"""Hidden units of each."""
+
+
+class EnsembleLinear(nn.Module):
+    """One linear layer for each member: float32[members, …, n_in] → float32[members, …, n_out]."""
+
+    def __init__(self, members: int, n_in: int, n_out: int, generator: torch.Generator) -> None:
+        super().__init__()
+        scale = n_in**-0.5
+        self.weight = nn.Parameter((torch.rand(members, n_in, n_out, generator=generator) * 2 - 1) * scale)
+        self.bias = nn.Parameter((torch.rand(members, 1, n_out, generator=generator) * 2 - 1) * scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class Network(nn.Module):
+    """The ensemble.  seed: of its initial weights.
+
+    Inputs are brought to mean 0 and variance 1 by `mean` and `scale`, which belong to the weights."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, *, seed: int = 0, members: int = MEMBERS, width: int = WIDTH) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        columns = len(NAMES)
+        self.members = members
+        self.register_buffer("mean", torch.zeros(columns))
+        self.register_buffer("scale", torch.full((columns,), 0.1))
+        self.encode = EnsembleLinear(members, columns, width, generator)
+        self.encode_2 = EnsembleLinear(members, width, width, generator)
+        self.blocks = nn.ModuleList(EnsembleLinear(members, width, width, generator) for _ in range(2))
+        self.head = EnsembleLinear(members, width, 1, generator)
+
+    def forward(self, log_features: Tensor) -> Tensor:
+        """float32[members, n]; stores whose row is all zero (inlined ones) count for nothing."""
+        count, stores, columns = log_features.shape
+        present = (log_features.detach().abs().amax(dim=-1) > 0).to(log_features.dtype)
+        rows = ((log_features - self.mean) * self.scale).reshape(1, count * stores, columns)
+        hidden = nn.functional.silu(self.encode(rows.expand(self.members, -1, -1)))
+        hidden = nn.functional.silu(self.encode_2(hidden))
+        hidden = (hidden.view(self.members, count, stores, -1) * present[None, :, :, None]).sum(dim=2)
+        for block in self.blocks:
+            hidden = hidden + nn.functional.silu(block(hidden))
+        output: Tensor = self.head(hidden)[..., 0]
+        return output
+
+    def standardise(self, log_features: Tensor) -> None:
+        """Set `mean` and `scale` from float32[n, stores, columns]; columns that hardly vary are left small."""
+        rows = log_features.reshape(-1, log_features.shape[-1])
+        rows = rows[rows.abs().amax(dim=1) > 0]
+        if len(rows) < 2:
+            return
+        self.mean.copy_(rows.mean(dim=0))
+        self.scale.copy_(1.0 / rows.std(dim=0).clamp(min=0.5))

@@ -1,0 +1,74 @@
+"""The cost model a search talks to: predict, score relaxed features, learn from measurements.
+
+In: features. Out: log(1 / latency) up to a constant for each task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from felixlike.costmodel.dataset import Dataset
+from felixlike.costmodel.mlp import Network
+from felixlike.costmodel.train import Training, train
+from felixlike.costmodel.weights import load_weights, shipped
+from felixlike.features import FeatureArray
+
+Scores = npt.NDArray[np.float64]
+
+
+class CostModel:
+    """A network with the samples it learns from.  pretrained: whether it knew something before any measurement."""
+
+    def __init__(self, network: Network | None = None, *, seed: int = 0, pretrained: bool = False) -> None:
+        self.network = network if network is not None else Network(seed=seed)
+        self.pretrained = pretrained
+        self.dataset = Dataset()
+        self._rng = np.random.default_rng(seed)
+
+    @property
+    def trained(self) -> bool:
+        """Whether predictions mean anything."""
+        return self.pretrained or len(self.dataset) > 0
+
+    def predict(self, features: FeatureArray) -> Scores:
+        """float64[n] for float64[n, stores, columns]: log(1 / latency) up to a constant per task; higher is faster."""
+        return self.predict_with_spread(features)[0]
+
+    def predict_with_spread(self, features: FeatureArray) -> tuple[Scores, Scores]:
+        """Mean and standard deviation over the ensemble, float64[n] each."""
+        with torch.no_grad():
+            scores = self.score(torch.from_numpy(np.log1p(features)))
+        return scores.mean(dim=0).double().numpy(), scores.std(dim=0).double().numpy()
+
+    def score(self, log_features: Tensor) -> Tensor:
+        """float32[members, n] for log(1 + feature) [n, stores, columns]; differentiable."""
+        scores: Tensor = self.network(log_features.to(torch.float32))
+        return scores
+
+    def refresh(self, focus: str | None = None, *, options: Training | None = None) -> float:
+        """Train on all samples there are, more often on those of `focus`; returns the loss."""
+        return train(self.network, self.dataset, self._rng, options=options, focus=focus)
+
+    def remember(self, task: str, features: FeatureArray, seconds: Sequence[float]) -> None:
+        """Add measurements of a task (inf seconds for failures), without training yet."""
+        first = len(self.dataset) == 0
+        self.dataset.add(task, features, seconds)
+        if first and not self.pretrained:
+            self.network.standardise(torch.from_numpy(np.log1p(features)).to(torch.float32))
+
+
+def load(target: str = "cpu", path: str | Path | None = None, *, seed: int = 0) -> CostModel:
+    """The cost model for a kind of target: weights from `path`, else those shipped with the package, else untrained.
+
+    seed: of the initial weights where there are none, and of training. Raises InvalidWeights."""
+    network = Network(seed=seed)
+    found = Path(path) if path is not None else shipped(target)
+    if found is not None:
+        load_weights(network, found)
+    return CostModel(network, seed=seed, pretrained=found is not None)

@@ -1,0 +1,55 @@
+"""Weights on disk: plain tensors, loaded without running any code.
+
+In: a path, or nothing for the weights shipped with the package. Out: a state for `Network`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from felixlike.costmodel.mlp import Network
+from felixlike.errors import FelixlikeError
+from felixlike.features import NAMES
+
+SHIPPED = Path(__file__).parent / "data"
+"""Where shipped weights lie, one file a kind of target."""
+
+FORMAT = 1
+"""Raised when the meaning of stored weights changes."""
+
+
+class InvalidWeights(FelixlikeError, ValueError):
+    """A file of weights cannot be read, or was made for other features."""
+
+
+def save_weights(network: Network, path: Path) -> None:
+    """Write the weights with the names of the features they are for."""
+    torch.save({"format": FORMAT, "columns": list(NAMES), "state": network.state_dict()}, path)
+
+
+def load_weights(network: Network, path: Path) -> None:
+    """Load weights into a network. Raises InvalidWeights for a missing, damaged or unfitting file."""
+    try:
+        stored: Any = torch.load(path, weights_only=True, map_location="cpu")
+    except FileNotFoundError as error:
+        raise InvalidWeights("there is no such file", where=str(path), remedy="check the path") from error
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise InvalidWeights("the file is no file of weights, or damaged", where=str(path)) from error
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        raise InvalidWeights("the file is of another format", where=str(path), remedy="train the weights anew")
+    if stored.get("columns") != list(NAMES):
+        raise InvalidWeights("the weights are for other features", where=str(path), remedy="train the weights anew")
+    try:
+        network.load_state_dict(stored["state"])
+    except (KeyError, RuntimeError) as error:
+        raise InvalidWeights("the weights are for another network", where=str(path)) from error
+
+
+def shipped(target: str) -> Path | None:
+    """The shipped weights for a kind of target, or None where there are none."""
+    path = SHIPPED / f"{target}.pt"
+    return path if path.is_file() else None

@@ -1,0 +1,36 @@
+"""Where to look next: strategies behind one interface, rounding, and the scheduling of rounds over tasks."""
+
+from __future__ import annotations
+
+from felixlike.errors import InvalidOption
+from felixlike.search.candidate import Candidate
+from felixlike.search.gradient import GradientOptions, GradientSearch
+from felixlike.search.random import RandomSearch
+from felixlike.search.scheduler import Progress, next_task
+from felixlike.search.space import Space
+from felixlike.search.strategy import Known, Strategy, draw
+
+__all__ = [
+    "STRATEGIES",
+    "Candidate",
+    "GradientOptions",
+    "GradientSearch",
+    "Known",
+    "Progress",
+    "RandomSearch",
+    "Space",
+    "Strategy",
+    "draw",
+    "make_strategy",
+    "next_task",
+]
+
+STRATEGIES: dict[str, type[GradientSearch] | type[RandomSearch]] = {"gradient": GradientSearch, "random": RandomSearch}
+
+
+def make_strategy(name: str) -> Strategy:
+    """The strategy of this name. Raises InvalidOption for others."""
+    if name not in STRATEGIES:
+        known = ", ".join(STRATEGIES)
+        raise InvalidOption(f"{name!r} is not a strategy", where="strategy", remedy=f"use one of {known}")
+    return STRATEGIES[name]()

@@ -1,0 +1,62 @@
+"""From relaxed coordinates back to points: the nearest exact factorisation, in log space.
+
+In: float64[n, variables] in the coordinates of `smooth.relax`. Out: int64[n, variables] whose tile factors multiply
+to their extents. Compute locations pass through; whether TVM accepts them there is the caller's question
+(`Sketch.valid`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from felixlike.symbolic import Kind, Points, Sketch, Variable
+from felixlike.symbolic.factors import divisors, factorisations
+from felixlike.symbolic.trace import groups
+
+LogPoints = npt.NDArray[np.float64]
+
+_TABLE_LIMIT = 5_000
+"""Factorisations that are compared one by one; beyond, factors are rounded from the innermost outwards."""
+
+
+def round_points(sketch: Sketch, log_x: LogPoints) -> Points:
+    """The nearest point of each row, every group of variables for itself."""
+    points = np.empty(log_x.shape, dtype=np.int64)
+    for _, columns in groups(sketch.variables):
+        members = [sketch.variables[c] for c in columns]
+        match members[0].kind:
+            case Kind.TILE:
+                points[:, columns] = _round_tile(members, log_x[:, columns])
+            case Kind.UNROLL:
+                choices = np.array(members[0].choices)
+                distance = np.abs(log_x[:, columns] - np.log1p(choices)[None, :])
+                points[:, columns[0]] = choices[distance.argmin(axis=1)]
+            case Kind.LOCATION:
+                points[:, columns[0]] = np.rint(log_x[:, columns[0]])
+    return points
+
+
+def _round_tile(members: list[Variable], log_x: LogPoints) -> Points:
+    extent, largest = members[0].extent, members[-1].choices[-1]
+    table = factorisations(extent, len(members), largest)
+    if table is not None and len(table) <= _TABLE_LIMIT:
+        logs = np.log(table)
+        # |x − t|² up to the term that is the same for every t
+        distance = (logs * logs).sum(axis=1)[None, :] - 2 * log_x @ logs.T
+        nearest: Points = table[distance.argmin(axis=1)]
+        return nearest
+    return np.array([_round_inwards(extent, largest, row) for row in log_x], dtype=np.int64).reshape(log_x.shape)
+
+
+def _round_inwards(extent: int, largest: int, row: LogPoints) -> list[int]:
+    """Factors from the innermost outwards, each the nearest divisor of what is left; the outermost takes the rest."""
+    factors: list[int] = []
+    rest = extent
+    for position in range(len(row) - 1, 0, -1):
+        limit = largest if position == len(row) - 1 else rest
+        choices = np.array([d for d in divisors(rest) if d <= limit])
+        factor = int(choices[np.abs(np.log(choices) - row[position]).argmin()])
+        factors.append(factor)
+        rest //= factor
+    return [rest, *reversed(factors)]

@@ -1,0 +1,75 @@
+"""What a search may choose from: a task's sketches, with the formulas of those that are understood.
+
+In: a task. Out: `Space`. Formulas and their smooth forms are made when first used.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from felixlike.errors import UnsupportedSketch
+from felixlike.features import FeatureArray, Formulas, formulas
+from felixlike.frontend.task import Task
+from felixlike.smooth import Relaxed, relax
+from felixlike.symbolic import Kind, Points, Sketch, sketches
+from felixlike.symbolic.factors import factorisations
+from felixlike.symbolic.trace import groups
+
+
+class Space:
+    """The sketches of one task."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.sketches: tuple[Sketch, ...] = sketches(task)
+        self.understood = tuple(s for s in self.sketches if s.understood)
+        self.opaque = tuple(s for s in self.sketches if not s.understood)
+        """Sketches that are tuned by sampling."""
+        self._formulas: dict[str, Formulas] = {}
+        self._relaxed: dict[str, Relaxed] = {}
+
+    def formulas(self, sketch: Sketch) -> Formulas:
+        """The exact formulas of an understood sketch."""
+        if sketch.key not in self._formulas:
+            self._formulas[sketch.key] = formulas(sketch)
+        return self._formulas[sketch.key]
+
+    def relaxed(self, sketch: Sketch) -> Relaxed:
+        """The smooth formulas of an understood sketch."""
+        if sketch.key not in self._relaxed:
+            self._relaxed[sketch.key] = relax(self.formulas(sketch))
+        return self._relaxed[sketch.key]
+
+    def features(self, sketch: Sketch, points: Points) -> FeatureArray | None:
+        """Exact features float64[n, stores, columns]; None for a sketch (or a place) that is not understood."""
+        if not sketch.understood:
+            return None
+        try:
+            return self.formulas(sketch).evaluate(np.asarray(points, dtype=np.int64))
+        except UnsupportedSketch:
+            return None
+
+    def size(self) -> float:
+        """How many points there are; inf where compute locations make that number depend on the tiles."""
+        return float(sum(_size(sketch) for sketch in self.sketches))
+
+    def by_key(self, key: str) -> Sketch | None:
+        """The sketch with this key."""
+        return next((s for s in self.sketches if s.key == key), None)
+
+
+def _size(sketch: Sketch) -> float:
+    count = 1.0
+    for _, columns in groups(sketch.variables):
+        first, last = sketch.variables[columns[0]], sketch.variables[columns[-1]]
+        match first.kind:
+            case Kind.TILE:
+                table = factorisations(first.extent, len(columns), last.choices[-1])
+                count *= math.inf if table is None else len(table)
+            case Kind.UNROLL:
+                count *= len(first.choices)
+            case Kind.LOCATION:
+                return math.inf
+    return count

@@ -1,0 +1,7 @@
+"""A tuning run: rounds over tasks within a budget, every measurement recorded, a verified schedule for each task."""
+
+from felixlike.tuning.budget import Budget
+from felixlike.tuning.choice import Choice, How, choose
+from felixlike.tuning.session import Event, Session, TaskState
+
+__all__ = ["Budget", "Choice", "Event", "How", "Session", "TaskState", "choose"]

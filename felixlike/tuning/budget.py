@@ -1,0 +1,67 @@
+"""How long a run may go on: rounds, trials, seconds, whichever runs out first.
+
+In: the user's limits. Out: `Budget`, which says how many candidates may still be measured. Without any limit a run
+has four rounds a task.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+
+from felixlike.errors import InvalidBudget
+
+DEFAULT_ROUNDS_PER_TASK = 4
+TRIALS_PER_ROUND = 16
+"""Candidates measured in one round of one task, as in Felix."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """Limits and what has been spent.  rounds: of one task each.  trials: measured candidates.  seconds: since
+    `started`. None: no limit of that kind. Raises InvalidBudget for negative or non-numeric limits."""
+
+    rounds: int | None = None
+    trials: int | None = None
+    seconds: float | None = None
+    started: float = field(default_factory=time.monotonic)
+    spent_rounds: int = 0
+    spent_trials: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, kinds in (
+            ("rounds", self.rounds, (int,)),
+            ("trials", self.trials, (int,)),
+            ("seconds", self.seconds, (int, float)),
+        ):
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, kinds) or math.isnan(value) or value < 0:
+                wanted = "a number ≥ 0" if float in kinds else "a whole number ≥ 0"
+                raise InvalidBudget(
+                    f"{name} is {value!r}", where="budget", remedy=f"give {wanted}, or None for no limit"
+                )
+
+    def with_default(self, tasks: int) -> Budget:
+        """Itself, with rounds for every task if there was no limit at all."""
+        if self.rounds is None and self.trials is None and self.seconds is None:
+            self.rounds = DEFAULT_ROUNDS_PER_TASK * tasks
+        return self
+
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    def seconds_left(self) -> float:
+        """Seconds until the limit; inf without one."""
+        return math.inf if self.seconds is None else self.seconds - self.elapsed()
+
+    def next_batch(self) -> int:
+        """How many candidates the next round may measure; 0 if the budget is spent."""
+        if self.rounds is not None and self.spent_rounds >= self.rounds:
+            return 0
+        if self.seconds_left() <= 0:
+            return 0
+        left = math.inf if self.trials is None else self.trials - self.spent_trials
+        return int(min(TRIALS_PER_ROUND, max(0, left)))

@@ -1,0 +1,74 @@
+"""The schedule each task ends up with: the fastest measured one, else a verified one that was not measured.
+
+In: a finished session's state of a task. Out: `Choice`, always with a verified schedule. Budgets may leave tasks
+without any measurement; MetaSchedule would then compile plain loops without a word, here the report says what was
+done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from felixlike.costmodel import CostModel
+from felixlike.errors import InvalidModel, InvalidSchedule, ReferenceFailed
+from felixlike.measure import MeasurePool, Status, Untuned
+from felixlike.search import Candidate, GradientSearch, Known
+from felixlike.tuning.session import TaskState
+
+_ATTEMPTS = 6
+"""Unmeasured schedules that are checked before the plain loops are taken."""
+
+
+class How(StrEnum):
+    """Where a schedule comes from."""
+
+    MEASURED = "measured"
+    UNMEASURED = "unmeasured"
+    """Predicted to be good, and checked, but never timed."""
+    UNTUNED = "untuned"
+    """The function as it came: no schedule of it could be verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """candidate: None where untuned.  seconds: a call, nan where not measured.  error: maximum relative error of the
+    answer against the float64 reference.  note: what the user should know."""
+
+    how: How
+    candidate: Candidate | None
+    seconds: float
+    error: float | None
+    note: str = ""
+
+
+def choose(state: TaskState, model: CostModel, pool: MeasurePool) -> Choice:
+    """The schedule of one task."""
+    if state.best is not None:
+        seconds, candidate = state.best
+        return Choice(How.MEASURED, candidate, seconds, state.measured[candidate.key].error)
+    if state.unverifiable:
+        return Choice(How.UNTUNED, None, math.nan, None, state.unverifiable)
+    try:
+        for candidate in _unmeasured(state, model):
+            checked = pool.check(state.task, candidate)
+            if checked.status is Status.OK:
+                return Choice(How.UNMEASURED, candidate, math.nan, checked.error)
+        checked = pool.check(state.task, Untuned(state.task))
+    except (ReferenceFailed, InvalidModel) as error:
+        return Choice(How.UNTUNED, None, math.nan, None, str(error))
+    return Choice(How.UNTUNED, None, math.nan, checked.error, "no schedule of it computed the right answer")
+
+
+def _unmeasured(state: TaskState, model: CostModel) -> Iterator[Candidate]:
+    """Schedules worth a check, the most promising first."""
+    proposed = GradientSearch().propose(state.space, model, Known(set(state.known.seen)), _ATTEMPTS, state.rng)
+    proposed.sort(key=lambda c: math.inf if math.isnan(c.score) else -c.score)
+    for candidate in proposed:
+        try:
+            candidate.module()
+        except InvalidSchedule:
+            continue
+        yield candidate

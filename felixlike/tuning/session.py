@@ -1,0 +1,196 @@
+"""Rounds over tasks: propose, measure, record, learn.
+
+In: tasks, a strategy, a cost model, a pool of measuring processes, a store. Out: for each task what is known of it.
+Every measurement is in the store before it is used. An interrupt ends the run after the candidate under way; nothing
+is lost. Felix §3.5, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from felixlike.costmodel import CostModel
+from felixlike.errors import InvalidModel, ReferenceFailed
+from felixlike.frontend import Task
+from felixlike.measure import Measurement, MeasurePool, Status
+from felixlike.records import Record, Store, make_record
+from felixlike.search import Candidate, Known, Progress, Space, Strategy, next_task
+from felixlike.tuning.budget import Budget
+
+
+@dataclass(slots=True)
+class TaskState:
+    """One task during a run.  measured: the Measurement of each known right candidate, by its key.
+    trials: candidates measured in this run.  failures: how many of them were not right, by status.  unverifiable: why
+    answers cannot be checked, hence schedules not be used; empty where they can."""
+
+    task: Task
+    rng: np.random.Generator
+    known: Known = field(default_factory=Known)
+    progress: Progress = field(default_factory=lambda: Progress(1.0))
+    measured: dict[tuple[str, tuple[int, ...]], Measurement] = field(default_factory=dict)
+    trials: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    unverifiable: str = ""
+    _space: Space | None = None
+
+    @property
+    def space(self) -> Space:
+        """The task's sketches, made when first needed."""
+        if self._space is None:
+            self._space = Space(self.task)
+        return self._space
+
+    @property
+    def best(self) -> tuple[float, Candidate] | None:
+        """(seconds, candidate) of the fastest right schedule."""
+        return self.known.best[0] if self.known.best else None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What just happened, for progress reports.  state: of the task worked on.  index: its place among the tasks."""
+
+    state: TaskState
+    index: int
+    budget: Budget
+    measurement: Measurement | None = None
+    """None at the start of a round."""
+
+
+class Session:
+    """A tuning run.  observe: called with every Event; it must not raise."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        *,
+        strategy: Strategy,
+        model: CostModel,
+        pool: MeasurePool,
+        store: Store,
+        seed: int = 0,
+        observe: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.states = [
+            TaskState(task, np.random.default_rng(_seed(seed, task)), progress=Progress(task.weight)) for task in tasks
+        ]
+        self.interrupted = False
+        self._strategy, self._model, self._pool, self._store = strategy, model, pool, store
+        self._seed = seed
+        self._observe = observe if observe is not None else _ignore
+
+    def run(self, budget: Budget) -> None:
+        """Spend the budget. An interrupt (Ctrl-C) ends the run early and sets `interrupted`."""
+        try:
+            for state in self.states:
+                self._recall(state)
+            while (count := budget.next_batch()) and (index := self._next()) is not None:
+                self._round(index, count, budget)
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def _next(self) -> int | None:
+        return next_task([state.progress for state in self.states])
+
+    def _round(self, index: int, count: int, budget: Budget) -> None:
+        """One round of one task."""
+        state = self.states[index]
+        self._observe(Event(state, index, budget))
+        candidates = self._strategy.propose(state.space, self._model, state.known, count, state.rng)
+        if not candidates:
+            state.progress.exhausted = True
+            return
+        try:
+            measured = self._measure(state, index, candidates, budget)
+        except (ReferenceFailed, InvalidModel) as error:
+            state.unverifiable = str(error)
+            state.progress.exhausted = True
+            return
+        budget.spent_rounds += 1
+        state.progress.best.append(state.best[0] if state.best else math.inf)
+        if len(candidates) < count:
+            state.progress.exhausted = True
+        self._learn(state, measured, train_now=len(state.known.seen) > 1)
+
+    def _measure(
+        self, state: TaskState, index: int, candidates: Sequence[Candidate], budget: Budget
+    ) -> list[tuple[Candidate, float]]:
+        """Measure until done or out of time; each result is recorded before anything else happens."""
+        done: list[tuple[Candidate, float]] = []
+        best = state.best[0] if state.best else None
+        with contextlib.closing(self._pool.stream(state.task, candidates, best=best)) as results:
+            for place, measurement in results:
+                candidate = candidates[place]
+                self._store.append(
+                    state.task,
+                    make_record(state.task, candidate.sketch.key, candidate.point, measurement, seed=self._seed),
+                )
+                done.append((candidate, self._note(state, candidate, measurement)))
+                state.trials += 1
+                budget.spent_trials += 1
+                self._observe(Event(state, index, budget, measurement))
+                if budget.seconds_left() <= 0:
+                    break
+        return done
+
+    def _note(self, state: TaskState, candidate: Candidate, measurement: Measurement) -> float:
+        """Take a measurement into what is known; its seconds, inf where it is not right."""
+        seconds = measurement.seconds if measurement.status is Status.OK else math.inf
+        state.known.add(candidate, seconds)
+        if measurement.status is Status.OK:
+            state.measured[candidate.key] = measurement
+        else:
+            state.failures[measurement.status.value] = state.failures.get(measurement.status.value, 0) + 1
+        return seconds
+
+    def _learn(self, state: TaskState, measured: Sequence[tuple[Candidate, float]], *, train_now: bool) -> None:
+        """Add samples by sketch, since their features differ in shape; then train on all."""
+        by_sketch: dict[str, list[tuple[Candidate, float]]] = {}
+        for candidate, seconds in measured:
+            by_sketch.setdefault(candidate.sketch.key, []).append((candidate, seconds))
+        for members in by_sketch.values():
+            points = np.array([c.point for c, _ in members], dtype=np.int64)
+            features = state.space.features(members[0][0].sketch, points)
+            if features is not None:
+                self._model.remember(state.task.key, features, [s for _, s in members])
+        if train_now:
+            self._model.refresh(state.task.key)
+
+    def _recall(self, state: TaskState) -> None:
+        """Start from what the store knows of the task on this device."""
+        recalled: list[tuple[Candidate, float]] = []
+        for record in self._store.measurements(state.task):
+            candidate = _candidate(state, record)
+            if candidate is not None:
+                recalled.append((candidate, self._note(state, candidate, record.measurement)))
+        if recalled:
+            state.failures.clear()  # those of earlier runs are not this run's
+            self._learn(state, recalled, train_now=False)
+
+
+def _candidate(state: TaskState, record: Record) -> Candidate | None:
+    """The candidate of a record made on this device for this target; None for others."""
+    from felixlike.hardware import host_device
+
+    if record.device != host_device().name or record.target != str(state.task.target):
+        return None
+    sketch = state.space.by_key(record.sketch)
+    if sketch is None or len(record.point) != len(sketch.variables):
+        return None
+    return Candidate(sketch, record.point, float("nan"), "stored")
+
+
+def _seed(seed: int, task: Task) -> int:
+    """A seed of its own for every task, whatever the others are."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {task.key}".encode()).digest()[:8], "little")
+
+
+def _ignore(_: Event) -> None:
+    pass

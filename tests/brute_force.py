@@ -1,0 +1,275 @@
+"""Features counted by walking every iteration of a scheduled program. No algebra: the indices TVM wrote are evaluated.
+
+In: a sketch, a point. Out: for every store, the columns of its row. Loops keep their identity: the trace is replayed without the
+postprocessor that fuses them, so that levels and reuse can be seen; allocations are where TVM's own pass puts them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from felixlike import tvmlib
+from felixlike.hardware import Device
+from felixlike.symbolic import Sketch
+from felixlike.symbolic.trace import with_point
+
+Ints = npt.NDArray[np.int64]
+_LINE = 64
+
+
+@dataclass(eq=False)
+class _Loop:
+    variable: Any
+    extent: int
+
+
+@dataclass(eq=False)
+class _Store:
+    """elements: buffer → the index arrays of its accesses, one array of all iterations for each dimension."""
+
+    block: str
+    loops: list[_Loop]
+    target: Any
+    loaded: list[Any]
+    elements: dict[Any, list[list[Ints]]]
+
+
+def count(sketch: Sketch, point: tuple[int, ...], device: Device) -> dict[str, dict[str, float]]:
+    """Block → column → value."""
+    stores, homes = _read(_unfused(sketch, point))
+    return {s.block: _row(s, stores[:i], homes, device) for i, s in enumerate(stores)}
+
+
+def _unfused(sketch: Sketch, point: tuple[int, ...]) -> Any:
+    schedule = tvmlib.Schedule(sketch.task.module, debug_mask="none")
+    with_point(sketch._trace, sketch.variables, point).apply_to_schedule(schedule, remove_postproc=True)
+    assert tvmlib.ms.postproc.RewriteReductionBlock().apply(schedule)
+    return tvmlib.s_tir.transform.PlanAndUpdateBufferAllocationLocation()(schedule.mod)["main"]
+
+
+def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
+    """The stores in program order, and for each internal buffer the loops around its allocation."""
+    stores: list[_Store] = []
+    homes: dict[Any, list[_Loop]] = {}
+
+    def visit(stmt: Any, path: list[_Loop]) -> None:
+        match type(stmt).__name__:
+            case "For":
+                loop = _Loop(stmt.loop_var, int(stmt.extent))
+                visit(stmt.body, [*path, loop] if loop.extent > 1 else path)
+            case "SeqStmt":
+                for part in stmt.seq:
+                    visit(part, path)
+            case "SBlockRealize":
+                for buffer in stmt.block.alloc_buffers:
+                    homes[buffer] = path
+                if stmt.block.iter_vars:
+                    store(stmt, path)
+                else:
+                    visit(stmt.block.body, path)
+
+    def store(realize: Any, path: list[_Loop]) -> None:
+        block = realize.block
+        if str(block.name_hint).endswith("_init"):
+            return
+        values = _iterations(path)
+        for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
+            values[iterator.var] = _value(value, values)
+        loads: list[Any] = []
+        tvmlib.structural_walk(block.body.value, (tvmlib.ir.TensorLoad, loads.append))
+        elements: dict[Any, list[list[Ints]]] = {}
+        for buffer, indices in [(block.body.buffer, block.body.indices), *((x.source, x.indices) for x in loads)]:
+            arrays = [_value(i, values) for i in indices]
+            elements.setdefault(buffer, []).append(arrays)
+        name = str(block.name_hint).removesuffix("_update")
+        stores.append(_Store(name, path, block.body.buffer, [x.source for x in loads], elements))
+
+    visit(func.body, [])
+    return stores, homes
+
+
+class _Values(dict[Any, Ints]):
+    """Values of variables in all iterations; loops of extent 1 stand at 0."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def __missing__(self, _: Any) -> Ints:
+        return np.zeros(self.length, dtype=np.int64)
+
+
+def _iterations(path: list[_Loop]) -> _Values:
+    shape = [loop.extent for loop in path]
+    values = _Values(math.prod(shape))
+    grid = np.indices(shape, dtype=np.int64).reshape(len(shape), -1)
+    for loop, column in zip(path, grid, strict=True):
+        values[loop.variable] = column
+    return values
+
+
+def _value(node: Any, values: _Values) -> Ints:
+    match type(node).__name__:
+        case "IntImm":
+            return np.full(values.length, int(node.value), dtype=np.int64)
+        case "Var":
+            return values[node]
+        case "Cast":
+            return _value(node.value, values)
+    a, b = _value(node.a, values), _value(node.b, values)
+    operations = {
+        "Add": np.add,
+        "Sub": np.subtract,
+        "Mul": np.multiply,
+        "FloorDiv": np.floor_divide,
+        "FloorMod": np.mod,
+        "Min": np.minimum,
+        "Max": np.maximum,
+    }
+    result: Ints = operations[type(node).__name__](a, b)
+    return result
+
+
+class _Counter:
+    """What one store touches, level by level."""
+
+    def __init__(self, store: _Store, homes: dict[Any, list[_Loop]]) -> None:
+        self.store = store
+        self.extents = [loop.extent for loop in store.loops]
+        self.total = math.prod(self.extents)
+        self.homes = homes
+
+    def inner(self, level: int) -> int:
+        return math.prod(self.extents[level:])
+
+    def home_level(self, buffer: Any) -> int:
+        """Loops outside the allocation of an internal buffer do not reach new elements of it."""
+        return len(self.homes.get(buffer, []))
+
+    def box(self, buffer: Any, level: int) -> list[int]:
+        """Extent in each dimension of what is touched while the loops from `level` inwards run once."""
+        first = self.inner(max(level, self.home_level(buffer)))
+        return [
+            int(max(a[d][:first].max() for a in self.accesses(buffer)))
+            - int(min(a[d][:first].min() for a in self.accesses(buffer)))
+            + 1
+            for d in range(len(buffer.shape))
+        ]
+
+    def accesses(self, buffer: Any) -> list[list[Ints]]:
+        return self.store.elements[buffer]
+
+    def touched(self, level: int) -> int:
+        return sum(math.prod(self.box(b, level)) * item(b) for b in self.store.elements)
+
+    def shape(self, buffer: Any) -> list[int]:
+        """Of an internal buffer, what is used of it where it is allocated."""
+        return self.whole[buffer] if buffer in self.homes else [int(e) for e in buffer.shape]
+
+    whole: dict[Any, list[int]]
+
+    def stride(self, buffer: Any, level: int) -> int:
+        """Elements by which one step of a loop moves the flat position; 0 if it does not (smallest of several)."""
+        if level < self.home_level(buffer):
+            return 0
+        steps = []
+        shape = self.shape(buffer)
+        for arrays in self.accesses(buffer):
+            flat = np.zeros(self.total, dtype=np.int64)
+            for extent, array in zip(shape, arrays, strict=True):
+                flat = flat * extent + array
+            steps.append(abs(int(flat[self.inner(level + 1)] - flat[0])))
+        return min((s for s in steps if s), default=0)
+
+    def moved(self, buffer: Any, level: int) -> bool:
+        if level < self.home_level(buffer):
+            return False
+        step = self.inner(level + 1)
+        return any(int(a[d][step]) != int(a[d][0]) for a in self.accesses(buffer) for d in range(len(a)))
+
+
+def item(buffer: Any) -> int:
+    """Bytes of an element."""
+    return 1 if str(buffer.dtype) == "bool" else np.dtype(str(buffer.dtype)).itemsize
+
+
+def _row(store: _Store, earlier: list[_Store], homes: dict[Any, list[_Loop]], device: Device) -> dict[str, float]:
+    counter = _Counter(store, homes)
+    others = [_Counter(s, homes) for s in earlier]
+    whole: dict[Any, list[int]] = {}
+    for one in [*others, counter]:
+        for buffer in one.store.elements:
+            if buffer in homes:
+                box = one.box(buffer, 0)
+                whole[buffer] = [max(a, b) for a, b in zip(whole.get(buffer, box), box, strict=True)]
+    for one in [*others, counter]:
+        one.whole = whole
+    row: dict[str, float] = {"iterations": counter.total}
+    for level, capacity in enumerate((device.l1_bytes, device.l2_bytes), 1):
+        row[f"traffic_l{level}"] = _traffic(counter, capacity)
+    for slot, buffer in enumerate(list(store.elements)[:5]):
+        columns = {**_access(counter, buffer), **_reuse(counter, others, buffer)}
+        uses = columns["reuse_count"] or 0.5
+        for name in ("bytes", "unique_bytes", "lines", "unique_lines"):
+            columns[f"{name}_per_reuse"] = columns[name] / uses
+        row.update({f"buffer{slot}_{name}": value for name, value in columns.items()})
+    return row
+
+
+def _traffic(counter: _Counter, capacity: int) -> float:
+    for level in range(len(counter.extents) + 1):
+        touched = counter.touched(level)
+        if touched <= capacity or level == len(counter.extents):
+            return touched * counter.total / counter.inner(level)
+    raise AssertionError
+
+
+def _access(counter: _Counter, buffer: Any) -> dict[str, float]:
+    store, size = counter.store, item(buffer)
+    levels = range(len(counter.extents))
+    unique = math.prod(counter.box(buffer, 0)) * size
+    lines = 1.0
+    for level in reversed(levels):
+        if counter.moved(buffer, level):
+            per_step = min(1.0, counter.stride(buffer, level) * size / _LINE)
+            lines = counter.total / counter.inner(level + 1) * per_step
+            break
+    contiguous = 1
+    for width, extent in zip(reversed(counter.box(buffer, 0)), reversed(counter.shape(buffer)), strict=True):
+        if width == extent:
+            contiguous = extent * size
+            break
+    stored, loaded = buffer.same_as(store.target), any(buffer.same_as(b) for b in store.loaded)
+    return {
+        "read": float(not stored),
+        "write": float(stored and not loaded),
+        "read_write": float(stored and loaded),
+        "bytes": counter.total * size,
+        "unique_bytes": unique,
+        "lines": max(1.0, lines),
+        "unique_lines": max(1.0, unique / min(_LINE, contiguous)),
+        "stride": counter.stride(buffer, len(counter.extents) - 1) if counter.extents else 0,
+    }
+
+
+def _reuse(counter: _Counter, others: list[_Counter], buffer: Any) -> dict[str, float]:
+    names = ("reuse_loop", "reuse_serial", "reuse_none", "reuse_distance_iterations", "reuse_distance_bytes", "reuse_count")
+    for level in reversed(range(len(counter.extents))):
+        if not counter.moved(buffer, level):
+            values = (1, 0, 0, counter.inner(level + 1), counter.touched(level + 1), counter.extents[level])
+            return dict(zip(names, map(float, values), strict=True))
+        loop = counter.store.loops[level]
+        sharing = [(o, o.store.loops.index(loop)) for o in others if loop in o.store.loops]
+        before = [(o, at) for o, at in sharing if any(buffer.same_as(b) for b in o.store.elements)]
+        if before:
+            elements = [math.prod(counter.box(buffer, level)), *(math.prod(o.box(buffer, at)) for o, at in before)]
+            touched = counter.touched(level) + sum(o.touched(at) for o, at in sharing)
+            extent = counter.extents[level]
+            values_ = (0.0, 1.0, 0.0, min(elements) / extent, touched / extent, float(len(before)))
+            return dict(zip(names, values_, strict=True))
+    return dict(zip(names, (0.0, 0.0, 1.0, 0.0, 0.0, 0.0), strict=True))

@@ -1,0 +1,53 @@
+"""The formulas against brute force: every iteration of small programs walked, elements and steps counted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import brute_force
+import numpy as np
+import pytest
+import workloads
+
+from felixlike.features import NAMES, formulas
+from felixlike.hardware import host_device
+from felixlike.symbolic import sketches
+
+SMALL: dict[str, Callable[[], Any]] = {
+    "matmul": lambda: workloads.matmul(12, 10, 18),
+    "matmul_relu": lambda: workloads.matmul(8, 9, 20, relu=True),
+    "matmul_prime": lambda: workloads.matmul(7, 5, 13, relu=True),
+    "conv2d": lambda: workloads.conv2d(4, 8, 6),
+    "conv2d_strided": lambda: workloads.conv2d(4, 9, 6, stride=2),
+    "conv2d_1x1": lambda: workloads.conv2d(6, 6, 8, kernel=1, padding=0),
+    "depthwise": lambda: workloads.depthwise(6, 8),
+    "softmax": lambda: workloads.softmax(6, 12),
+    "row_sum": lambda: workloads.row_sum(6, 24),
+    "max_pool": lambda: workloads.max_pool(4, 8),
+    "chain": lambda: workloads.chain(6, 10),
+}
+
+# Caches so small that little programs do and do not fit into them.
+DEVICE = dataclasses.replace(host_device(), l1_bytes=256, l2_bytes=1500)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_formulas_equal_what_is_counted(name: str) -> None:
+    checked = 0
+    for sketch in sketches(SMALL[name]()):
+        if not sketch.understood:
+            continue
+        found = formulas(sketch, DEVICE)
+        points = sketch.sample(6, seed=11)
+        values = found.evaluate(points)
+        for point, rows in zip(points.tolist(), values, strict=True):
+            counted = brute_force.count(sketch, tuple(point), DEVICE)
+            for block, columns in counted.items():
+                row = rows[found.stores.index(block)]
+                for column, value in columns.items():
+                    ours = row[NAMES.index(column)]
+                    assert np.isclose(ours, value, rtol=1e-9), (sketch.index, point, block, column, ours, value)
+                    checked += 1
+    assert checked > 50

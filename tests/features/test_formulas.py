@@ -1,0 +1,62 @@
+"""Formulas as users call them: names, shapes, locations, limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import workloads
+
+from felixlike.errors import UnsupportedSketch
+from felixlike.features import COLUMNS, NAMES, Formulas, formulas
+from felixlike.symbolic import sketches
+
+
+@pytest.fixture(scope="module")
+def conv() -> Formulas:
+    return formulas(sketches(workloads.conv2d())[0])
+
+
+def test_every_column_has_a_name_and_a_unit() -> None:
+    assert len(set(NAMES)) == len(NAMES) == len(COLUMNS)
+    assert {c.unit for c in COLUMNS} == {"count", "bytes", "elements", "flag"}
+    assert all(c.meaning for c in COLUMNS)
+
+
+def test_rows_and_columns(conv: Formulas) -> None:
+    points = conv.sketch.sample(20, seed=1)
+    values = conv.evaluate(points)
+    assert values.shape == (20, len(conv.stores), len(conv.names))
+    assert np.isfinite(values).all()
+    assert (values >= 0).all()
+
+
+def test_points_of_different_locations_are_evaluated_together(conv: Formulas) -> None:
+    points = conv.sketch.sample(40, seed=2)
+    assert len(conv.sketch.by_structure(points)) > 1
+    together = conv.evaluate(points)
+    alone = np.concatenate([conv.evaluate(points[i : i + 1]) for i in range(len(points))])
+    np.testing.assert_array_equal(together, alone)
+
+
+def test_an_inlined_block_is_a_row_of_zeros(conv: Formulas) -> None:
+    points = conv.sketch.sample(60, seed=3)
+    (location,) = conv.sketch.location_columns
+    inlined = points[points[:, location] == -2]
+    assert len(inlined)
+    row = conv.stores.index("pad_temp")
+    values = conv.evaluate(inlined)
+    assert not values[:, row].any()
+    assert values[:, [i for i in range(len(conv.stores)) if i != row]].any(axis=2).all()
+
+
+def test_work_does_not_depend_on_the_schedule() -> None:
+    found = formulas(sketches(workloads.matmul(24, 36, 48))[2])
+    values = found.evaluate(found.sketch.sample(30, seed=4))
+    multiplications = values[:, found.stores.index("C"), NAMES.index("float_mul")]
+    assert (multiplications == 24 * 36 * 48).all()
+
+
+def test_a_sketch_that_is_not_understood_is_refused() -> None:
+    opaque = next(s for s in sketches(workloads.max_pool()) if not s.understood)
+    with pytest.raises(UnsupportedSketch, match="not affine"):
+        formulas(opaque)

@@ -1,0 +1,125 @@
+"""Sketches against TVM: the same loops, the same points accepted, traces and points converting both ways."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracles
+import pytest
+import workloads
+
+from felixlike.errors import InvalidPoint, InvalidSchedule
+from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
+
+
+@pytest.mark.parametrize("name", workloads.ALL)
+def test_loop_nests_are_tvms(name: str) -> None:
+    """At random valid points TVM accepts the point as it is, and lowers it to the loops the program says."""
+    for sketch in sketches(workloads.ALL[name]()):
+        if not sketch.understood:
+            continue
+        for point in sketch.sample(15, seed=3).tolist():
+            schedule = sketch.schedule(point)
+            locations = tuple(point[i] for i in sketch.location_columns)
+            values = dict(zip([v.name for v in sketch.variables], point, strict=True))
+            ours = concrete_nest(sketch.structure(locations).program, values)
+            assert ours == oracles.tvm_nest(schedule), (sketch.index, values)
+
+
+@pytest.fixture(scope="module")
+def product() -> Sketch:
+    return sketches(workloads.matmul(relu=True))[1]
+
+
+@pytest.fixture(scope="module")
+def convolution() -> Sketch:
+    return sketches(workloads.conv2d())[1]
+
+
+def test_variables_are_in_trace_order(convolution: Sketch) -> None:
+    kinds = [v.kind for v in convolution.variables]
+    assert kinds == [Kind.TILE] * 22 + [Kind.UNROLL, Kind.LOCATION]
+    assert [v.name for v in convolution.variables[4:8]] == ["ff.0", "ff.1", "ff.2", "ff.3"]
+    assert convolution.variables[22].choices == (0, 16, 64, 512)
+
+
+def test_samples_are_valid_and_seeded(convolution: Sketch) -> None:
+    points = convolution.sample(50, seed=7)
+    assert points.dtype == np.int64
+    assert convolution.valid(points).all()
+    np.testing.assert_array_equal(points, convolution.sample(50, seed=7))
+    assert (points != convolution.sample(50, seed=8)).any()
+
+
+def test_constraints_hold_at_valid_points_only(product: Sketch) -> None:
+    from felixlike.symbolic.evaluate import Graph
+
+    points = product.sample(40, seed=1)
+    broken = points.copy()
+    broken[:, 0] *= 2
+    graph = Graph([c.formula for c in product.constraints])
+    assert (graph.evaluate(product.values(points), len(points)) <= 0).all()
+    assert (graph.evaluate(product.values(broken), len(broken)) > 0).any(axis=1).all()
+    assert not product.valid(broken).any()
+    assert any("must multiply to 128" in c.reason for c in product.constraints)
+
+
+def test_a_location_that_tvm_would_move_is_not_valid(convolution: Sketch) -> None:
+    points = convolution.sample(200, seed=5)
+    (column,) = convolution.location_columns
+    moved = points.copy()
+    moved[:, column] = 1  # the loop over filters
+    trivial = moved[moved[:, 4] == 1]
+    assert len(trivial)
+    assert not convolution.valid(trivial).any()
+    with pytest.raises(InvalidSchedule, match="TVM replaced the point"):
+        convolution.schedule(trivial[0])
+
+
+def test_points_and_traces_convert_both_ways(convolution: Sketch) -> None:
+    for point in convolution.sample(10, seed=2).tolist():
+        assert convolution.point(convolution.schedule(point).trace) == tuple(point)
+
+
+def test_a_foreign_trace_is_refused(product: Sketch, convolution: Sketch) -> None:
+    trace = convolution.schedule(convolution.sample(1, seed=0)[0]).trace
+    with pytest.raises(InvalidPoint, match="instructions are not this sketch's"):
+        product.point(trace)
+
+
+def test_points_of_the_wrong_width_are_refused(product: Sketch) -> None:
+    with pytest.raises(InvalidPoint, match=r"not \[count, 11\]"):
+        product.valid(np.ones((3, 4), dtype=np.int64))
+    with pytest.raises(InvalidPoint, match="3 numbers for 11 variables"):
+        product.schedule((1, 2, 3))
+
+
+def test_replaying_leaves_the_task_as_it_was(product: Sketch) -> None:
+    before = product.task.module.script()
+    sketches(product.task)[0].program  # noqa: B018
+    product.schedule(product.sample(1, seed=0)[0])
+    assert product.task.module.script() == before
+
+
+def test_sketches_that_are_not_understood_are_sampled_by_tvm() -> None:
+    pool = sketches(workloads.max_pool())
+    opaque = [s for s in pool if not s.understood]
+    assert len(opaque) == 2
+    for sketch in opaque:
+        assert "is not affine in the loops" in sketch.reason
+        points = sketch.sample(5, seed=1)
+        np.testing.assert_array_equal(points, sketch.sample(5, seed=1))
+        for point in points.tolist():
+            assert sketch.point(sketch.schedule(point).trace) == tuple(point)
+
+
+def test_a_task_without_choices_has_one_point() -> None:
+    (sketch,) = sketches(workloads.chain())
+    assert sketch.variables == ()
+    assert sketch.sample(3, seed=0).shape == (3, 0)
+    assert sketch.schedule(()).mod["main"] is not None
+
+
+def test_keys_tell_sketches_apart_and_do_not_depend_on_decisions() -> None:
+    first, again = sketches(workloads.matmul()), sketches(workloads.matmul())
+    assert [s.key for s in first] == [s.key for s in again]
+    assert len({s.key for s in first}) == len(first)
