@@ -18,7 +18,7 @@ from felixlike.hardware import host_device, resolve_target
 from felixlike.measure import MeasurePool
 from felixlike.report import Report, TaskReport, make_progress
 from felixlike.search import make_strategy
-from felixlike.tuning import Budget, Choice, Session, TaskState, choose
+from felixlike.tuning import Budget, Choice, Session, TaskState, choose, one_thread
 
 
 class Optimized:
@@ -88,7 +88,7 @@ def optimize(
         reporter.say("importing the model")
         imported = import_model(model, shapes, target)
         budget.with_default(len(imported.tasks))
-        with MeasurePool(target) as pool:
+        with MeasurePool(target) as pool, one_thread():
             session = Session(
                 imported.tasks,
                 strategy=search,

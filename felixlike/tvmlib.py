@@ -73,6 +73,7 @@ __all__ = [
     "cpu_features",
     "estimate_tir_flops",
     "host_cpu",
+    "identity",
     "ir",
     "llvm_version",
     "ms",
@@ -97,6 +98,15 @@ __all__ = [
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
 """What TVM raises when it refuses something: its FFI turns C++ errors into these (InternalError is a RuntimeError)."""
+
+
+def identity(value: Any) -> int | None:
+    """The same number for two handles of one TVM object, as long as it lives; None for plain Python values.
+
+    Random variables of a trace cannot be hashed, and comparing them one by one with same_as is slow."""
+    handle = getattr(value, "__chandle__", None)
+    return int(handle()) if handle is not None else None
+
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
 

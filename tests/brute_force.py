@@ -1,7 +1,8 @@
 """Features counted by walking every iteration of a scheduled program. No algebra: the indices TVM wrote are evaluated.
 
-In: a sketch, a point. Out: for every store, the columns of its row. Loops keep their identity: the trace is replayed without the
-postprocessor that fuses them, so that levels and reuse can be seen; allocations are where TVM's own pass puts them.
+In: a sketch, a point. Out: for every store, the columns of its row. Loops keep their identity: the trace is replayed
+without the postprocessor that fuses them, so that levels and reuse can be seen; allocations are where TVM's own pass
+puts them.
 """
 
 from __future__ import annotations
@@ -258,7 +259,14 @@ def _access(counter: _Counter, buffer: Any) -> dict[str, float]:
 
 
 def _reuse(counter: _Counter, others: list[_Counter], buffer: Any) -> dict[str, float]:
-    names = ("reuse_loop", "reuse_serial", "reuse_none", "reuse_distance_iterations", "reuse_distance_bytes", "reuse_count")
+    names = (
+        "reuse_loop",
+        "reuse_serial",
+        "reuse_none",
+        "reuse_distance_iterations",
+        "reuse_distance_bytes",
+        "reuse_count",
+    )
     for level in reversed(range(len(counter.extents))):
         if not counter.moved(buffer, level):
             values = (1, 0, 0, counter.inner(level + 1), counter.touched(level + 1), counter.extents[level])

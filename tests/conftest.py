@@ -12,6 +12,9 @@ import pytest
 # Before anything asks for it: tests must not use, nor fill, the user's cache of smooth formulas.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+
 _GOLDEN = Path(__file__).parent / "golden"
 
 

@@ -5,7 +5,7 @@ In: a path, or nothing for the weights shipped with the package. Out: a state fo
 
 from __future__ import annotations
 
-import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,12 @@ def save_weights(network: Network, path: Path) -> None:
 def load_weights(network: Network, path: Path) -> None:
     """Load weights into a network. Raises InvalidWeights for a missing, damaged or unfitting file."""
     try:
-        stored: Any = torch.load(path, weights_only=True, map_location="cpu")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of foreign files before it refuses them
+            stored: Any = torch.load(path, weights_only=True, map_location="cpu")
     except FileNotFoundError as error:
         raise InvalidWeights("there is no such file", where=str(path), remedy="check the path") from error
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+    except Exception as error:  # torch's reader raises whatever it trips over in a foreign file
         raise InvalidWeights("the file is no file of weights, or damaged", where=str(path)) from error
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         raise InvalidWeights("the file is of another format", where=str(path), remedy="train the weights anew")

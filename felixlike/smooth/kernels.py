@@ -47,7 +47,9 @@ def log_diff_exp(a: Tensor, b: Tensor) -> Tensor:
     With d = 1 − e^(b−a), d becomes its smooth maximum with 0 of width 2·FLOOR: off by a factor of at most
     1 + (FLOOR / d)²."""
     d = -torch.expm1(torch.clamp(b - a, max=20.0))
-    return a + torch.log(0.5 * (d + torch.sqrt(d * d + 4 * FLOOR * FLOOR)))
+    root = torch.sqrt(d * d + 4 * FLOOR * FLOOR)
+    # Two ways to write (d + root) / 2: each loses its digits where the other keeps them.
+    return a + torch.log(torch.where(d > 0, 0.5 * (d + root), 2 * FLOOR * FLOOR / (root - d)))
 
 
 def softplus(x: Tensor) -> Tensor:

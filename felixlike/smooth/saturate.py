@@ -101,7 +101,12 @@ def _extract(nodes: dict[str, dict[str, object]], count: int, saturated: bool) -
         ready = [u for owner in improved for u in users.get(owner, ()) if all(c in best for c in u.children)]
     missing = [i for i in range(count) if roots.get(i) not in best]
     if missing:
-        raise NoSmoothForm(f"no rule smooths formula {missing[0]}", where="smooth.rules", remedy="report this as a bug")
+        raise NoSmoothForm(
+            f"{'no rule smooths' if saturated else 'rewriting stopped at its limit before it smoothed'} "
+            f"formula {missing[0]}",
+            where="smooth",
+            remedy="report this as a bug" if saturated else "raise SaturationLimits",
+        )
     return _graph(best, [roots[i] for i in range(count)], saturated)
 
 

@@ -47,7 +47,7 @@ class Replay:
         self.locations: list[Location] = []
         """What every SampleComputeLocation reached so far could have chosen."""
         self._chosen = iter(locations)
-        self._values: list[tuple[Any, Any]] = []
+        self._values: dict[int | None, Any] = {}
         self._pending: dict[str, Any] = {}
         self._run(trace)
 
@@ -72,10 +72,8 @@ class Replay:
 
     def get(self, variable: Any) -> Any:
         """The value of a random variable of the trace, or the literal itself."""
-        for known, value in self._values:
-            if known.same_as(variable):
-                return value
-        return variable
+        handle = tvmlib.identity(variable)
+        return variable if handle is None else self._values.get(handle, variable)
 
     def put(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         """Remember what random variables of the trace stand for here."""
@@ -83,7 +81,7 @@ class Replay:
             raise UnsupportedSketch(
                 f"a step gives {len(values)} results where the trace names {len(variables)}", where="trace"
             )
-        self._values.extend(zip(variables, values, strict=True))
+        self._values.update(zip(map(tvmlib.identity, variables), values, strict=True))
 
     def next_location(self) -> int:
         """The decision for the SampleComputeLocation now replayed; the root where none was given."""

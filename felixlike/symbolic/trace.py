@@ -63,27 +63,22 @@ def _axis_names(trace: Any, module: Any) -> dict[int, str]:
         ]
 
     tvmlib.structural_walk(module["main"].body, (tvmlib.s_tir.SBlock, note))
-    blocks: list[tuple[Any, str]] = []
-    loops: list[tuple[Any, str]] = []
+    known_as: dict[int | None, str] = {}
     names: dict[int, str] = {}
     for index, instruction in enumerate(trace.insts):
         match str(instruction.kind.name):
             case "GetSBlock":
-                blocks.append((instruction.outputs[0], str(instruction.attrs[0])))
+                known_as[tvmlib.identity(instruction.outputs[0])] = str(instruction.attrs[0])
             case "GetLoops":
-                block = _lookup(blocks, instruction.inputs[0])
-                known = iterators.get(block or "", [])
-                if len(known) == len(instruction.outputs):
-                    loops += zip(instruction.outputs, known, strict=True)
+                axes = iterators.get(known_as.get(tvmlib.identity(instruction.inputs[0]), ""), [])
+                if len(axes) == len(instruction.outputs):
+                    known_as.update(zip(map(tvmlib.identity, instruction.outputs), axes, strict=True))
             case "Fuse":
-                loops.append((instruction.outputs[0], "_".join(_lookup(loops, x) or "x" for x in instruction.inputs)))
+                parts = [known_as.get(tvmlib.identity(x), "x") for x in instruction.inputs]
+                known_as[tvmlib.identity(instruction.outputs[0])] = "_".join(parts)
             case "SamplePerfectTile":
-                names[index] = _lookup(loops, instruction.inputs[0]) or f"loop{index}"
+                names[index] = known_as.get(tvmlib.identity(instruction.inputs[0]), f"loop{index}")
     return names
-
-
-def _lookup(pairs: list[tuple[Any, str]], key: Any) -> str | None:
-    return next((name for known, name in pairs if known.same_as(key)), None)
 
 
 def with_point(trace: Any, variables: Sequence[Variable], point: Sequence[int]) -> Any:

@@ -3,5 +3,6 @@
 from felixlike.tuning.budget import Budget
 from felixlike.tuning.choice import Choice, How, choose
 from felixlike.tuning.session import Event, Session, TaskState
+from felixlike.tuning.threads import one_thread
 
-__all__ = ["Budget", "Choice", "Event", "How", "Session", "TaskState", "choose"]
+__all__ = ["Budget", "Choice", "Event", "How", "Session", "TaskState", "choose", "one_thread"]

@@ -7,7 +7,11 @@ from collections.abc import Callable
 import pytest
 import workloads
 
+from felixlike import tvmlib
 from felixlike.symbolic import sketches
+
+TARGET = tvmlib.Target({"kind": "llvm", "num-cores": 2})
+"""Limits on parallel extents follow the number of cores; golden texts must not follow the machine."""
 
 CASES: dict[str, tuple[str, int, tuple[int, ...]]] = {
     "matmul_relu_plain": ("matmul_relu", 0, ()),
@@ -26,5 +30,5 @@ CASES: dict[str, tuple[str, int, tuple[int, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_program(case: str, golden: Callable[[str, str], None]) -> None:
     name, index, locations = CASES[case]
-    sketch = sketches(workloads.ALL[name]())[index]
+    sketch = sketches(workloads.ALL[name](), TARGET)[index]
     golden(f"programs/{case}", str(sketch.structure(locations).program))

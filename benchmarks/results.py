@@ -1,0 +1,34 @@
+"""Results on disk: a JSON file beside a readable table, both saying where and with what they were measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "results"
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive numbers."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def write(name: str, data: dict[str, Any], text: str) -> None:
+    """docs/results/<name>.json and .md; also printed."""
+    from felixlike.hardware import host_device
+
+    device = host_device()
+    versions = {p: metadata.version(p) for p in ("felixlike", "apache-tvm", "torch")}
+    data = {"device": device.name, "mcpu": device.mcpu, "cores": device.cores, "versions": versions, **data}
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
+    where = f"{device.name} ({device.mcpu}), {device.cores} cores; " + ", ".join(
+        f"{p} {v}" for p, v in versions.items()
+    )
+    text = f"# {name}\n\n{where}. Made by `python -m benchmarks.{name.removesuffix('_untrained')}`.\n\n{text}\n"
+    (FOLDER / f"{name}.md").write_text(text)
+    print(text, flush=True)

@@ -1,0 +1,99 @@
+"""The command: tune, show, doctor; errors in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from felixlike.cli import doctor, main
+
+MODEL = """
+import torch
+from torch import nn
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 24), nn.ReLU()).eval()
+
+def with_inputs():
+    return small(), (torch.randn(2, 16),)
+
+number = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    return path
+
+
+def test_tune_and_show(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, store = tmp_path / "model.flx", tmp_path / "runs.sqlite"
+    arguments = ["tune", f"{file}:small", "--shape", "input=2x16", "--trials", "3"]
+    assert main([*arguments, "--output", str(output), "--store", str(store)]) == 0
+    printed = capsys.readouterr().out
+    assert "3 candidates in 1 rounds" in printed
+    assert f"Saved to {output}" in printed.replace("\n", "")
+    assert main(["show", str(output)]) == 0
+    assert "the trials were used up" in capsys.readouterr().out
+    assert main(["show", str(store)]) == 0
+    assert "3 measurements of 1 workloads" in capsys.readouterr().out
+
+
+def test_quiet_is_silent_and_factories_may_bring_inputs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", f"{file}:with_inputs", "--trials", "1", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tune", "{file}"], "the file alone does not say which model"),
+        (["tune", "{file}:large"], "there is no 'large' in the file"),
+        (["tune", "{file}:number"], "number is not a function"),
+        (["tune", "nowhere.py:f"], "there is no such file"),
+        (["tune", "nowhere.onnx"], "there is no such file"),
+        (["tune", "{file}:small", "--shape", "input=2x-1"], "input"),
+        (["tune", "{file}:small", "--output", "/nowhere/m.flx"], "there is no directory"),
+        (["tune", "{file}:with_inputs", "--rounds", "-2"], "rounds is -2"),
+        (["show", "nowhere.flx"], "there is no such file"),
+        (["show", "{file}"], "damaged or of another kind"),
+    ],
+)
+def test_problems_are_one_sentence(
+    arguments: list[str], words: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([a.replace("{file}", str(file)) for a in arguments]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("felixlike: ")
+    assert words in error
+    assert "Traceback" not in error
+
+
+def test_doctor_finds_this_machine_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    for name in ("Python", "apache-tvm", "LLVM", "processor", "GPU", "free memory", "3 sketches of a product"):
+        assert name in printed
+
+
+def test_doctor_says_what_is_wrong_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    versions = {"apache-tvm-ffi": "0.1.15", "torch": "2.13.0", "egglog": "13.2.0", "apache-tvm": "0.27.0.post1"}
+    monkeypatch.setattr(doctor.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
+    assert main(["doctor"]) == 1
+    printed = capsys.readouterr().out
+    assert "0.1.14* is needed. Install with the constraints file" in printed
+    assert "Install gcc; tuning works without" in printed
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("felixlike 0.")

@@ -1,0 +1,122 @@
+"""The cost model learns an order, ignores empty rows, and loads weights without running code."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from felixlike.costmodel import CostModel, Dataset, InvalidWeights, Network, Training, load, load_weights, save_weights
+from felixlike.costmodel.loss import loss, ranking_loss, regression_loss
+from felixlike.costmodel.train import train
+from felixlike.features import NAMES, FeatureArray
+
+
+def _samples(count: int, seed: int) -> tuple[FeatureArray, list[float]]:
+    """Features whose first two columns decide the time, in every store alike."""
+    rng = np.random.default_rng(seed)
+    features = np.ones((count, 2, len(NAMES)))
+    features[:, :, :8] = rng.integers(1, 2000, size=(count, 2, 8))
+    seconds = 1e-3 * np.sqrt(features[:, :, 0]).prod(axis=1) / np.sqrt(features[:, :, 1].sum(axis=1))
+    return features, seconds.tolist()
+
+
+def test_training_finds_the_order() -> None:
+    model = CostModel(seed=1)
+    assert not model.trained
+    features, seconds = _samples(256, seed=0)
+    model.remember("t", features, seconds)
+    first = model.refresh("t", options=Training(steps=20))
+    last = model.refresh("t", options=Training(steps=300, samples=128))
+    assert last < 0.6 * first
+    unseen, truth = _samples(200, seed=1)
+    order = np.corrcoef(model.predict(unseen), -np.log(truth))[0, 1]
+    assert order > 0.8
+
+
+def test_the_same_seed_learns_the_same() -> None:
+    features, seconds = _samples(64, seed=3)
+    predictions = []
+    for _ in range(2):
+        model = CostModel(seed=5)
+        model.remember("t", features, seconds)
+        model.refresh(options=Training(steps=5))
+        predictions.append(model.predict(features))
+    np.testing.assert_array_equal(predictions[0], predictions[1])
+
+
+def test_rows_of_zeros_count_for_nothing() -> None:
+    network = Network(seed=0)
+    features = torch.rand(3, 2, len(NAMES))
+    padded = torch.nn.functional.pad(features, (0, 0, 0, 2))
+    torch.testing.assert_close(network(features), network(padded))
+
+
+def test_scores_are_differentiable() -> None:
+    features = torch.rand(4, 2, len(NAMES), dtype=torch.float64, requires_grad=True)
+    CostModel().score(features).sum().backward()  # type: ignore[no-untyped-call]
+    assert features.grad is not None
+    assert features.grad.abs().sum() > 0
+
+
+def test_labels_are_relative_to_the_best_and_failures_are_slowest() -> None:
+    dataset = Dataset()
+    dataset.add("t", np.ones((4, 1, len(NAMES))), [2e-3, 1e-3, math.inf, 1.0])
+    torch.testing.assert_close(dataset.samples("t").labels(), torch.tensor([-math.log(2), 0.0, -4.0, -4.0]))
+    assert len(dataset) == 4
+    assert dataset.tasks() == ("t",)
+
+
+def test_losses_ignore_a_constant_and_prefer_the_right_order() -> None:
+    labels = torch.tensor([0.0, -1.0, -2.0])
+    right, wrong = torch.tensor([[0.1, -0.9, -1.9]]), torch.tensor([[-1.9, -0.9, 0.1]])
+    assert loss(right, labels) < loss(wrong, labels)
+    torch.testing.assert_close(ranking_loss(right, labels), ranking_loss(right + 7, labels))
+    torch.testing.assert_close(regression_loss(right, labels), regression_loss(right + 7, labels))
+
+
+def test_nothing_to_learn_from_is_no_error() -> None:
+    assert math.isnan(train(Network(), Dataset(), np.random.default_rng(0)))
+
+
+def test_weights_survive_a_file(tmp_path: Path) -> None:
+    network = Network(seed=3)
+    save_weights(network, tmp_path / "w.pt")
+    other = Network(seed=4)
+    load_weights(other, tmp_path / "w.pt")
+    features = torch.rand(2, 2, len(NAMES))
+    torch.testing.assert_close(network(features), other(features))
+    assert load("cpu", tmp_path / "w.pt").pretrained
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (Path("felixlike-was-here"),))
+
+
+@pytest.mark.parametrize("kind", ["absent", "text", "pickle", "other format", "other features"])
+def test_bad_weights_are_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "w.pt"
+    words = {
+        "absent": "there is no such file",
+        "text": "no file of weights",
+        "pickle": "no file of weights",
+        "other format": "of another format",
+        "other features": "for other features",
+    }[kind]
+    if kind == "text":
+        path.write_text("hello")
+    elif kind == "pickle":
+        path.write_bytes(pickle.dumps(_Evil()))
+    elif kind == "other format":
+        torch.save({"format": 99}, path)
+    elif kind == "other features":
+        torch.save({"format": 1, "columns": ["x"], "state": {}}, path)
+    with pytest.raises(InvalidWeights, match=words):
+        load("cpu", path)
+    assert not (tmp_path / "felixlike-was-here").exists()

@@ -1,0 +1,161 @@
+"""Strategies propose valid, new, reproducible candidates; the descent goes downhill; rounding is exact."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import workloads
+
+from felixlike.costmodel import CostModel, Training
+from felixlike.errors import InvalidOption
+from felixlike.frontend import make_task
+from felixlike.hardware import resolve_target
+from felixlike.search import (
+    STRATEGIES,
+    Candidate,
+    GradientOptions,
+    GradientSearch,
+    Known,
+    Progress,
+    Space,
+    make_strategy,
+    next_task,
+)
+from felixlike.search.descent import Descent, descend
+from felixlike.search.rounding import round_points
+from felixlike.search.scheduler import expected_gain
+from felixlike.symbolic import Kind
+
+
+def _space(name: str) -> Space:
+    return Space(make_task(workloads.ALL[name](), resolve_target("cpu"), name=name))
+
+
+@pytest.fixture(scope="module")
+def product() -> Space:
+    return _space("matmul_relu")
+
+
+@pytest.fixture(scope="module")
+def convolution() -> Space:
+    return _space("conv2d")
+
+
+def _cost(candidate: Candidate) -> float:
+    """A made-up time that likes wide vectors and dislikes long inner loops."""
+    point = dict(zip([v.name for v in candidate.sketch.variables], candidate.point, strict=True))
+    last = [v for n, v in point.items() if n.endswith(".3")]
+    return 1e-3 * (1 + abs(math.log2(last[-1]) - 4) + 0.2 * abs(math.log2(last[0]) - 2))
+
+
+def _taught(space: Space, count: int = 128) -> tuple[CostModel, Known]:
+    model, known = CostModel(seed=0), Known()
+    for candidate in STRATEGIES["random"]().propose(space, model, known, count, np.random.default_rng(0)):
+        seconds = _cost(candidate)
+        known.add(candidate, seconds)
+        features = space.features(candidate.sketch, np.array([candidate.point]))
+        assert features is not None
+        model.remember("t", features, [seconds])
+    model.refresh(options=Training(steps=150))
+    return model, known
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_proposals_are_valid_new_and_reproducible(name: str, convolution: Space) -> None:
+    model, known = _taught(convolution, 24)
+    seen = set(known.seen)
+    first = make_strategy(name).propose(convolution, model, known, 12, np.random.default_rng(3))
+    again = make_strategy(name).propose(convolution, model, known, 12, np.random.default_rng(3))
+    assert [c.key for c in first] == [c.key for c in again]
+    assert len({c.key for c in first}) == len(first) == 12
+    assert not {c.key for c in first} & seen
+    for candidate in first:
+        assert candidate.module() is not None
+
+
+def test_gradient_search_finds_better_points_than_drawing(product: Space) -> None:
+    model, known = _taught(product)
+    rng = np.random.default_rng(1)
+    guided = [c for c in GradientSearch().propose(product, model, known, 16, rng) if c.origin == "gradient"]
+    drawn = STRATEGIES["random"]().propose(product, model, known, 64, rng)
+    assert len(guided) >= 8
+    assert np.mean([_cost(c) for c in guided]) < 0.7 * np.mean([_cost(c) for c in drawn])
+
+
+def test_descent_improves_the_score(product: Space) -> None:
+    model, _ = _taught(product)
+    sketch = product.understood[1]
+    relaxed = product.relaxed(sketch)
+    seeds = sketch.sample(16, seed=5)
+    passed = descend(relaxed, model, sketch, seeds, noise=np.zeros(seeds.shape), options=Descent(steps=40))
+    last = round_points(sketch, passed[-16:])
+
+    def mean_score(points: np.ndarray) -> float:
+        features = product.features(sketch, points)
+        assert features is not None
+        return float(model.predict(features).mean())
+
+    np.testing.assert_allclose(passed[:16], relaxed.log_points(seeds).numpy(), atol=1e-9)
+    assert mean_score(last) > mean_score(seeds) + 0.3
+
+
+def test_rounding_gives_back_points_and_exact_factors(convolution: Space) -> None:
+    sketch = convolution.understood[0]
+    points = sketch.sample(50, seed=2)
+    log_x = convolution.relaxed(sketch).log_points(points).numpy()
+    np.testing.assert_array_equal(round_points(sketch, log_x), points)
+    noisy = log_x + np.random.default_rng(0).normal(0, 0.5, size=log_x.shape)
+    noisy[:, sketch.location_columns] = points[:, sketch.location_columns]
+    rounded = round_points(sketch, noisy)
+    for column, variable in enumerate(sketch.variables):
+        if variable.kind is not Kind.LOCATION:
+            assert np.isin(rounded[:, column], variable.choices).all()
+    assert (rounded[:, 4:8].prod(axis=1) == 32).all()
+
+
+def test_a_task_without_choices_is_proposed_once() -> None:
+    space = _space("chain")
+    known = Known()
+    (only,) = GradientSearch().propose(space, CostModel(), known, 16, np.random.default_rng(0))
+    known.add(only, 1e-3)
+    assert GradientSearch().propose(space, CostModel(), known, 16, np.random.default_rng(0)) == []
+
+
+def test_sketches_that_are_not_understood_get_a_share() -> None:
+    space = _space("max_pool")
+    assert len(space.opaque) == 2
+    model, known = CostModel(), Known()
+    features = space.features(space.understood[0], space.understood[0].sample(4, seed=0))
+    assert features is not None
+    model.remember("t", features, [1e-3, 2e-3, 3e-3, 4e-3])
+    proposed = GradientSearch(GradientOptions(pool=16)).propose(space, model, known, 12, np.random.default_rng(0))
+    origins = {c.sketch.understood for c in proposed}
+    assert origins == {True, False}
+    assert all(c.origin == "sampled" for c in proposed if not c.sketch.understood)
+
+
+def test_an_unknown_strategy_is_refused() -> None:
+    with pytest.raises(InvalidOption, match=r"'genetic' is not a strategy. use one of gradient, random"):
+        make_strategy("genetic")
+
+
+def test_every_task_is_served_first_then_the_one_that_gains_most() -> None:
+    tasks = [Progress(1.0), Progress(1.0), Progress(10.0)]
+    for wanted in (0, 1, 2):
+        assert next_task(tasks) == wanted
+        tasks[wanted].best.append(1e-3)
+    assert next_task(tasks) == 2
+    tasks[2].best += [1e-3] * 40
+    assert next_task(tasks) == 0
+    tasks[1].best[-1] = math.inf
+    assert next_task(tasks) == 1
+    for task in tasks:
+        task.exhausted = True
+    assert next_task(tasks) is None
+
+
+def test_gain_grows_with_recent_progress() -> None:
+    still, falling = Progress(1.0, best=[4e-3] * 5), Progress(1.0, best=[8e-3, 7e-3, 6e-3, 5e-3, 4e-3])
+    assert expected_gain(falling) > expected_gain(still)

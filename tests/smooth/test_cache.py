@@ -1,0 +1,50 @@
+"""The cache of smooth programs: keys, damage, absence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from felixlike.smooth import cache, saturate
+from felixlike.symbolic import expression as ex
+
+A, B = ex.var("a", 1, 64), ex.var("b", 1, 64)
+NONE: frozenset[str] = frozenset()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "smooth")
+    return tmp_path / "smooth"
+
+
+def test_what_is_stored_comes_back(folder: Path) -> None:
+    graph = saturate([A * B])
+    key = cache.cache_key([A * B], NONE)
+    assert cache.load(key) is None
+    cache.store(key, graph)
+    assert cache.load(key) == graph
+    assert [p.suffix for p in folder.iterdir()] == [".json"]
+
+
+def test_keys_follow_formulas_and_bounds() -> None:
+    key = cache.cache_key([A * B], NONE)
+    assert key == cache.cache_key([B * A], NONE)
+    assert key != cache.cache_key([A * B + 1], NONE)
+    assert key != cache.cache_key([A * ex.var("b", 1, 32)], NONE)
+    assert key != cache.cache_key([A * B], frozenset({"a"}))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"nodes": [], "roots": [3], "saturated": true}'])
+def test_a_damaged_entry_counts_as_absent(folder: Path, text: str) -> None:
+    folder.mkdir()
+    (folder / "x.json").write_text(text)
+    assert cache.load("x") is None
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "file" / "below")
+    cache.store("x", saturate([A]))
+    assert cache.load("x") is None

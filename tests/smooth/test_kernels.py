@@ -1,0 +1,69 @@
+"""Smooth kernels: their bounds, and that they are smooth."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from felixlike.smooth import kernels
+
+WIDTHS = st.floats(1e-3, 1.0)
+LOGS = st.floats(-30.0, 30.0)
+
+
+def _tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOGS, WIDTHS)
+def test_step_is_within_its_bound(x: float, width: float) -> None:
+    found = float(kernels.smooth_step(_tensor(x), width))
+    assert 0 <= found <= 1
+    if abs(x) > 1e-6:
+        assert abs(found - (x > 0)) <= width**2 / (4 * x**2) + 1e-12
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOGS, LOGS, WIDTHS)
+def test_maximum_and_minimum_are_within_their_bounds(a: float, b: float, width: float) -> None:
+    above = float(kernels.smooth_maximum(_tensor(a), _tensor(b), width)) - max(a, b)
+    below = min(a, b) - float(kernels.smooth_minimum(_tensor(a), _tensor(b), width))
+    assert -1e-12 <= above <= width / 2 + 1e-12
+    assert -1e-12 <= below <= width / 2 + 1e-12
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOGS, st.floats(0.01, 20.0))
+def test_log_diff_exp_is_within_its_bound(a: float, gap: float) -> None:
+    found = float(kernels.log_diff_exp(_tensor(a), _tensor(a - gap)))
+    d = -math.expm1(-gap)
+    wanted = a + math.log(d)
+    assert wanted - 1e-9 <= found <= wanted + math.log1p((kernels.FLOOR / d) ** 2) + 1e-9
+
+
+def test_log_diff_exp_stays_finite_outside_its_domain() -> None:
+    assert torch.isfinite(kernels.log_diff_exp(_tensor(0.0, 0.0, 0.0), _tensor(0.0, 3.0, 100.0))).all()
+
+
+def test_mix_takes_the_value_of_the_first_open_gate() -> None:
+    values = _tensor(5.0, 7.0, 9.0)
+    for gates, wanted in (((1.0, 0.0), 5.0), ((0.0, 1.0), 7.0), ((0.0, 0.0), 9.0), ((1.0, 1.0), 5.0)):
+        assert float(kernels.mix(_tensor(*gates), values)) == wanted
+
+
+@pytest.mark.parametrize("x", [-5.0, -0.1, 0.0, 1e-9, 0.3, 8.0])
+def test_gradients_are_right_twice(x: float) -> None:
+    for function in (
+        lambda t: kernels.smooth_step(t, 0.05),
+        lambda t: kernels.smooth_maximum(t, torch.zeros_like(t), 0.05),
+        lambda t: kernels.smooth_minimum(t, torch.zeros_like(t), 0.05),
+        kernels.softplus,
+    ):
+        point = _tensor(x).requires_grad_(True)
+        assert torch.autograd.gradcheck(function, (point,), eps=1e-7, atol=1e-4)
+        assert torch.autograd.gradgradcheck(function, (point,), eps=1e-7, atol=1e-3)

@@ -1,0 +1,100 @@
+"""Equality saturation on small formulas: what comes out, and what happens at limits."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from felixlike.smooth import NoSmoothForm, SaturationLimits, saturate
+from felixlike.smooth.encode import threshold
+from felixlike.smooth.graph import InvalidGraph, SmoothGraph
+from felixlike.smooth.lower import Lowered
+from felixlike.symbolic import expression as ex
+from felixlike.symbolic.expression import Expr
+
+A, B = ex.var("a", 1, 64), ex.var("b", 1, 64)
+
+
+def _evaluate(expression: Expr, **values: float) -> float:
+    graph = saturate([expression])
+    columns = torch.tensor([[math.log(v) for v in values.values()]], dtype=torch.float64)
+    return float(torch.expm1(Lowered(graph, list(values))(columns, 1e-6)))
+
+
+def _operators(expression: Expr) -> Counter[str]:
+    return Counter(node.op for node in saturate([expression]).nodes)
+
+
+def test_monomials_are_linear_in_log_space() -> None:
+    assert set(_operators(4 * A * B / (A * A))) <= {"Softplus", "Plus", "Minus", "Constant", "Column"}
+
+
+def test_a_common_factor_leaves_the_sum() -> None:
+    assert _operators(A * B + A * B * B)["LogSumExp"] == 1
+
+
+def test_selects_with_one_gate_are_merged() -> None:
+    gate = ex.at_least(A, 2)
+    assert _operators(ex.select(gate, ex.select(gate, A, B), B))["Mix"] == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        (A * B + 3, 3 * 5 + 3),
+        (2 * A * B - A - 1, 2 * 15 - 3 - 1),
+        (ex.minimum(A * A, B * 4), 9),
+        (ex.maximum(A, B), 5),
+        (ex.select(ex.at_least(A * B, 20), A, B), 5),
+        (ex.select(ex.at_least(A * B, 10), A, B), 3),
+        (ex.select(ex.at_least(A - B, 0), A, B), 5),
+        (ex.at_least(A, 2) + ex.at_least(B, 2), 2),
+        ((1 - ex.at_least(A, 9)) * ex.at_least(B, 2), 1),
+        (A / (B + 1) * 12, 6),
+        (ex.const(0), 0),
+    ],
+)
+def test_values(expression: Expr, wanted: float) -> None:
+    assert _evaluate(expression, a=3, b=5) == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+
+
+def test_a_shifted_variable_may_be_zero() -> None:
+    u = ex.var("u", 0, 512)
+    graph = saturate([u, ex.at_least(u, 1)], shifted=frozenset({"u"}))
+    columns = torch.tensor([[0.0], [math.log1p(16)]], dtype=torch.float64)
+    values = torch.expm1(Lowered(graph, ["u"])(columns, 1e-6))
+    torch.testing.assert_close(values, torch.tensor([[0.0, 0.0], [16.0, 1.0]], dtype=torch.float64), atol=1e-4, rtol=0)
+
+
+def test_reaching_a_limit_is_said() -> None:
+    expression = ex.add(A * n + B / n for n in range(2, 9))
+    with pytest.raises(NoSmoothForm, match="stopped at its limit before it smoothed formula 0"):
+        saturate([expression], limits=SaturationLimits(iterations=1))
+    with pytest.raises(NoSmoothForm, match="stopped at its limit"):
+        saturate([expression], limits=SaturationLimits(nodes=1))
+    outcomes = []
+    for iterations in range(2, 31):
+        with contextlib.suppress(NoSmoothForm):
+            outcomes.append(saturate([expression], limits=SaturationLimits(iterations=iterations)).saturated)
+    assert outcomes == sorted(outcomes)
+    assert not outcomes[0]
+    assert outcomes[-1]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 10, 65])
+def test_the_middle_of_a_gate_is_between_the_integers(k: int) -> None:
+    assert k - 1 < threshold(k)
+    assert threshold(k) < k or k > 3
+
+
+def test_graphs_are_plain_data() -> None:
+    graph = saturate([A * B + 1])
+    assert SmoothGraph.from_json(graph.to_json()) == graph
+    with pytest.raises(InvalidGraph, match="is damaged"):
+        SmoothGraph.from_json({"nodes": 3})
+    with pytest.raises(InvalidGraph, match="refers to nodes it does not have"):
+        SmoothGraph.from_json({"nodes": [["Plus", [0, 5], 0.0, ""]], "roots": [0], "saturated": True})

@@ -1,0 +1,85 @@
+"""The smooth features of real sketches against the exact ones, and their gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import workloads
+
+from felixlike.features import NAMES, formulas
+from felixlike.smooth import Relaxed, relax
+from felixlike.smooth.relax import WIDTH
+from felixlike.symbolic import Kind, sketches
+
+CASES = ("matmul_relu", "conv2d", "softmax", "depthwise")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def relaxed(request: pytest.FixtureRequest) -> Relaxed:
+    return relax(formulas(sketches(workloads.ALL[request.param]())[1]))
+
+
+def test_smooth_is_near_exact_at_points(relaxed: Relaxed) -> None:
+    points = relaxed.formulas.sketch.sample(100, seed=4)
+    exact = relaxed.formulas.evaluate(points)
+    with torch.no_grad():
+        smooth = np.expm1(relaxed(relaxed.log_points(points)).numpy())
+    assert smooth.shape == exact.shape
+    error = np.abs(smooth - exact)[exact > 0] / exact[exact > 0]
+    assert np.median(error) <= 0.05
+    assert np.quantile(error, 0.9) <= 0.2
+    assert all(relaxed.saturated.values())
+
+
+def test_narrower_is_nearer(relaxed: Relaxed) -> None:
+    points = relaxed.formulas.sketch.sample(60, seed=6)
+    exact = np.log1p(relaxed.formulas.evaluate(points))
+    errors = []
+    for width in (0.2, 0.05, 0.01):
+        relaxed.width = width
+        with torch.no_grad():
+            errors.append(float(np.abs(relaxed(relaxed.log_points(points)).numpy() - exact).mean()))
+    relaxed.width = WIDTH
+    assert errors[0] > errors[1] > errors[2]
+
+
+def test_nothing_is_infinite_in_the_box_and_ten_percent_outside(relaxed: Relaxed) -> None:
+    sketch = relaxed.formulas.sketch
+    start = relaxed.log_points(sketch.sample(64, seed=8))
+    generator = torch.Generator().manual_seed(0)
+    for column, variable in enumerate(sketch.variables):
+        if variable.kind is Kind.LOCATION:
+            continue
+        top = float(np.log1p(variable.choices[-1]))
+        start[:, column] = (torch.rand(64, generator=generator, dtype=torch.float64) * 1.2 - 0.1) * top
+    x = start.requires_grad_(True)
+    values = relaxed(x)
+    values.sum().backward()
+    assert torch.isfinite(values).all()
+    assert x.grad is not None
+    assert torch.isfinite(x.grad).all()
+
+
+def test_gradients_agree_with_finite_differences(relaxed: Relaxed) -> None:
+    sketch = relaxed.formulas.sketch
+    x = relaxed.log_points(sketch.sample(4, seed=9))
+    columns = [i for i, v in enumerate(sketch.variables) if v.kind is not Kind.LOCATION and not v.fixed]
+    weight = torch.linspace(0.1, 1.0, len(NAMES), dtype=torch.float64)
+
+    def score(z: torch.Tensor) -> torch.Tensor:
+        moved = x.clone()
+        moved[:, columns] = z
+        scores: torch.Tensor = (relaxed(moved) * weight).sum(dim=(1, 2))
+        return scores
+
+    z = x[:, columns] + 0.1
+    assert torch.autograd.gradcheck(score, (z.requires_grad_(True),), eps=1e-6, atol=1e-3, rtol=1e-4)
+
+
+def test_second_derivatives_exist(relaxed: Relaxed) -> None:
+    x = relaxed.log_points(relaxed.formulas.sketch.sample(3, seed=1)).requires_grad_(True)
+    (first,) = torch.autograd.grad(relaxed(x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.pow(2).sum(), x)
+    assert torch.isfinite(second).all()
+    assert second.abs().sum() > 0

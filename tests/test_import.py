@@ -1,0 +1,27 @@
+"""`import felixlike` is light, and the public names are there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import felixlike
+
+
+def test_importing_loads_neither_torch_nor_tvm() -> None:
+    heavy = ("torch", "tvm", "numpy", "egglog", "rich")
+    code = f"import felixlike, sys; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_public_names_load() -> None:
+    for name in felixlike.__all__:
+        assert getattr(felixlike, name) is not None
+    assert set(dir(felixlike)) == set(felixlike.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'optimise'"):
+        _ = felixlike.optimise

@@ -1,0 +1,46 @@
+"""Budgets: limits, defaults, bad values."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+
+from felixlike.errors import InvalidBudget
+from felixlike.tuning import Budget
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"rounds": -1}, "rounds is -1. give a whole number"),
+        ({"trials": 2.5}, "trials is 2.5"),
+        ({"seconds": -0.1}, "seconds is -0.1. give a number"),
+        ({"seconds": math.nan}, "seconds is nan"),
+        ({"rounds": True}, "rounds is True"),
+        ({"trials": "many"}, "trials is 'many'"),
+    ],
+)
+def test_bad_limits_are_refused(limits: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidBudget, match=words):
+        Budget(**limits)
+
+
+def test_whichever_runs_out_first() -> None:
+    budget = Budget(rounds=2, trials=20)
+    assert budget.next_batch() == 16
+    budget.spent_rounds, budget.spent_trials = 1, 16
+    assert budget.next_batch() == 4
+    budget.spent_rounds = 2
+    assert budget.next_batch() == 0
+    assert Budget(rounds=5, trials=0).next_batch() == 0
+    assert Budget(seconds=10, started=time.monotonic() - 11).next_batch() == 0
+    assert Budget(seconds=10).next_batch() == 16
+
+
+def test_without_limits_there_are_four_rounds_a_task() -> None:
+    assert Budget().with_default(7).rounds == 28
+    assert Budget(trials=3).with_default(7).rounds is None
+    assert Budget(rounds=0).with_default(7).rounds == 0

@@ -1,0 +1,209 @@
+"""Sessions over a pool that makes measurements up: budgets, reproducibility, interrupts, stores, failures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import workloads
+
+from felixlike import records
+from felixlike.costmodel import CostModel
+from felixlike.errors import ReferenceFailed
+from felixlike.frontend import Task, make_task
+from felixlike.hardware import resolve_target
+from felixlike.measure import Measurement, MeasurePool, Status
+from felixlike.search import Candidate, make_strategy
+from felixlike.tuning import Budget, Event, How, Session, choose
+
+
+def _measurement(seconds: float, status: Status = Status.OK) -> Measurement:
+    return Measurement(
+        status=status,
+        seconds=seconds if status is Status.OK else math.inf,
+        repeats=(seconds,) * 3,
+        spread=0.01,
+        error=1e-7,
+        message="" if status is Status.OK else "made up",
+        build_seconds=0.0,
+        run_seconds=0.0,
+    )
+
+
+class FakePool:
+    """Measures by a rule.  hook: called with the number of measurements made so far, before each."""
+
+    def __init__(
+        self, rule: Callable[[Candidate], Measurement] | None = None, hook: Callable[[int], None] | None = None
+    ) -> None:
+        self.rule = rule if rule is not None else lambda c: _measurement(1e-3 / c.point[-2] if c.point else 1e-4)
+        self.hook = hook if hook is not None else lambda _: None
+        self.measured: list[tuple[str, tuple[int, ...]]] = []
+        self.checked = 0
+
+    def stream(
+        self, task: Task, candidates: Iterable[Candidate], *, best: float | None = None
+    ) -> Iterator[tuple[int, Measurement]]:
+        for index, candidate in enumerate(candidates):
+            self.hook(len(self.measured))
+            self.measured.append((task.name, candidate.point))
+            yield index, self.rule(candidate)
+
+    def check(self, task: Task, candidate: Any) -> Measurement:
+        self.checked += 1
+        return _measurement(math.nan)
+
+
+@pytest.fixture(scope="module")
+def tasks() -> tuple[Task, ...]:
+    target = resolve_target("cpu")
+    return (
+        make_task(workloads.matmul(32, 16, 24), target, name="dense", weight=3),
+        make_task(workloads.softmax(8, 12), target, name="softmax"),
+        make_task(workloads.chain(), target, name="chain"),
+    )
+
+
+def _session(
+    tasks: tuple[Task, ...],
+    pool: FakePool,
+    store: records.Store,
+    *,
+    seed: int = 0,
+    strategy: str = "gradient",
+    observe: Callable[[Event], None] | None = None,
+) -> Session:
+    return Session(
+        tasks,
+        strategy=make_strategy(strategy),
+        model=CostModel(seed=seed),
+        pool=cast(MeasurePool, pool),
+        store=store,
+        seed=seed,
+        observe=observe,
+    )
+
+
+def test_the_same_seed_measures_the_same_candidates(tasks: tuple[Task, ...]) -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        pool = FakePool()
+        with records.open() as store:
+            _session(tasks, pool, store, seed=seed).run(Budget(rounds=5))
+        runs.append(pool.measured)
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+    assert len(set(runs[0])) == len(runs[0])
+
+
+def test_every_task_is_served_and_everything_is_recorded(tasks: tuple[Task, ...]) -> None:
+    pool, events = FakePool(), list[Event]()
+    with records.open() as store:
+        session = _session(tasks, pool, store, observe=events.append)
+        session.run(Budget(rounds=4))
+        assert sum(1 for _ in store.measurements()) == len(pool.measured)
+    assert {name for name, _ in pool.measured} == {"dense", "softmax", "chain"}
+    assert sum(name == "chain" for name, _ in pool.measured) == 1  # it has one schedule only
+    assert all(state.best is not None for state in session.states)
+    assert len([e for e in events if e.measurement is not None]) == len(pool.measured)
+
+
+@pytest.mark.parametrize("trials", [0, 1, 7, 20])
+def test_trials_are_not_exceeded(tasks: tuple[Task, ...], trials: int) -> None:
+    pool = FakePool()
+    with records.open() as store:
+        session = _session(tasks, pool, store)
+        session.run(Budget(trials=trials))
+        assert len(pool.measured) == trials
+        choices = [choose(state, CostModel(), cast(MeasurePool, pool)) for state in session.states]
+    assert all(c.candidate is not None for c in choices)
+    assert {c.how for c in choices} <= {How.MEASURED, How.UNMEASURED}
+    assert sum(c.how is How.MEASURED for c in choices) == sum(s.trials > 0 for s in session.states)
+    assert pool.checked == sum(c.how is How.UNMEASURED for c in choices)
+
+
+def test_time_ends_a_run_between_candidates(tasks: tuple[Task, ...]) -> None:
+    budget = Budget(seconds=1000.0)
+
+    def spend(measured: int) -> None:
+        if measured == 5:
+            budget.started -= 2000.0
+
+    pool = FakePool(hook=spend)
+    with records.open() as store:
+        _session(tasks, pool, store).run(budget)
+    assert len(pool.measured) == 6
+
+
+def test_an_interrupt_keeps_what_was_measured(tasks: tuple[Task, ...]) -> None:
+    def interrupt(measured: int) -> None:
+        if measured == 9:
+            raise KeyboardInterrupt
+
+    pool = FakePool(hook=interrupt)
+    with records.open() as store:
+        session = _session(tasks, pool, store)
+        session.run(Budget(rounds=10))
+        assert sum(1 for _ in store.measurements()) == 9
+    assert session.interrupted
+    assert session.states[0].best is not None
+    assert len(session.states[0].known.seen) == 9
+
+
+def test_a_store_is_continued(tasks: tuple[Task, ...], tmp_path: Path) -> None:
+    first, second = FakePool(), FakePool()
+    for pool in (first, second):
+        with records.open(tmp_path / "s.sqlite") as store:
+            session = _session(tasks[:1], pool, store)
+            session.run(Budget(rounds=2))
+    assert not set(first.measured) & set(second.measured)
+    assert len(session.states[0].known.seen) == len(first.measured) + len(second.measured)
+    assert session.states[0].trials == len(second.measured)
+
+
+def test_failures_are_counted_and_never_chosen(tasks: tuple[Task, ...]) -> None:
+    def rule(candidate: Candidate) -> Measurement:
+        wrong = candidate.point[-1] == 0
+        return _measurement(1e-6 if wrong else 1e-3, Status.WRONG if wrong else Status.OK)
+
+    pool = FakePool(rule)
+    with records.open() as store:
+        session = _session(tasks[:1], pool, store, strategy="random")
+        session.run(Budget(rounds=3))
+    (state,) = session.states
+    assert state.failures["wrong"] == sum(point[-1] == 0 for _, point in pool.measured) > 0
+    choice = choose(state, CostModel(), cast(MeasurePool, pool))
+    assert choice.candidate is not None
+    assert choice.candidate.point[-1] != 0
+
+
+def test_without_a_right_answer_the_plain_loops_are_taken(tasks: tuple[Task, ...]) -> None:
+    class Hopeless(FakePool):
+        def check(self, task: Task, candidate: Any) -> Measurement:
+            super().check(task, candidate)
+            untuned = not isinstance(candidate, Candidate)
+            return _measurement(math.nan, Status.OK if untuned else Status.CRASHED)
+
+    pool = Hopeless(lambda _: _measurement(1.0, Status.CRASHED))
+    with records.open() as store:
+        session = _session(tasks[:1], pool, store)
+        session.run(Budget(rounds=1))
+    choice = choose(session.states[0], CostModel(), cast(MeasurePool, pool))
+    assert choice.how is How.UNTUNED
+    assert choice.candidate is None
+    assert "computed the right answer" in choice.note
+
+
+def test_a_task_without_a_reference_is_left_alone(tasks: tuple[Task, ...]) -> None:
+    def fail(_: int) -> None:
+        raise ReferenceFailed("it takes too long", where="dense")
+
+    with records.open() as store:
+        session = _session(tasks[:1], FakePool(hook=fail), store)
+        session.run(Budget(rounds=3))
+    choice = choose(session.states[0], CostModel(), cast(MeasurePool, FakePool()))
+    assert choice.how is How.UNTUNED
+    assert "it takes too long" in choice.note
