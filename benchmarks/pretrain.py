@@ -1,4 +1,4 @@
-"""Train the shipped cost model: python -m benchmarks.pretrain data/measurements-cpu.sqlite [--steps 3000].
+"""Train the shipped cost model: python -m benchmarks.pretrain data/measurements-cpu.sqlite [--steps 1200].
 
 First on four fifths of the workloads, judged on the rest (the split is by workload, never by sample); then on all of them for
 the weights that are written to felixlike/costmodel/data/cpu.pt. Writes docs/results/pretrain.json and .md.
@@ -41,9 +41,9 @@ def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store")
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=1200)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(2)
     samples = _read(arguments.store)
     held_out = samples[::5]
     learned = [s for s in samples if s not in held_out]

@@ -23,10 +23,13 @@ SLOWEST = 4.0
 @dataclass(slots=True)
 class TaskSamples:
     """The samples of one task.  log_features: float32[stores, columns] each; the number of stores differs by sketch.
-    seconds: per call, inf for failures."""
+    seconds: per call, inf for failures.  anchors, anchor_scores: unmeasured points and what the pretrained model said
+    of them."""
 
     log_features: list[Tensor] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    anchors: list[Tensor] = field(default_factory=list)
+    anchor_scores: list[Tensor] = field(default_factory=list)
 
     def labels(self) -> Tensor:
         """float32[n]: log(best / seconds), at least −SLOWEST."""
@@ -49,6 +52,19 @@ class Dataset:
         logs = torch.from_numpy(np.log1p(features)).to(torch.float32)
         samples.log_features += list(logs)
         samples.seconds += [float(s) for s in seconds]
+
+    def add_anchors(self, task: str, features: FeatureArray, scores: Tensor) -> None:
+        """Add unmeasured points of a task, float64[n, stores, columns], with what the model thought of them before any
+        measurement, float32[members, n]."""
+        samples = self._tasks.setdefault(task, TaskSamples())
+        samples.anchors += list(torch.from_numpy(np.log1p(features)).to(torch.float32))
+        samples.anchor_scores += list(scores.T)
+
+    def anchors(self, task: str, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """(float32[n, stores, columns], float32[members, n]) of some anchors of a task."""
+        samples = self._tasks[task]
+        scores = torch.stack([samples.anchor_scores[r] for r in rows], dim=1)
+        return stack([samples.anchors[r] for r in rows]), scores
 
     def tasks(self) -> tuple[str, ...]:
         """Keys of the tasks that have samples."""

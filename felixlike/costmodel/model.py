@@ -5,6 +5,7 @@ In: features. Out: log(1 / latency) up to a constant for each task.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from felixlike.features import FeatureArray
 
 Scores = npt.NDArray[np.float64]
 
+_MOST_ANCHORS = 512
+"""Unmeasured points remembered of one task."""
+
 
 class CostModel:
     """A network with the samples it learns from.  pretrained: whether it knew something before any measurement."""
@@ -28,6 +32,7 @@ class CostModel:
     def __init__(self, network: Network | None = None, *, seed: int = 0, pretrained: bool = False) -> None:
         self.network = network if network is not None else Network(seed=seed)
         self.pretrained = pretrained
+        self._pretrained = copy.deepcopy(self.network) if pretrained else None
         self.dataset = Dataset()
         self._rng = np.random.default_rng(seed)
 
@@ -50,6 +55,20 @@ class CostModel:
         """float32[members, n] for log(1 + feature) [n, stores, columns]; differentiable."""
         scores: Tensor = self.network(log_features.to(torch.float32))
         return scores
+
+    def anchor(self, task: str, features: FeatureArray) -> None:
+        """Remember what a pretrained model thinks of unmeasured points of a task, so that training on the few measured
+        ones does not make it forget the rest. Without effect on a model that knew nothing, and on a task that has
+        enough."""
+        if self._pretrained is None or not len(features):
+            return
+        have = len(self.dataset.samples(task).anchors) if task in self.dataset.tasks() else 0
+        features = features[: max(0, _MOST_ANCHORS - have)]
+        if not len(features):
+            return
+        with torch.no_grad():
+            scores: Tensor = self._pretrained(torch.from_numpy(np.log1p(features)).to(torch.float32))
+        self.dataset.add_anchors(task, features, scores)
 
     def refresh(self, focus: str | None = None, *, options: Training | None = None) -> float:
         """Train on all samples there are, more often on those of `focus`; returns the loss."""

@@ -13,14 +13,15 @@ import numpy as np
 import torch
 
 from felixlike.costmodel.dataset import Dataset
-from felixlike.costmodel.loss import loss
+from felixlike.costmodel.loss import anchor_loss, loss
 from felixlike.costmodel.mlp import Network
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
     """steps: of Adam.  tasks: different tasks in one step.  samples: most samples of a task in one step.
-    fresh: share of a step's tasks that are `focus`, where given.  decay: weight decay."""
+    fresh: share of a step's tasks that are `focus`, where given.  decay: weight decay.  anchor: weight of staying
+    close to what the model thought of unmeasured points before, where a task has such."""
 
     steps: int = 60
     tasks: int = 4
@@ -28,6 +29,7 @@ class Training:
     learning_rate: float = 1e-3
     decay: float = 1e-4
     fresh: float = 0.5
+    anchor: float = 2.0
 
 
 def train(
@@ -54,12 +56,26 @@ def train(
             size = len(dataset.samples(task).seconds)
             rows = rng.choice(size, size=min(size, options.samples), replace=False)
             features, labels = dataset.batch(task, rows.tolist())
-            total = total + loss(network(features), labels)
+            total = total + loss(network(features), labels) + _held(network, dataset, task, options, rng)
         total.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
         optimizer.step()
         losses.append(float(total.detach()) / options.tasks)
     return float(np.mean(losses[-max(1, len(losses) // 4) :]))
+
+
+def _held(
+    network: Network, dataset: Dataset, task: str, options: Training, rng: np.random.Generator
+) -> torch.Tensor | float:
+    """The pull towards what was believed before the first measurement, weaker the more there are."""
+    samples = dataset.samples(task)
+    count = len(samples.anchors)
+    if not count:
+        return 0.0
+    rows = rng.choice(count, size=min(count, options.samples), replace=False)
+    features, before = dataset.anchors(task, rows.tolist())
+    weight = options.anchor * min(1.0, options.samples / max(1, len(samples.seconds)))
+    return weight * anchor_loss(network(features), before)
 
 
 def _draw(usable: list[str], focus: str | None, options: Training, rng: np.random.Generator) -> list[str]:

@@ -106,6 +106,8 @@ class GradientSearch:
         features = space.features(sketch, points) if len(points) else None
         if features is None:
             return []
+        if origin == "random":
+            model.anchor(space.task.key, features)
         mean, spread = model.predict_with_spread(features)
         scores = mean + self.options.optimism * spread
         return [Candidate(sketch, tuple(p), float(s), origin) for p, s in zip(points.tolist(), scores, strict=True)]
