@@ -12,7 +12,13 @@ import statistics
 import time
 from dataclasses import asdict, dataclass
 
+from benchmarks.models import resnet18
 from benchmarks.results import geometric_mean, write
+from felixlike import Task, extract_tasks, records
+from felixlike.costmodel import CostModel, load
+from felixlike.measure import MeasurePool
+from felixlike.search import Candidate, make_strategy
+from felixlike.tuning import Budget, Session, one_thread
 
 TASKS = 5
 CANDIDATES = 64
@@ -43,10 +49,6 @@ def main() -> None:
     parser.add_argument("--untrained", action="store_true", help="start without the shipped weights")
     arguments = parser.parse_args()
 
-    from benchmarks.models import resnet18
-    from felixlike import extract_tasks
-    from felixlike.tuning import one_thread
-
     rows: list[Row] = []
     with one_thread():
         for task in extract_tasks(*resnet18())[:TASKS]:
@@ -57,13 +59,10 @@ def main() -> None:
     write(name, {"rows": [asdict(r) | {"ratio": r.ratio} for r in rows], "mean": _mean(rows)}, _text(rows))
 
 
-def _compare(task: object, seed: int, *, untrained: bool) -> Row:
-    from felixlike.measure import MeasurePool
-    from felixlike.search import Candidate
-
+def _compare(task: Task, seed: int, *, untrained: bool) -> Row:
     winners: dict[str, Candidate] = {}
     walls: dict[str, float] = {}
-    with MeasurePool(task.target) as pool:  # type: ignore[attr-defined]
+    with MeasurePool(task.target) as pool:
         for strategy in ("gradient", "random"):
             started = time.monotonic()
             winners[strategy] = _search(task, strategy, seed, pool, untrained=untrained)
@@ -71,26 +70,21 @@ def _compare(task: object, seed: int, *, untrained: bool) -> Row:
         again: dict[str, list[float]] = {name: [] for name in winners}
         for _ in range(RETIMED):
             for name, candidate in winners.items():
-                (found,) = pool.measure(task, [candidate], verify=False)  # type: ignore[arg-type]
+                (found,) = pool.measure(task, [candidate], verify=False)
                 again[name].append(found.seconds)
     best = {name: statistics.median(times) for name, times in again.items()}
-    name = task.name  # type: ignore[attr-defined]
+    name = task.name
     return Row(name, seed, best["gradient"], best["random"], walls["gradient"], walls["random"])
 
 
-def _search(task: object, strategy: str, seed: int, pool: object, *, untrained: bool) -> object:
-    from felixlike import records
-    from felixlike.costmodel import CostModel, load
-    from felixlike.search import make_strategy
-    from felixlike.tuning import Budget, Session
-
+def _search(task: Task, strategy: str, seed: int, pool: MeasurePool, *, untrained: bool) -> Candidate:
     model = CostModel(seed=seed) if untrained else load(seed=seed)
     with records.open() as store:
         session = Session(
-            [task],  # type: ignore[list-item]
+            [task],
             strategy=make_strategy(strategy),
             model=model,
-            pool=pool,  # type: ignore[arg-type]
+            pool=pool,
             store=store,
             seed=seed,
         )

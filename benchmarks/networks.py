@@ -49,7 +49,8 @@ def _measure(name: str, seconds: float) -> dict[str, Any]:
 def _text(rows: list[dict[str, Any]], mean: float) -> str:
     sides = ("PyTorch eager", "torch.compile", "TVM untuned", "tuned")
     lines = [
-        f"| network | {' | '.join(f'{s} ms' for s in sides)} | eager ÷ tuned | untuned ÷ tuned | max error | trials | tuning s |",
+        f"| network | {' | '.join(f'{s} ms' for s in sides)} "
+        "| eager ÷ tuned | untuned ÷ tuned | max error | trials | tuning s |",
         "| --- " * 10 + "|",
     ]
     for row in rows:

@@ -1,7 +1,7 @@
 """Train the shipped cost model: python -m benchmarks.pretrain data/measurements-cpu.sqlite [--steps 1200].
 
-First on four fifths of the workloads, judged on the rest (the split is by workload, never by sample); then on all of them for
-the weights that are written to felixlike/costmodel/data/cpu.pt. Writes docs/results/pretrain.json and .md.
+First on four fifths of the workloads, judged on the rest (the split is by workload, never by sample); then on all of
+them for the weights that are written to felixlike/costmodel/data/cpu.pt. Writes docs/results/pretrain.json and .md.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 import math
 import statistics
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,7 +87,9 @@ def _train(samples: list[Samples], steps: int) -> Network:
     for workload in samples:
         for features, seconds in workload.parts:
             model.remember(workload.key, features, seconds)
-    rows = [torch.nn.functional.pad(x, (0, 0, 0, 0)) for s in samples for x in model.dataset.samples(s.key).log_features]
+    rows = [
+        torch.nn.functional.pad(x, (0, 0, 0, 0)) for s in samples for x in model.dataset.samples(s.key).log_features
+    ]
     model.network.standardise(torch.cat(rows)[:, None, :])
     rng = np.random.default_rng(0)
     for rate in (1e-3, 3e-4, 1e-4):
@@ -123,9 +124,9 @@ def _ranks(values: Any) -> Any:
 
 def _text(counts: dict[str, int], rows: list[dict[str, Any]]) -> str:
     lines = [
-        f"{counts['samples']} measurements of {counts['workloads']} workloads; {counts['held_out']} of them held out and "
-        "judged by a model that never saw them. top-1, top-5: latency of the best candidate over that of the (best of the "
-        "five) predicted best; median: over that of the median candidate.",
+        f"{counts['samples']} measurements of {counts['workloads']} workloads; {counts['held_out']} of them held out "
+        "and judged by a model that never saw them. top-1, top-5: latency of the best candidate over that of the (best "
+        "of the five) predicted best; median: over that of the median candidate.",
         "",
         "| held-out workload | candidates | rank correlation | top-1 | top-5 | median |",
         "| --- | --- | --- | --- | --- | --- |",

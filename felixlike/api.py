@@ -137,10 +137,11 @@ def _schedules(states: list[TaskState], choices: list[Choice]) -> dict[str, Any]
 
 
 def _reference(model: Any, imported: Imported) -> Any:
-    """What the compiled model is compared with: the torch module itself, else the model as TVM has it untuned."""
+    """What the compiled model is compared with: the torch model itself, else the model as TVM has it untuned."""
     import torch
 
-    return model if isinstance(model, torch.nn.Module) else deploy.compile_model(imported)
+    eager = isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
+    return model if eager else deploy.compile_model(imported)
 
 
 def _task_report(state: TaskState, choice: Choice) -> TaskReport:

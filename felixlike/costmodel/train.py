@@ -23,8 +23,8 @@ class Training:
     fresh: share of a step's tasks that are `focus`, where given.  decay: weight decay.  anchor: weight of staying
     close to what the model thought of unmeasured points before, where a task has such."""
 
-    steps: int = 60
-    tasks: int = 4
+    steps: int = 40
+    tasks: int = 3
     samples: int = 64
     learning_rate: float = 1e-3
     decay: float = 1e-4

@@ -28,9 +28,9 @@ class Descent:
     """steps: of Adam.  keep_every: relaxed points are kept every so many steps.  penalty: λ.
     learning_rate: about how far a variable moves in one step, in log units."""
 
-    steps: int = 60
-    keep_every: int = 6
-    learning_rate: float = 0.08
+    steps: int = 40
+    keep_every: int = 5
+    learning_rate: float = 0.1
     penalty: float = 10.0
 
 

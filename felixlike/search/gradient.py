@@ -26,12 +26,14 @@ from felixlike.symbolic import Kind, Points, Sketch
 
 @dataclass(frozen=True, slots=True)
 class GradientOptions:
-    """pool: random points scored before descending.  seeds: starts of the descent.  structures: most different
-    (sketch, compute locations) among the seeds.  elite: best measured points among the seeds.  noise: standard
-    deviation of what is added to the elite's start, in log units.  explore: share of a batch drawn at random.
-    optimism: how many standard deviations of the ensemble are added to a score when choosing."""
+    """pool: random points scored before descending.  paths: most combinations of compute locations drawn for each
+    sketch in a round.  seeds: starts of the descent.  structures: most different (sketch, compute locations) among the
+    seeds.  elite: best measured points among the seeds.  noise: standard deviation of what is added to the elite's
+    start, in log units.  explore: share of a batch drawn at random.  optimism: how many standard deviations of the
+    ensemble are added to a score when choosing."""
 
     pool: int = 256
+    paths: int = 3
     seeds: int = 32
     structures: int = 5
     elite: int = 8
@@ -54,9 +56,9 @@ class GradientSearch:
         if not space.understood or not model.trained or space.size() <= count:
             return draw(space, count, known.seen, rng, origin="random")
         aside = self._aside(space, known, count)
-        drawn = [*self._sampled(space, known, aside, rng), *self._explored(space, known, count, aside, rng)]
+        pool = self._pool(space, model, rng)
+        drawn = [*self._sampled(space, known, aside, rng), *self._explored(pool, known, count - aside, rng)]
         taken = known.seen | {c.key for c in drawn}
-        pool = self._pool(space, model, known, rng)
         descended = self._descend(space, model, pool, known, rng)
         chosen = _diverse([*descended, *pool], count - len(drawn), taken)
         missing = count - len(drawn) - len(chosen)
@@ -87,19 +89,20 @@ class GradientSearch:
         return list(found.values())
 
     def _explored(
-        self, space: Space, known: Known, count: int, aside: int, rng: np.random.Generator
+        self, pool: Sequence[Candidate], known: Known, count: int, rng: np.random.Generator
     ) -> list[Candidate]:
-        wanted = max(0, round(self.options.explore * count) - aside)
-        return draw(space, wanted, known.seen, rng, origin="random") if wanted else []
+        """Some of the pool whatever their score."""
+        wanted = round(self.options.explore * count)
+        fresh = [c for c in pool if c.key not in known.seen]
+        return [fresh[i] for i in rng.permutation(len(fresh))[:wanted]]
 
-    def _pool(self, space: Space, model: CostModel, known: Known, rng: np.random.Generator) -> list[Candidate]:
+    def _pool(self, space: Space, model: CostModel, rng: np.random.Generator) -> list[Candidate]:
         """Random valid points of understood sketches, scored, best first; of few structures, since each costs."""
         found: list[Candidate] = []
         share = max(1, self.options.pool // len(space.understood))
         for sketch in space.understood:
-            points = sketch.sample(share, int(rng.integers(2**31)))
-            kept = _few_structures(sketch, points, self.options.structures, rng)
-            found += self._scored(space, model, sketch, np.unique(kept, axis=0), "random")
+            points = sketch.sample(share, int(rng.integers(2**31)), paths=self.options.paths)
+            found += self._scored(space, model, sketch, np.unique(points, axis=0), "random")
         return sorted(found, key=lambda c: -c.score)
 
     def _scored(self, space: Space, model: CostModel, sketch: Sketch, points: Points, origin: str) -> list[Candidate]:
@@ -152,14 +155,6 @@ class GradientSearch:
 
 def _locations(candidate: Candidate) -> tuple[int, ...]:
     return tuple(candidate.point[i] for i in candidate.sketch.location_columns)
-
-
-def _few_structures(sketch: Sketch, points: Points, most: int, rng: np.random.Generator) -> Points:
-    """The points of at most `most` structures, drawn."""
-    structures = sketch.by_structure(points)
-    chosen = rng.permutation(len(structures))[:most]
-    kept: Points = points[np.sort(np.concatenate([structures[i][1] for i in chosen]))]
-    return kept
 
 
 _APART = 0.5

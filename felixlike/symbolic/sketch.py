@@ -32,7 +32,7 @@ from felixlike.symbolic.variables import Kind, Variable
 Points = npt.NDArray[np.int64]
 
 _PATHS = 8
-"""Different combinations of compute locations among the points of one call of `sample`."""
+"""Default for the most combinations of compute locations among the points of one call of `sample`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,19 +114,21 @@ class Sketch:
 
     # -- points -------------------------------------------------------------------------------------------------------
 
-    def sample(self, count: int, seed: int) -> Points:
-        """int64[count, variables]: random valid points. The same seed gives the same points."""
+    def sample(self, count: int, seed: int, *, paths: int = _PATHS) -> Points:
+        """int64[count, variables]: random valid points. The same seed gives the same points.
+
+        paths: most combinations of compute locations among them; each needs a symbolic program of its own, once."""
         rng = np.random.default_rng(seed)
         if not self.understood:
             return self._sample_by_tvm(count, rng)
         if not self.location_columns:
             return self._sample_tiles(count, rng)
-        paths = [self._sample_path(row, rng) for row in self._sample_tiles(min(count, _PATHS), rng)]
+        drawn = [self._sample_path(row, rng) for row in self._sample_tiles(min(count, paths), rng)]
         kept: list[Points] = []
         missing = count
         while missing:
             rows = self._sample_tiles(2 * missing, rng)
-            rows[:, self.location_columns] = np.array(paths)[rng.integers(len(paths), size=len(rows))]
+            rows[:, self.location_columns] = np.array(drawn)[rng.integers(len(drawn), size=len(rows))]
             rows = rows[self.valid(rows)][:missing]
             kept.append(rows)
             missing -= len(rows)

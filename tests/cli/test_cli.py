@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import shutil
 from pathlib import Path
 
 import pytest
 
-from felixlike.cli import doctor, main
+from felixlike.cli import main
 
 MODEL = """
 import torch
@@ -38,7 +40,7 @@ def test_tune_and_show(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "3 candidates in 1 rounds" in printed
     assert f"Saved to {output}" in printed.replace("\n", "")
     assert main(["show", str(output)]) == 0
-    assert "the trials were used up" in capsys.readouterr().out
+    assert "the trials were used up" in " ".join(capsys.readouterr().out.split())
     assert main(["show", str(store)]) == 0
     assert "3 measurements of 1 workloads" in capsys.readouterr().out
 
@@ -69,7 +71,7 @@ def test_problems_are_one_sentence(
 ) -> None:
     assert main([a.replace("{file}", str(file)) for a in arguments]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("felixlike: ")
+    assert error.splitlines()[-1].startswith("felixlike: ")
     assert words in error
     assert "Traceback" not in error
 
@@ -85,8 +87,8 @@ def test_doctor_says_what_is_wrong_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     versions = {"apache-tvm-ffi": "0.1.15", "torch": "2.13.0", "egglog": "13.2.0", "apache-tvm": "0.27.0.post1"}
-    monkeypatch.setattr(doctor.metadata, "version", versions.__getitem__)
-    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
+    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     assert main(["doctor"]) == 1
     printed = capsys.readouterr().out
     assert "0.1.14* is needed. Install with the constraints file" in printed

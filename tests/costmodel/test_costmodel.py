@@ -30,7 +30,7 @@ def test_training_finds_the_order() -> None:
     assert not model.trained
     features, seconds = _samples(256, seed=0)
     model.remember("t", features, seconds)
-    first = model.refresh("t", options=Training(steps=20))
+    first = model.refresh("t", options=Training(steps=1))
     last = model.refresh("t", options=Training(steps=300, samples=128))
     assert last < 0.6 * first
     unseen, truth = _samples(200, seed=1)

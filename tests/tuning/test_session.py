@@ -39,9 +39,9 @@ class FakePool:
     def __init__(
         self, rule: Callable[[Candidate], Measurement] | None = None, hook: Callable[[int], None] | None = None
     ) -> None:
-        self.rule = rule if rule is not None else lambda c: _measurement(1e-3 / c.point[-2] if c.point else 1e-4)
+        self.rule = rule if rule is not None else lambda c: _measurement(1e-3 / (1 + sum(map(abs, c.point))))
         self.hook = hook if hook is not None else lambda _: None
-        self.measured: list[tuple[str, tuple[int, ...]]] = []
+        self.measured: list[tuple[str, str, tuple[int, ...]]] = []
         self.checked = 0
 
     def stream(
@@ -49,7 +49,7 @@ class FakePool:
     ) -> Iterator[tuple[int, Measurement]]:
         for index, candidate in enumerate(candidates):
             self.hook(len(self.measured))
-            self.measured.append((task.name, candidate.point))
+            self.measured.append((task.name, *candidate.key))
             yield index, self.rule(candidate)
 
     def check(self, task: Task, candidate: Any) -> Measurement:
@@ -105,8 +105,8 @@ def test_every_task_is_served_and_everything_is_recorded(tasks: tuple[Task, ...]
         session = _session(tasks, pool, store, observe=events.append)
         session.run(Budget(rounds=4))
         assert sum(1 for _ in store.measurements()) == len(pool.measured)
-    assert {name for name, _ in pool.measured} == {"dense", "softmax", "chain"}
-    assert sum(name == "chain" for name, _ in pool.measured) == 1  # it has one schedule only
+    assert {name for name, *_ in pool.measured} == {"dense", "softmax", "chain"}
+    assert sum(name == "chain" for name, *_ in pool.measured) == 1  # it has one schedule only
     assert all(state.best is not None for state in session.states)
     assert len([e for e in events if e.measurement is not None]) == len(pool.measured)
 
@@ -174,7 +174,7 @@ def test_failures_are_counted_and_never_chosen(tasks: tuple[Task, ...]) -> None:
         session = _session(tasks[:1], pool, store, strategy="random")
         session.run(Budget(rounds=3))
     (state,) = session.states
-    assert state.failures["wrong"] == sum(point[-1] == 0 for _, point in pool.measured) > 0
+    assert state.failures["wrong"] == sum(point[-1] == 0 for *_, point in pool.measured) > 0
     choice = choose(state, CostModel(), cast(MeasurePool, pool))
     assert choice.candidate is not None
     assert choice.candidate.point[-1] != 0
