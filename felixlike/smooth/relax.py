@@ -8,6 +8,7 @@ gradient.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -53,19 +54,21 @@ class Relaxed(nn.Module):
         key = "_".join(map(str, locations)) or "only"
         formulas = self.formulas.of_structure(locations)
         if key not in self._lowered:
-            graph = self._graph(formulas.roots)
-            self.saturated[locations] = graph.saturated
+            graph = self.graph(locations)
             self._lowered[key] = Lowered(graph, self._columns)
         found = self._lowered[key]
         assert isinstance(found, Lowered)
         return found, torch.from_numpy(self.formulas.rows(formulas))
 
-    def _graph(self, roots: tuple[object, ...]) -> SmoothGraph:
-        key = cache.cache_key(roots, self._shifted)  # type: ignore[arg-type]
+    def graph(self, locations: tuple[int, ...]) -> SmoothGraph:
+        """The smooth program for these compute locations, from the cache or by equality saturation."""
+        roots = self.formulas.of_structure(locations).roots
+        key = cache.cache_key(roots, self._shifted)
         graph = cache.load(key)
         if graph is None:
-            graph = saturate(roots, shifted=self._shifted)  # type: ignore[arg-type]
+            graph = saturate(roots, shifted=self._shifted)
             cache.store(key, graph)
+        self.saturated[locations] = graph.saturated
         return graph
 
     def _by_structure(self, log_x: Tensor) -> list[tuple[tuple[int, ...], Tensor]]:
@@ -78,8 +81,8 @@ class Relaxed(nn.Module):
             found.setdefault(tuple(locations), []).append(row)
         return [(locations, torch.tensor(rows)) for locations, rows in found.items()]
 
-    def log_points(self, points: Points) -> Tensor:
-        """float64[n, variables] for int64[n, variables]: points in the module's own coordinates."""
+    def log_points(self, points: Points | npt.NDArray[np.float64]) -> Tensor:
+        """float64[n, variables] for int64 or float64[n, variables]: points in the module's own coordinates."""
         values = torch.from_numpy(np.asarray(points, dtype=np.float64))
         columns = []
         for i, variable in enumerate(self.formulas.sketch.variables):

@@ -76,6 +76,23 @@ def test_problems_are_one_sentence(
     assert "Traceback" not in error
 
 
+def test_explain(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = [f"{file}:with_inputs"]
+    assert main(["explain", *model]) == 0
+    listed = capsys.readouterr().out
+    assert "fused_matmul_add_relu" in listed
+    plot = tmp_path / "plot.svg"
+    assert main(["explain", *model, "fused_matmul_add_relu", "--column", "traffic_l1", "--plot", str(plot)]) == 0
+    printed = capsys.readouterr().out
+    assert "traffic_l1 (bytes)" in printed
+    assert f"Drawn in {plot}" in printed
+    assert plot.stat().st_size > 1000
+    assert main(["explain", *model, "nothing"]) == 1
+    assert "there is no task 'nothing'" in capsys.readouterr().err
+    assert main(["explain", *model, "fused_matmul_add_relu", "--sketch", "9"]) == 1
+    assert "it has 3 sketches" in capsys.readouterr().err
+
+
 def test_doctor_finds_this_machine_fit(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     printed = capsys.readouterr().out

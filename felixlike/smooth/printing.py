@@ -1,0 +1,77 @@
+"""Smooth programs as text people can read beside the exact formulas.
+
+In: a `SmoothGraph` and one of its roots. Out: the root's expression, after a line for every part that it uses twice.
+Everything is in log units: `ln i.0` is the relaxed variable itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from string import ascii_lowercase
+
+from felixlike.smooth.graph import SmoothGraph, SmoothNode
+
+_SUM, _PRODUCT, _ATOM = 1, 2, 3
+_FUNCTIONS = {
+    "Mix": "mix",
+    "LogSumExp": "logsumexp",
+    "LogDiffExp": "logdiffexp",
+    "Softplus": "softplus",
+    "LogOnePlus": "log1p",
+    "Step": "step",
+    "SmoothMaximum": "max",
+    "SmoothMinimum": "min",
+}
+
+
+def smooth_text(graph: SmoothGraph, root: int, *, shifted: frozenset[str] = frozenset()) -> str:
+    """The expression of `graph.roots[root]`; shared parts get a line of their own first.
+
+    shifted: variables whose column is log(1 + value)."""
+    order = _below(graph, graph.roots[root])
+    uses = Counter(a for i in order for a in graph.nodes[i].args)
+    texts: dict[int, tuple[str, int]] = {}
+    lines: list[str] = []
+    for i in order:
+        text = _text(graph.nodes[i], [texts[a] for a in graph.nodes[i].args], shifted)
+        if uses[i] > 1 and graph.nodes[i].args:
+            name = _name(len(lines))
+            lines.append(f"{name} = {text[0]}")
+            text = name, _ATOM
+        texts[i] = text
+    return "\n".join([*lines, texts[order[-1]][0]])
+
+
+def _below(graph: SmoothGraph, root: int) -> list[int]:
+    """The nodes a root needs, arguments first."""
+    needed = {root}
+    for i in range(root, -1, -1):
+        if i in needed:
+            needed.update(graph.nodes[i].args)
+    return sorted(needed)
+
+
+def _text(node: SmoothNode, args: list[tuple[str, int]], shifted: frozenset[str]) -> tuple[str, int]:
+    """The text and how tightly it binds."""
+    match node.op:
+        case "Constant":
+            return f"{node.value:.6g}", _ATOM if node.value >= 0 else _SUM
+        case "Column":
+            return (f"ln(1 + {node.name})" if node.name in shifted else f"ln {node.name}"), _ATOM
+        case "Plus":
+            return f"{args[0][0]} + {args[1][0]}", _SUM
+        case "Minus":
+            return f"{args[0][0]} - {_wrapped(args[1], _PRODUCT)}", _SUM
+        case "Times":
+            return f"{_wrapped(args[0], _PRODUCT)}*{_wrapped(args[1], _PRODUCT)}", _PRODUCT
+    return f"{_FUNCTIONS[node.op]}({', '.join(text for text, _ in args)})", _ATOM
+
+
+def _wrapped(text: tuple[str, int], binding: int) -> str:
+    return text[0] if text[1] >= binding else f"({text[0]})"
+
+
+def _name(number: int) -> str:
+    """a, b, …, z, a1, b1, …"""
+    turn, letter = divmod(number, len(ascii_lowercase))
+    return ascii_lowercase[letter] + (str(turn) if turn else "")
