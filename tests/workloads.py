@@ -69,6 +69,7 @@ ALL: dict[str, Callable[[], Any]] = {
     "matmul": matmul,
     "matmul_relu": lambda: matmul(relu=True),
     "matmul_odd": lambda: matmul(7, 53, 13, relu=True),
+    "matmul_large_primes": lambda: matmul(67, 113, 2, relu=True),
     "conv2d": conv2d,
     "conv2d_strided": lambda: conv2d(stride=2),
     "conv2d_1x1": lambda: conv2d(kernel=1, padding=0),

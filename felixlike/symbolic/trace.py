@@ -47,7 +47,10 @@ def _tile(instruction: Any, decision: Sequence[int], name: str, index: int) -> I
     extent, largest_inner = math.prod(decision), int(instruction.attrs[1])
     every = divisors(extent)
     innermost = tuple(d for d in every if d <= largest_inner)
-    choices = [*[every] * (len(decision) - 1), innermost]
+    outer = every
+    if len(innermost) == 1 and len(decision) == 2:
+        outer = (extent // innermost[0],)  # a prime too large for the inner loop leaves no choice
+    choices = [*[outer] * (len(decision) - 1), innermost]
     together = Group(name, extent, sum(len(c) > 1 for c in choices))
     for position, values in enumerate(choices):
         yield Variable(f"{name}.{position}", Kind.TILE, extent, values, index, position, together)

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import brute_force
+
 import numpy as np
 import pytest
 import workloads
 
+from benchmarks import oracles
 from felixlike.features import NAMES, formulas
 from felixlike.hardware import host_device
 from felixlike.symbolic import sketches
@@ -43,7 +44,7 @@ def test_formulas_equal_what_is_counted(name: str) -> None:
         points = sketch.sample(6, seed=11)
         values = found.evaluate(points)
         for point, rows in zip(points.tolist(), values, strict=True):
-            counted = brute_force.count(sketch, tuple(point), DEVICE)
+            counted = oracles.count(sketch, tuple(point), DEVICE)
             for block, columns in counted.items():
                 row = rows[found.stores.index(block)]
                 for column, value in columns.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import oracles
+from benchmarks import oracles
 import pytest
 import workloads
 

@@ -37,7 +37,7 @@ def _split(state: Replay, instruction: Any, _: int) -> None:
         return
     parts = state.schedule.split(
         state.get(loop),
-        [None, *(state.opaque(f.name) for f in factors[1:])],
+        [None, *(f.choices[0] if f.fixed else state.opaque(f.name) for f in factors[1:])],
         preserve_unit_iters=bool(instruction.attrs[0]),
         # TVM cannot prove that the factors divide the extent; a perfect tile does by definition.
         disable_predication=True,

@@ -1,0 +1,205 @@
+"""How exact programs, constraints and formulas are: python -m benchmarks.exactness [--points 50] [--only NAME].
+
+For every operator of `benchmarks.operators` and every task of ResNet-18 and BERT, every sketch, at random points:
+
+(a) loop nests: the symbolic program at the point against TVM's postprocessed schedule: loops, kinds, extents, unroll notes;
+(b) counts: all formulas against walking every iteration, on a small twin of the operator;
+(c) `tvm_view` against TVM's PerStoreFeature: entries that are not NaN must be equal to 1e-6;
+(d) constraints: points we call valid that TVM refuses or replaces; points TVM drew that we call invalid.
+
+Writes docs/results/exactness.json and .md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from benchmarks import models, oracles
+from benchmarks.operators import OPERATORS
+from benchmarks.results import write
+from felixlike import extract_tasks
+from felixlike.errors import InvalidSchedule
+from felixlike.features import NAMES, formulas, tvm_view
+from felixlike.hardware import host_device
+from felixlike.symbolic import Sketch, concrete_nest, sketches
+
+SMALL_CACHES = dataclasses.replace(host_device(), l1_bytes=256, l2_bytes=1500)
+"""So small that little programs do and do not fit into them."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One workload. (of, wrong) pairs; opaque: reasons of the sketches that are not understood."""
+
+    name: str
+    sketches: int = 0
+    opaque: dict[int, str] = field(default_factory=dict)
+    nests: list[int] = field(default_factory=lambda: [0, 0])
+    counts: list[int] = field(default_factory=lambda: [0, 0])
+    entries: list[int] = field(default_factory=lambda: [0, 0])
+    unknown: list[int] = field(default_factory=lambda: [0, 0])
+    accepted: list[int] = field(default_factory=lambda: [0, 0])
+    refused: list[int] = field(default_factory=lambda: [0, 0])
+    examples: list[str] = field(default_factory=list)
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--points", type=int, default=50, help="random points a sketch")
+    parser.add_argument("--only", help="workloads whose name contains this")
+    arguments = parser.parse_args()
+    rows = []
+    for name, full, small in _workloads():
+        if arguments.only and arguments.only not in name:
+            continue
+        row = Row(name)
+        for sketch in full:
+            _check(row, sketch, arguments.points)
+        for sketch in small:
+            _count(row, sketch, max(4, arguments.points // 8))
+        rows.append(row)
+        print(_line(row), *row.examples[:3], sep="\n  ", flush=True)
+    unknown = {k: v for k, v in _UNKNOWN.most_common()}
+    total = {
+        key: [sum(getattr(r, key)[i] for r in rows) for i in (0, 1)]
+        for key in ("nests", "counts", "entries", "unknown", "accepted", "refused")
+    }
+    data = {"rows": [dataclasses.asdict(r) for r in rows], "total": total, "unknown_entries": unknown}
+    if not arguments.only:
+        write("exactness", data, _text(rows, total, unknown))
+
+
+def _workloads() -> Iterator[tuple[str, tuple[Sketch, ...], tuple[Sketch, ...]]]:
+    """(name, sketches in a real size, sketches in a small size)."""
+    for name, make in OPERATORS.items():
+        yield name, sketches(make()), sketches(make(small_size=True))
+    for network in ("resnet18", "bert"):
+        for task in extract_tasks(*getattr(models, network)()):
+            yield f"{network}: {task.name}", sketches(task), ()
+
+
+def _check(row: Row, sketch: Sketch, points: int) -> None:
+    row.sketches += 1
+    if not sketch.understood:
+        row.opaque[sketch.index] = sketch.reason
+        return
+    _compare_nests(row, sketch, points)
+    drawn = sketch._sample_by_tvm(points, np.random.default_rng(1))
+    valid = sketch.valid(drawn)
+    row.refused[0] += len(drawn)
+    row.refused[1] += int((~valid).sum())
+    if not valid.all():
+        row.examples.append(f"sketch {sketch.index}: TVM drew {drawn[~valid][0].tolist()}, not valid here")
+
+
+def _compare_nests(row: Row, sketch: Sketch, points: int) -> None:
+    drawn = sketch.sample(points, seed=3)
+    views = tvm_view(formulas(sketch), drawn)
+    names = [v.name for v in sketch.variables]
+    for point, view in zip(drawn.tolist(), views, strict=True):
+        row.accepted[0] += 1
+        try:
+            schedule = sketch.schedule(point)
+        except InvalidSchedule as error:
+            row.accepted[1] += 1
+            row.examples.append(f"sketch {sketch.index}: {error}")
+            continue
+        locations = tuple(point[i] for i in sketch.location_columns)
+        ours = concrete_nest(sketch.structure(locations).program, dict(zip(names, point, strict=True)))
+        row.nests[0] += 1
+        if ours != oracles.tvm_nest(schedule):
+            row.nests[1] += 1
+            row.examples.append(f"sketch {sketch.index}: another nest at {point}")
+        _compare_views(row, sketch, point, view, oracles.tvm_features(sketch, schedule))
+
+
+def _compare_views(row: Row, sketch: Sketch, point: list[int], ours: Any, theirs: Any) -> None:
+    if ours.shape != theirs.shape:
+        row.entries[0] += theirs.size
+        row.entries[1] += theirs.size
+        row.examples.append(f"sketch {sketch.index}: {ours.shape} features, TVM has {theirs.shape}, at {point}")
+        return
+    known = ~np.isnan(ours)
+    wrong = known & ~np.isclose(ours, theirs, rtol=1e-6, atol=1e-9)
+    row.entries[0] += int(known.sum())
+    row.entries[1] += int(wrong.sum())
+    meaningful = theirs != 0
+    row.unknown[0] += int(meaningful.sum())
+    row.unknown[1] += int((meaningful & ~known).sum())
+    for entry in np.nonzero(meaningful & ~known)[1]:
+        _UNKNOWN[_group(int(entry))] += 1
+    if wrong.any():
+        row.examples.append(f"sketch {sketch.index}: entries {np.argwhere(wrong)[:4].tolist()} differ at {point}")
+
+
+_UNKNOWN: Counter[str] = Counter()
+"""How many non-zero entries of TVM's are NaN here, by group."""
+
+
+def _group(entry: int) -> str:
+    for end, name in ((7, "float counters"), (15, "integer counters"), (57, "loops"), (147, "buffers")):
+        if entry < end:
+            return name
+    return "arithmetic intensity" if entry < 157 else "allocation and loops around"
+
+
+def _count(row: Row, sketch: Sketch, points: int) -> None:
+    """Compare with every iteration counted."""
+    if not sketch.understood:
+        return
+    found = formulas(sketch, SMALL_CACHES)
+    drawn = sketch.sample(points, seed=11)
+    for point, rows in zip(drawn.tolist(), found.evaluate(drawn), strict=True):
+        for block, columns in oracles.count(sketch, tuple(point), SMALL_CACHES).items():
+            ours = rows[found.stores.index(block)]
+            for column, value in columns.items():
+                row.counts[0] += 1
+                if not np.isclose(ours[NAMES.index(column)], value, rtol=1e-9):
+                    row.counts[1] += 1
+                    row.examples.append(
+                        f"sketch {sketch.index}: {block} {column} is {value}, not {ours[NAMES.index(column)]}, at {point}"
+                    )
+
+
+def _line(row: Row) -> str:
+    def part(pair: list[int]) -> str:
+        return f"{pair[1]} of {pair[0]}" if pair[0] else "–"
+
+    share = f"{row.unknown[1] / row.unknown[0]:.0%}" if row.unknown[0] else "–"
+    understood = f"{row.sketches - len(row.opaque)} of {row.sketches}"
+    cells = [part(row.nests), part(row.counts), part(row.entries), share, part(row.accepted), part(row.refused)]
+    return f"| {row.name} | {understood} | {' | '.join(cells)} |"
+
+
+def _text(rows: list[Row], total: dict[str, list[int]], unknown: dict[str, int]) -> str:
+    lines = [
+        "Differences, of comparisons made. nests: against TVM's postprocessed schedule; counts: formulas against every",
+        "iteration walked, on a small twin; view: entries of `tvm_view` against TVM's extractor; NaN: share of TVM's",
+        "non-zero entries that `tvm_view` leaves out; false accepts: of our points, TVM refused or replaced; false",
+        "refusals: of TVM's points, not valid here.",
+        "",
+        "| workload | sketches understood | nests | counts | view | NaN | false accepts | false refusals |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        *map(_line, rows),
+        "",
+        "All: " + "; ".join(f"{key} {wrong} of {of}" for key, (of, wrong) in total.items()) + ".",
+        "",
+        "Entries left out, by group: " + ", ".join(f"{name} {count}" for name, count in unknown.items()) + ".",
+        "",
+        "Sketches that are not understood, and are tuned by sampling:",
+        "",
+        *(f"- {r.name}, sketch {index}: {reason}" for r in rows for index, reason in r.opaque.items()),
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
