@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.operators import OPERATORS
 from felixlike import tvmlib
 
 te, topi = tvmlib.te, tvmlib.topi
@@ -74,6 +75,8 @@ ALL: dict[str, Callable[[], Any]] = {
     "conv2d_strided": lambda: conv2d(stride=2),
     "conv2d_1x1": lambda: conv2d(kernel=1, padding=0),
     "conv2d_5x5": lambda: conv2d(channels=6, size=15, filters=10, kernel=5, padding=2),
+    "conv2d_grouped": lambda: OPERATORS["conv2d_grouped"](small_size=True),
+    "conv2d_transposed": lambda: OPERATORS["conv2d_transposed"](small_size=True),
     "depthwise": depthwise,
     "softmax": softmax,
     "row_sum": row_sum,

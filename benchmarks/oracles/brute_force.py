@@ -174,8 +174,9 @@ class _Counter:
 
     whole: dict[Any, list[int]]
 
-    def stride(self, buffer: Any, level: int) -> int:
-        """Elements by which one step of a loop moves the flat position; 0 if it does not (smallest of several)."""
+    def stride(self, buffer: Any, level: int) -> float:
+        """Elements by which a step of a loop moves the flat position on average; 0 if it does not (smallest of
+        several)."""
         if level < self.home_level(buffer):
             return 0
         steps = []
@@ -184,14 +185,13 @@ class _Counter:
             flat = np.zeros(self.total, dtype=np.int64)
             for extent, array in zip(shape, arrays, strict=True):
                 flat = flat * extent + array
-            steps.append(abs(int(flat[self.inner(level + 1)] - flat[0])))
+            last = self.inner(level + 1) * (self.extents[level] - 1)
+            steps.append(abs(int(flat[last] - flat[0])) / (self.extents[level] - 1))
         return min((s for s in steps if s), default=0)
 
     def moved(self, buffer: Any, level: int) -> bool:
-        if level < self.home_level(buffer):
-            return False
-        step = self.inner(level + 1)
-        return any(int(a[d][step]) != int(a[d][0]) for a in self.accesses(buffer) for d in range(len(a)))
+        """Whether the loop touches more elements than the loops inside it."""
+        return self.box(buffer, level) != self.box(buffer, level + 1)
 
 
 def item(buffer: Any) -> int:
@@ -207,7 +207,8 @@ def _row(store: _Store, earlier: list[_Store], homes: dict[Any, list[_Loop]], de
         for buffer in one.store.elements:
             if buffer in homes:
                 box = one.box(buffer, 0)
-                whole[buffer] = [max(a, b) for a, b in zip(whole.get(buffer, box), box, strict=True)]
+                grown = [max(a, b) for a, b in zip(whole.get(buffer, box), box, strict=True)]
+                whole[buffer] = [min(a, int(e)) for a, e in zip(grown, buffer.shape, strict=True)]  # guarded reads
     for one in [*others, counter]:
         one.whole = whole
     row: dict[str, float] = {"iterations": counter.total}

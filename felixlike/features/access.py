@@ -46,7 +46,7 @@ def _lines(view: StoreView, buffer: Buffer) -> Expr:
             continue
         per_step = minimum(1, stride * buffer.item_bytes / CACHE_LINE)
         here = view.iterations / view.inner(level + 1) * per_step
-        lines = select(at_least(view.extents[level], 2), here, lines)
+        lines = select(at_least(view.extents[level], 2) * view.moves(buffer, level), here, lines)
     return lines
 
 

@@ -30,11 +30,10 @@ def reuse(view: StoreView, buffer: Buffer) -> dict[str, Expr]:
     """Flags, count and distances of the innermost reuse, and `uses` for `per_reuse`."""
     found: dict[str, Expr] = {name: const(value) for name, value in _NONE.items()}
     for level in range(len(view.loops)):
-        here = _at(view, buffer, level)
-        if here is None:
-            continue
-        wide = at_least(view.extents[level], 2)
-        found = {name: select(wide, here[name], found[name]) for name in found}
+        wide, moves = at_least(view.extents[level], 2), view.moves(buffer, level)
+        for gate, here in ((moves, _of_earlier(view, buffer, level)), (1 - moves, _by_loop(view, level))):
+            if here is not None:
+                found = {name: select(wide * gate, here[name], found[name]) for name in found}
     return found
 
 
@@ -44,9 +43,8 @@ def per_reuse(columns: dict[str, Expr]) -> dict[str, Expr]:
     return {f"{name}_per_reuse": columns[name] / columns["uses"] for name in names}
 
 
-def _at(view: StoreView, buffer: Buffer, level: int) -> dict[str, Expr] | None:
-    if not view.uses(buffer, level):
-        return _by_loop(view, level)
+def _of_earlier(view: StoreView, buffer: Buffer, level: int) -> dict[str, Expr] | None:
+    """Reuse of what earlier stores in the same loop touched; None where there are none."""
     sharing = [v for v in view.earlier if view.loops[level] in v.loops]
     before = [v for v in sharing if buffer in v.buffers]
     return _serially(view, buffer, level, sharing, before) if before else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from felixlike.symbolic.expression import Expr, add, const, expand, maximum, minimum, mul
+from felixlike.symbolic.expression import Expr, add, at_least, const, expand, maximum, minimum, mul
 from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Store
 
 
@@ -17,15 +17,15 @@ class Memo:
     """What stores share, also across the structures of one sketch: how far an index reaches under which loops."""
 
     def __init__(self) -> None:
-        self._reach: dict[tuple[Index, tuple[tuple[Expr, Expr], ...]], tuple[Expr, ...]] = {}
+        self._spans: dict[tuple[Index, tuple[tuple[Expr, Expr], ...]], tuple[tuple[Expr, Expr], ...]] = {}
         self._difference: dict[tuple[Expr, Expr], Expr] = {}
 
-    def last(self, index: Index, loops: tuple[Loop, ...], level: int) -> Expr:
-        """The largest value of an index while the loops from `level` inwards run and those outside are at 0."""
+    def span(self, index: Index, loops: tuple[Loop, ...], level: int) -> tuple[Expr, Expr]:
+        """The ends of an index's values while the loops from `level` inwards run and those outside are at 0."""
         key = (index, tuple((loop.variable, loop.extent) for loop in loops))
-        if key not in self._reach:
-            self._reach[key] = self._all_levels(index, loops)
-        return self._reach[key][level]
+        if key not in self._spans:
+            self._spans[key] = self._all_levels(index, loops)
+        return self._spans[key][level]
 
     def difference(self, high: Expr, low: Expr) -> Expr:
         """high − low + 1, multiplied out."""
@@ -33,13 +33,13 @@ class Memo:
             self._difference[high, low] = expand(high - low + 1)
         return self._difference[high, low]
 
-    def _all_levels(self, index: Index, loops: tuple[Loop, ...]) -> tuple[Expr, ...]:
-        strides = dict(index.strides)
-        reach = [index.offset]
+    def _all_levels(self, index: Index, loops: tuple[Loop, ...]) -> tuple[tuple[Expr, Expr], ...]:
+        running: dict[Expr, Expr] = {}
+        spans = [index.span(running)]
         for loop in reversed(loops):
-            stride = strides.get(loop.variable)
-            reach.append(reach[-1] if stride is None else expand(reach[-1] + stride * (loop.extent - 1)))
-        return tuple(reversed(reach))
+            running[loop.variable] = loop.extent
+            spans.append(index.span(running) if loop.variable in index.variables else spans[-1])
+        return tuple(reversed(spans))
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +82,15 @@ class StoreView:
         """All accesses of the store to a buffer."""
         return tuple(dict.fromkeys(a for a in self.store.accesses if a.buffer is buffer))
 
-    def uses(self, buffer: Buffer, level: int) -> bool:
-        """Whether the elements touched of a buffer depend on the loop at `level`."""
-        return any(a.uses(self.loops[level].variable) for a in self.accesses(buffer))
+    def moves(self, buffer: Buffer, level: int) -> Expr:
+        """The gate that says whether the loop at `level` touches more elements of a buffer than the loops inside it."""
+        variable = self.loops[level].variable
+        accesses = [a for a in self.accesses(buffer) if a.uses(variable)]
+        if not accesses:
+            return const(0)
+        if any(variable is v for a in accesses for index in a.indices for v, _ in index.strides):
+            return const(1)
+        return at_least(expand(self.elements(buffer, level) - self.elements(buffer, level + 1)), 1)
 
     def widths(self, buffer: Buffer, level: int) -> tuple[Expr, ...]:
         """Per dimension, the extent of the box touched while the loops from `level` inwards run."""
@@ -92,11 +98,10 @@ class StoreView:
         return tuple(self._width([a.indices[d] for a in accesses], level) for d in range(len(buffer.shape)))
 
     def _width(self, indices: list[Index], level: int) -> Expr:
-        lows = [index.offset for index in indices]
-        highs = [self.memo.last(index, self.loops, level) for index in indices]
-        low, high = lows[0], highs[0]
-        for other_low, other_high in zip(lows[1:], highs[1:], strict=True):
-            low, high = minimum(low, other_low), maximum(high, other_high)
+        low, high = self.memo.span(indices[0], self.loops, level)
+        for other in indices[1:]:
+            first, last = self.memo.span(other, self.loops, level)
+            low, high = minimum(low, first), maximum(high, last)
         return self.memo.difference(high, low)
 
     def elements(self, buffer: Buffer, level: int) -> Expr:
@@ -115,15 +120,29 @@ class StoreView:
         )
 
     def stride(self, buffer: Buffer, level: int) -> Expr | None:
-        """Elements the loop at `level` moves an access by, in row-major order; None where it moves none."""
-        variable = self.loops[level].variable
+        """Elements a step of the loop at `level` moves an access by on average, in row-major order; None where it
+        moves none by structure."""
+        loop = self.loops[level]
         smallest: Expr | None = None
         for access in self.accesses(buffer):
+            if not access.uses(loop.variable):
+                continue
+            flat: Expr = const(0)
             step: Expr = const(1)
             for index, extent in zip(reversed(access.indices), reversed(buffer.shape), strict=True):
-                if any(variable is v for v, _ in index.strides):
-                    found = expand(index.stride(variable) * step)
-                    smallest = found if smallest is None else minimum(smallest, found)
-                    break
+                flat = flat + _step(index, loop) * step
                 step = step * extent
+            flat = expand(flat)
+            flat = -flat if flat.high <= 0 else flat
+            smallest = flat if smallest is None else minimum(smallest, flat)
         return smallest
+
+
+def _step(index: Index, loop: Loop) -> Expr:
+    """What one step of a loop adds to an index, on average over the loop, all other loops standing at 0."""
+    total = index.stride(loop.variable)
+    for floor in index.floors:
+        first, last = floor.inner.span({loop.variable: loop.extent})
+        if first is not last:
+            total = total + (floor.of(last) - floor.of(first)) / maximum(loop.extent - 1, 1)
+    return total

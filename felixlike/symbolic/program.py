@@ -6,11 +6,12 @@ those that may have extent 1, so that one program stands for all structures the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from felixlike.symbolic.expression import Expr, const, expand, linear_parts, mul, product_parts
+from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expression import Expr, Op, const, expand, floordiv, linear_parts, mul, product_parts
 
 
 class Operation(StrEnum):
@@ -43,21 +44,69 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Floor:
+    """factor · ⌊inner / divisor⌋, as the groups of a grouped convolution make it.  inner ≥ 0.  factor > 0."""
+
+    inner: Index
+    divisor: int
+    factor: int
+
+    def of(self, inner: Expr) -> Expr:
+        """The value for a value of `inner`."""
+        return floordiv(inner, self.divisor) * self.factor
+
+
+@dataclass(frozen=True, slots=True)
 class Index:
-    """One affine index: offset + Σ stride · loop variable."""
+    """One quasi-affine index: offset + Σ stride · loop variable + Σ factor · ⌊another / divisor⌋."""
 
     offset: Expr
     strides: tuple[tuple[Expr, Expr], ...]
     """(loop variable, its coefficient), in the order of first use."""
+    floors: tuple[Floor, ...] = ()
 
     @property
     def expression(self) -> Expr:
         """The index as one expression."""
-        return self.offset + sum((v * c for v, c in self.strides), const(0))
+        affine = self.offset + sum((v * c for v, c in self.strides), const(0))
+        return affine + sum((floor.of(floor.inner.expression) for floor in self.floors), const(0))
+
+    @property
+    def variables(self) -> frozenset[Expr]:
+        """The loop variables that occur."""
+        own = frozenset(v for v, _ in self.strides)
+        return own.union(*(floor.inner.variables for floor in self.floors))
 
     def stride(self, variable: Expr) -> Expr:
-        """The coefficient of a loop variable; 0 where it does not occur."""
+        """The coefficient of a loop variable outside floors; 0 where it does not occur."""
         return dict(self.strides).get(variable, const(0))
+
+    def span(self, extents: Mapping[Expr, Expr]) -> tuple[Expr, Expr]:
+        """Smallest and largest value while the loops of `extents` run and all others stand at 0."""
+        low = high = self.offset
+        for variable, stride in self.strides:
+            if variable not in extents:
+                continue
+            way = stride * (extents[variable] - 1)
+            if stride.low >= 0:
+                high = high + way
+            elif stride.high <= 0:
+                low = low + way
+            else:
+                raise UnsupportedSketch("the direction of an access depends on the tiles", where=str(self.expression))
+        for floor in self.floors:
+            inner = floor.inner.span(extents)
+            low, high = low + floor.of(expand(inner[0])), high + floor.of(expand(inner[1]))
+        return expand(low), expand(high)
+
+    def without(self, leaves: Callable[[Expr], bool]) -> Index:
+        """The index with the loop variables that `leaves` names standing at 0."""
+        floors = tuple(
+            Floor(f.inner.without(leaves), f.divisor, f.factor)
+            for f in self.floors
+            if not all(leaves(v) for v in f.inner.variables)
+        )
+        return Index(self.offset, tuple((v, c) for v, c in self.strides if not leaves(v)), floors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +118,7 @@ class Access:
 
     def uses(self, variable: Expr) -> bool:
         """Whether the element depends on a loop variable."""
-        return any(variable is v for index in self.indices for v, _ in index.strides)
+        return any(variable in index.variables for index in self.indices)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,22 +213,39 @@ def data_parallel(loop: Loop) -> bool:
 
 
 def affine(expression: Expr, loop_variables: frozenset[Expr]) -> Index | None:
-    """expression as an affine function of the loop variables, or None where it is not one."""
+    """expression as a quasi-affine function of the loop variables, or None where it is not one."""
     constant, terms = linear_parts(expand(expression))
     offset: Expr = const(constant)
     strides: dict[Expr, Expr] = {}
+    floors: list[Floor] = []
     for term, factor in terms:
         parts = product_parts(term)[1]
         held = [(b, e) for b, e in parts if _depends(b, loop_variables)]
         if not held:
             offset += term * factor
             continue
-        if len(held) > 1 or held[0][1] != 1 or held[0][0] not in loop_variables:
+        if len(held) > 1 or held[0][1] != 1:
             return None
-        variable = held[0][0]
-        rest = mul([factor, term, 1 / variable])
-        strides[variable] = strides.get(variable, const(0)) + rest
-    return Index(offset, tuple(strides.items()))
+        base = held[0][0]
+        rest = mul([factor, term, 1 / base])
+        if base in loop_variables:
+            strides[base] = strides.get(base, const(0)) + rest
+            continue
+        floor = _floor(base, rest, loop_variables)
+        if floor is None:
+            return None
+        floors.append(floor)
+    return Index(offset, tuple(strides.items()), tuple(floors))
+
+
+def _floor(base: Expr, factor: Expr, loop_variables: frozenset[Expr]) -> Floor | None:
+    """factor · base as a `Floor`, where base is a floor division by a number."""
+    if base.op is not Op.FLOORDIV or not base.args[1].is_const or not factor.is_const or factor.value <= 0:
+        return None
+    inner = affine(base.args[0], loop_variables)
+    if inner is None or base.args[0].low < 0:
+        return None
+    return Floor(inner, int(base.args[1].value), int(factor.value))
 
 
 def _depends(expression: Expr, loop_variables: frozenset[Expr]) -> bool:

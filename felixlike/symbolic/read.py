@@ -14,7 +14,7 @@ from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.convert import to_expr
 from felixlike.symbolic.expression import Expr, var, variables
 from felixlike.symbolic.operations import count_operations
-from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Store, affine
+from felixlike.symbolic.program import Access, Buffer, Loop, Program, Store, affine
 from felixlike.symbolic.replay import Replay
 
 
@@ -120,7 +120,7 @@ class _Reader:
         access = self._access(buffer, indices, block)
         return Access(
             access.buffer,
-            tuple(Index(i.offset, tuple((v, c) for v, c in i.strides if v not in self._unit)) for i in access.indices),
+            tuple(index.without(self._unit.__contains__) for index in access.indices),
         )
 
     def _access(self, buffer: Any, indices: Any, block: Any) -> Access:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-
 import numpy as np
 import pytest
 import workloads
@@ -23,6 +22,8 @@ SMALL: dict[str, Callable[[], Any]] = {
     "conv2d": lambda: workloads.conv2d(4, 8, 6),
     "conv2d_strided": lambda: workloads.conv2d(4, 9, 6, stride=2),
     "conv2d_1x1": lambda: workloads.conv2d(6, 6, 8, kernel=1, padding=0),
+    "conv2d_grouped": workloads.ALL["conv2d_grouped"],
+    "conv2d_transposed": workloads.ALL["conv2d_transposed"],
     "depthwise": lambda: workloads.depthwise(6, 8),
     "softmax": lambda: workloads.softmax(6, 12),
     "row_sum": lambda: workloads.row_sum(6, 24),

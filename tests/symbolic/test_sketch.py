@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from benchmarks import oracles
 import pytest
 import workloads
 
+from benchmarks import oracles
 from felixlike.errors import InvalidPoint, InvalidSchedule
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.expression import Expr, const, expand, maximum, minimum
+from felixlike.symbolic.expression import Expr, expand, maximum, minimum
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
 from felixlike.symbolic.program import Access, Blanket, Buffer, Index, Loop, Program, Store
 
@@ -68,21 +68,30 @@ def _shape(
         base: Expr | None = None
         for access in accesses:
             index = access.indices[dimension]
-            fixed = expand(sum((v * c for v, c in index.strides if v in outer), const(0)))
+            fixed = _moving(index, outer, buffer)
             if base is not None and fixed is not base:
                 raise UnsupportedSketch(
                     f"{buffer.name} is accessed at places that move apart between outer loops", where="allocation"
                 )
             base = fixed
-            last = expand(
-                index.offset + sum((c * (extents[v] - 1) for v, c in index.strides if v not in outer), const(0))
-            )
-            low = index.offset if low is None else minimum(low, index.offset)
+            first, last = index.span({v: extents[v] for v in index.variables - outer})
+            low = first if low is None else minimum(low, first)
             high = last if high is None else maximum(high, last)
         assert low is not None
         assert high is not None
         shape.append(minimum(expand(high - low + 1), full))
     return tuple(shape)
+
+
+def _moving(index: Index, outer: frozenset[Expr], buffer: Buffer) -> Expr:
+    """The part of an index that the loops around the allocation move."""
+    for floor in index.floors:
+        if floor.inner.variables & outer and not floor.inner.variables <= outer:
+            raise UnsupportedSketch(
+                f"{buffer.name} is accessed in groups that begin between outer loops", where="allocation"
+            )
+    kept = index.without(lambda v: v not in outer)
+    return expand(kept.expression - index.offset)
 
 
 def _rebuild(
@@ -106,8 +115,5 @@ def _rebased(access: Access, renamed: dict[Buffer, Buffer], outer: dict[Buffer, 
     buffer = access.buffer
     if buffer not in renamed:
         return access
-    indices = tuple(
-        Index(index.offset, tuple((v, c) for v, c in index.strides if v not in outer[buffer]))
-        for index in access.indices
-    )
+    indices = tuple(index.without(outer[buffer].__contains__) for index in access.indices)
     return Access(renamed[buffer], indices)
