@@ -2,7 +2,7 @@
 
 For every operator of `benchmarks.operators` and every task of ResNet-18 and BERT, every sketch, at random points:
 
-(a) loop nests: the symbolic program at the point against TVM's postprocessed schedule: loops, kinds, extents, unroll notes;
+(a) loop nests: the symbolic program at the point against TVM's postprocessed schedule: loops, kinds, extents, notes;
 (b) counts: all formulas against walking every iteration, on a small twin of the operator;
 (c) `tvm_view` against TVM's PerStoreFeature: entries that are not NaN must be equal to 1e-6;
 (d) constraints: points we call valid that TVM refuses or replaces; points TVM drew that we call invalid.
@@ -67,7 +67,7 @@ def main() -> None:
             _count(row, sketch, max(4, arguments.points // 8))
         rows.append(row)
         print(_line(row), *row.examples[:3], sep="\n  ", flush=True)
-    unknown = {k: v for k, v in _UNKNOWN.most_common()}
+    unknown = dict(_UNKNOWN.most_common())
     total = {
         key: [sum(getattr(r, key)[i] for r in rows) for i in (0, 1)]
         for key in ("nests", "counts", "entries", "unknown", "accepted", "refused")
@@ -159,13 +159,13 @@ def _count(row: Row, sketch: Sketch, points: int) -> None:
     drawn = sketch.sample(points, seed=11)
     for point, rows in zip(drawn.tolist(), found.evaluate(drawn), strict=True):
         for block, columns in oracles.count(sketch, tuple(point), SMALL_CACHES).items():
-            ours = rows[found.stores.index(block)]
+            ours = dict(zip(NAMES, rows[found.stores.index(block)], strict=True))
             for column, value in columns.items():
                 row.counts[0] += 1
-                if not np.isclose(ours[NAMES.index(column)], value, rtol=1e-9):
+                if not np.isclose(ours[column], value, rtol=1e-9):
                     row.counts[1] += 1
                     row.examples.append(
-                        f"sketch {sketch.index}: {block} {column} is {value}, not {ours[NAMES.index(column)]}, at {point}"
+                        f"sketch {sketch.index}: {block} {column} is {value}, not {ours[column]}, at {point}"
                     )
 
 
