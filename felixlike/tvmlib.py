@@ -148,10 +148,11 @@ def without_tensor_intrinsics() -> Iterator[None]:
             del s_tir.tensor_intrin
 
 
-def tune_context(module: Any, target: Any, *, rules: str = "llvm", seed: int = 1) -> Any:
-    """A MetaSchedule context for one PrimFunc's module under a named set of rules ("llvm" or "cuda").
+def tune_context(module: Any, target: Any, *, seed: int = 1) -> Any:
+    """A MetaSchedule context for one PrimFunc's module under the plain rules of the target's kind (llvm or cuda).
 
-    The kind is given explicitly because TVM otherwise picks rules by the target, silently."""
+    The rules are named explicitly because TVM otherwise picks those with tensor intrinsics, silently."""
+    rules = str(target.kind.name)
     with without_tensor_intrinsics():
         return ms.TuneContext(
             mod=module,

@@ -21,7 +21,8 @@ def tvm_nest(schedule: Any) -> list[tuple[str, tuple[NestLoop, ...]]]:
         match type(stmt).__name__:
             case "For":
                 note = stmt.annotations.get("pragma_auto_unroll_max_step", 0)
-                loop = NestLoop(_KINDS[int(stmt.kind)], int(stmt.extent), int(note))
+                kind = _KINDS.get(int(stmt.kind)) or str(stmt.thread_binding.thread_tag)
+                loop = NestLoop(kind, int(stmt.extent), int(note))
                 visit(stmt.body, (*path, loop))
             case "SBlockRealize" if stmt.block.name_hint == "root":
                 visit(stmt.block.body, path)

@@ -8,32 +8,47 @@ from felixlike.hardware.probe import host_device
 Target = Any
 """A TVM target (TVM has no static types)."""
 
-_NAMES = ("cpu", "llvm")
+_CPU = ("cpu", "llvm")
+_CUDA = {"cuda": "sm_90", "sm_80": "sm_80", "sm_90": "sm_90"}
+_NEEDED = {
+    "llvm": ("num-cores",),
+    "cuda": ("arch", "max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size"),
+}
+"""What TVM's rules for a kind of target read from it."""
 
 
 def resolve_target(target: "str | Target") -> Target:
-    """A TVM target for a name ("cpu", "llvm": the host) or a TVM target that is complete already.
+    """A TVM target for a name or a TVM target that is complete already.
 
+    Names: "cpu" or "llvm", the host; "cuda", "sm_80", "sm_90", a GPU with the limits every CUDA kernel keeps to.
     Raises UnknownTarget for other names, and for targets that lack what TVM's rules need."""
     from felixlike import tvmlib
 
     if isinstance(target, tvmlib.Target):
-        if target.kind.name == "llvm" and "num-cores" not in target.attrs:
+        kind = str(target.kind.name)
+        if kind not in _NEEDED:
+            raise UnknownTarget(f"targets of kind {kind!r} are not known", where="target", remedy='use "cpu" or "cuda"')
+        missing = [name for name in _NEEDED[kind] if name not in target.attrs]
+        if missing:
             raise UnknownTarget(
-                f"the llvm target {target} has no num-cores",
+                f"the {kind} target {target} has no {', '.join(missing)}",
                 where="target",
-                remedy='say how many cores to use: Target({"kind": "llvm", "mcpu": …, "num-cores": 4})',
-            )
-        if target.kind.name != "llvm":
-            raise UnknownTarget(
-                f"targets of kind {target.kind.name!r} cannot be tuned yet",
-                where="target",
-                remedy='use "cpu"',
+                remedy='say it, for example Target({"kind": "llvm", "mcpu": …, "num-cores": 4}), or use "cpu" or "cuda"',
             )
         return target
-    if target not in _NAMES:
+    if target in _CUDA:
+        return tvmlib.Target(
+            {
+                "kind": "cuda",
+                "arch": _CUDA[target],
+                "max_threads_per_block": 1024,
+                "max_shared_memory_per_block": 49152,
+                "thread_warp_size": 32,
+            }
+        )
+    if target not in _CPU:
         raise UnknownTarget(
-            f"{target!r} is not a known target", where="target", remedy=f"use one of {', '.join(_NAMES)}"
+            f"{target!r} is not a known target", where="target", remedy=f"use one of {', '.join((*_CPU, *_CUDA))}"
         )
     device = host_device()
     return tvmlib.Target({"kind": "llvm", "mcpu": device.mcpu, "num-cores": device.cores})

@@ -35,12 +35,14 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
-    """A tensor.  shape: extents.  item_bytes: bytes of one element.  internal: allocated by the program itself."""
+    """A tensor.  shape: extents.  item_bytes: bytes of one element.  internal: allocated by the program itself.
+    scope: where it lies: "global", "shared" by the threads of a block, or "local" to one."""
 
     name: str
     shape: tuple[Expr, ...]
     item_bytes: int
     internal: bool
+    scope: str = "global"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +148,18 @@ class Store:
         return (self.target, *self.loads)
 
 
+PIPELINE = "pipeline"
+"""What a serial loop is bound to that a software pipeline overlaps the iterations of."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
     """`for variable in range(extent)`.
 
     parallel, vector: gates that say whether the loop ends up in the fused parallel or vector loop of a store's nest.
-    unroll: largest number of unrolled steps (0: none), noted on the outermost loop of a nest."""
+    unroll: largest number of unrolled steps (0: none), noted on the outermost loop of a nest.  thread: on GPUs what it
+    is bound to ("blockIdx.x", "vthread.x", "threadIdx.x", PIPELINE), fused with its neighbours bound to the same; else
+    empty."""
 
     variable: Expr
     extent: Expr
@@ -159,6 +167,20 @@ class Loop:
     parallel: Expr = field(default_factory=lambda: const(0))
     vector: Expr = field(default_factory=lambda: const(0))
     unroll: Expr = field(default_factory=lambda: const(0))
+    thread: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetch:
+    """A copy into shared memory that all threads of a block make together: the innermost loops of a store are fused
+    and split into ⌈total / (threads · vector)⌉ steps, the threads, and a vector.
+
+    loops: how many of the innermost loops are fused.  total: their iterations."""
+
+    loops: int
+    total: Expr
+    threads: Expr
+    vector: Expr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,11 +196,13 @@ class Blanket:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The whole nest.  buffers: in order of first use.  blankets: for stores whose nest may be fused whole."""
+    """The whole nest.  buffers: in order of first use.  blankets: for stores whose nest may be fused whole.
+    fetches: for stores that all threads of a block make together."""
 
     body: tuple[Loop | Store, ...]
     buffers: tuple[Buffer, ...]
     blankets: dict[Store, Blanket] = field(default_factory=dict)
+    fetches: dict[Store, Fetch] = field(default_factory=dict)
 
     def stores(self) -> Iterator[tuple[Store, tuple[Loop, ...]]]:
         """Every store in program order with its loops, outermost first."""

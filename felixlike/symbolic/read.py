@@ -14,7 +14,7 @@ from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.convert import to_expr
 from felixlike.symbolic.expression import Expr, var, variables
 from felixlike.symbolic.operations import count_operations
-from felixlike.symbolic.program import Access, Buffer, Loop, Program, Store, affine
+from felixlike.symbolic.program import PIPELINE, Access, Buffer, Loop, Program, Store, affine
 from felixlike.symbolic.replay import Replay
 
 
@@ -29,6 +29,7 @@ class _Reader:
     def __init__(self, replay: Replay) -> None:
         self._main = replay.schedule.mod["main"]
         self._tiles = dict(replay.table)
+        self._pipeline = replay.pipeline
         self._table: dict[Any, Expr] = dict(replay.table)
         self._loops: set[Expr] = set()
         self._unit: set[Expr] = set()
@@ -65,7 +66,10 @@ class _Reader:
         self._loops.add(variable)
         if extent.is_const and extent.value == 1:
             self._unit.add(variable)
-        return Loop(variable, extent, self._visit(loop.body))
+        thread = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
+        if any(loop.loop_var.same_as(v) for v in self._pipeline):
+            thread = PIPELINE
+        return Loop(variable, extent, self._visit(loop.body), thread=thread)
 
     def _unique(self, name: str) -> str:
         """A name no earlier loop has; loops of different nests often share one."""
@@ -142,6 +146,7 @@ class _Reader:
                 shape=tuple(to_expr(extent, self._tiles) for extent in buffer.shape),
                 item_bytes=_item_bytes(str(buffer.dtype)),
                 internal=any(buffer.same_as(b) for b in self._internal),
+                scope=str(buffer.scope()).partition(".")[0],
             )
         return self._buffers[buffer]
 

@@ -28,10 +28,22 @@ class Location:
     candidates: tuple[tuple[int, Expr], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FusedLoops:
+    """Neighbouring loops that the trace fuses and we only remember as one, since a fused index is not affine.
+
+    variables: TVM's loop variables, outermost first."""
+
+    loops: tuple[Any, ...]
+    variables: tuple[Any, ...]
+
+
 class Replay:
     """One symbolic replay: the schedule, and what the trace's variables stand for in it."""
 
-    def __init__(self, module: Any, trace: Any, variables: Sequence[Variable], locations: Sequence[int]) -> None:
+    def __init__(
+        self, module: Any, target: Any, trace: Any, variables: Sequence[Variable], locations: Sequence[int]
+    ) -> None:
         self.dtype = _loop_dtype(module)
         self.tile_vars: dict[str, Any] = {
             v.name: tvmlib.tirx.Var(v.name, self.dtype) for v in variables if v.kind is Kind.TILE and not v.fixed
@@ -44,6 +56,14 @@ class Replay:
         )
         self.groups = _by_group(variables)
         self.unroll: Expr | None = None
+        self.on_gpu = str(target.kind.name) == "cuda"
+        self.fetches: dict[str, tuple[FusedLoops, Expr]] = {}
+        """For blocks that copy into shared memory: the loops that all threads run together, and the vector length."""
+        self.stages = 1
+        """Copies of every shared buffer that a software pipeline keeps."""
+        self.pipeline: tuple[Any, ...] = ()
+        """TVM's variables of the loops that a software pipeline overlaps."""
+        self._fused: list[FusedLoops] = []
         self.locations: list[Location] = []
         """What every SampleComputeLocation reached so far could have chosen."""
         self._chosen = iter(locations)
@@ -86,6 +106,36 @@ class Replay:
     def next_location(self) -> int:
         """The decision for the SampleComputeLocation now replayed; the root where none was given."""
         return next(self._chosen, -1)
+
+    # -- loops that are fused in name only ----------------------------------------------------------------------------
+
+    def fuse(self, loops: Sequence[Any]) -> FusedLoops:
+        """Remember loops as one."""
+        members = [m for loop in loops for m in (loop.loops if isinstance(loop, FusedLoops) else (loop,))]
+        fused = FusedLoops(tuple(members), tuple(self.schedule.get(m).loop_var for m in members))
+        self._fused.append(fused)
+        return fused
+
+    def loops(self, block: Any) -> list[Any]:
+        """The loops around a block as the trace counts them: those fused in name are one."""
+        found: list[Any] = []
+        for loop in self.schedule.get_loops(block):
+            fused = self._fused_of(self.schedule.get(loop).loop_var)
+            if fused is None:
+                found.append(loop)
+            elif not (found and found[-1] is fused):
+                found.append(fused)
+        return found
+
+    def innermost(self, block: Any) -> Any:
+        """The innermost loop around a block."""
+        return self.loops(block)[-1]
+
+    def _fused_of(self, variable: Any) -> FusedLoops | None:
+        for fused in reversed(self._fused):
+            if any(variable.same_as(v) for v in fused.variables):
+                return fused
+        return None
 
     # -- tile factors -------------------------------------------------------------------------------------------------
 

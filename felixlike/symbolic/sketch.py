@@ -20,9 +20,15 @@ from felixlike.errors import InvalidPoint, InvalidSchedule, UnsupportedSketch
 from felixlike.frontend.task import Task
 from felixlike.symbolic.constraints import Constraint, tile_constraints
 from felixlike.symbolic.evaluate import Graph
-from felixlike.symbolic.expression import Expr, const
+from felixlike.symbolic.expression import Expr, at_most, const
 from felixlike.symbolic.factors import draw_factorisations
-from felixlike.symbolic.postprocessors import Limits, compact_allocation, parallel_vectorize_unroll
+from felixlike.symbolic.postprocessors import (
+    Limits,
+    compact_allocation,
+    cooperative_fetch,
+    gpu_constraints,
+    parallel_vectorize_unroll,
+)
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.read import read_program
 from felixlike.symbolic.replay import Location, Replay
@@ -30,6 +36,10 @@ from felixlike.symbolic.trace import groups, point_of, sketch_key, trace_variabl
 from felixlike.symbolic.variables import Kind, Variable
 
 Points = npt.NDArray[np.int64]
+
+_BATCH = 10_000
+_HOPELESS = 3_000_000
+"""Random points without a single valid one after which sampling gives up."""
 
 _PATHS = 8
 """Default for the most combinations of compute locations among the points of one call of `sample`."""
@@ -40,11 +50,13 @@ class Structure:
     """The program for one choice of compute locations.
 
     locations: the choice, one number for each location variable.  offered: what each of them could have chosen.
-    gate: for which tiles TVM accepts the choice as it is (1) instead of moving it (0)."""
+    limits: what a kernel may ask of a GPU.  gate: for which tiles TVM accepts the choice as it is (1) instead of moving
+    or refusing it (0)."""
 
     locations: tuple[int, ...]
     program: Program
     offered: tuple[Location, ...]
+    limits: tuple[Constraint, ...]
     gate: Expr
 
 
@@ -87,8 +99,9 @@ class Sketch:
 
     @cached_property
     def constraints(self) -> tuple[Constraint, ...]:
-        """What tile factors must satisfy; the constraint on compute locations is each structure's `gate`."""
-        return tile_constraints(self.variables)
+        """What tile factors must satisfy, and what a GPU allows with every movable block at the root; the constraint on
+        compute locations is each structure's `gate`."""
+        return (*tile_constraints(self.variables), *(self.structure(()).limits if self.understood else ()))
 
     def structure(self, locations: Sequence[int]) -> Structure:
         """The program for chosen compute locations; those not given are at the root. Raises UnsupportedSketch."""
@@ -102,15 +115,20 @@ class Sketch:
 
     def _build(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
         try:
-            replay = Replay(self.task.module, self._trace, self.variables, chosen)
-            program = parallel_vectorize_unroll(read_program(replay), _limits(replay))
-            program = compact_allocation(program)
+            replay = Replay(self.task.module, self.task.target, self._trace, self.variables, chosen)
+            program = read_program(replay)
+            if replay.on_gpu:
+                program = cooperative_fetch(program, {b: (len(f.loops), v) for b, (f, v) in replay.fetches.items()})
+            program = compact_allocation(parallel_vectorize_unroll(program, _limits(replay)))
         except UnsupportedSketch as error:
             return error
         gate: Expr = const(1)
         for decision, location in zip(chosen, replay.locations, strict=True):
             gate = gate * dict(location.candidates).get(decision, const(0))
-        return Structure(chosen, program, tuple(replay.locations), gate)
+        limits = _gpu_limits(replay, program, self.task.target) if replay.on_gpu else ()
+        for limit in limits:
+            gate = gate * at_most(limit.formula, 0)
+        return Structure(chosen, program, tuple(replay.locations), limits, gate)
 
     # -- points -------------------------------------------------------------------------------------------------------
 
@@ -122,17 +140,10 @@ class Sketch:
         if not self.understood:
             return self._sample_by_tvm(count, rng)
         if not self.location_columns:
-            return self._sample_tiles(count, rng)
+            gate = self.structure(()).gate
+            return self._sample_tiles(count, rng) if gate.is_const else self._sample_valid(count, [()], rng)
         drawn = [self._sample_path(row, rng) for row in self._sample_tiles(min(count, paths), rng)]
-        kept: list[Points] = []
-        missing = count
-        while missing:
-            rows = self._sample_tiles(2 * missing, rng)
-            rows[:, self.location_columns] = np.array(drawn)[rng.integers(len(drawn), size=len(rows))]
-            rows = rows[self.valid(rows)][:missing]
-            kept.append(rows)
-            missing -= len(rows)
-        return np.concatenate(kept)
+        return self._sample_valid(count, drawn, rng)
 
     def valid(self, points: Points) -> npt.NDArray[np.bool_]:
         """bool[n]: which of int64[n, variables] satisfy every constraint. Raises InvalidPoint for a wrong width."""
@@ -179,9 +190,25 @@ class Sketch:
             first, last = self.variables[columns[0]], self.variables[columns[-1]]
             if first.kind is Kind.TILE:
                 points[:, columns] = draw_factorisations(first.extent, len(columns), last.choices[-1], count, rng)
-            elif first.kind is Kind.UNROLL:
+            elif first.kind is not Kind.LOCATION:
                 points[:, columns[0]] = rng.choice(first.choices, size=count)
         return points
+
+    def _sample_valid(self, count: int, paths: Sequence[tuple[int, ...]], rng: np.random.Generator) -> Points:
+        """Rows drawn until enough are valid, each with one of the paths. Raises InvalidSchedule where none are."""
+        kept: list[Points] = []
+        missing, tried = count, 0
+        while missing:
+            if not kept and tried > _HOPELESS:
+                raise InvalidSchedule(f"none of {tried} random points is valid", where=repr(self))
+            rows = self._sample_tiles(max(2 * missing, min(tried, 10 * _BATCH)), rng)
+            tried += len(rows)
+            rows[:, self.location_columns] = np.array(paths, dtype=np.int64)[rng.integers(len(paths), size=len(rows))]
+            rows = rows[self.valid(rows)][:missing]
+            if len(rows):
+                kept.append(rows)
+            missing -= len(rows)
+        return np.concatenate(kept)
 
     def _sample_path(self, row: Points, rng: np.random.Generator) -> tuple[int, ...]:
         """Compute locations that TVM could draw for these tiles, one after the other."""
@@ -205,12 +232,12 @@ class Sketch:
 
     def _placed(self, points: Points, locations: tuple[int, ...]) -> npt.NDArray[np.bool_]:
         """bool[n]: whether TVM would leave the blocks where `locations` puts them."""
-        if not locations:
-            return np.ones(len(points), dtype=bool)
         try:
             gate = self.structure(locations).gate
         except UnsupportedSketch:
             return np.zeros(len(points), dtype=bool)
+        if gate.is_const:
+            return np.full(len(points), bool(gate.value))
         return Graph([gate]).evaluate(self.values(points), len(points))[:, 0] > 0.5
 
     def _sample_by_tvm(self, count: int, rng: np.random.Generator) -> Points:
@@ -252,6 +279,14 @@ class Sketch:
 
     def _new_schedule(self, seed: int) -> Any:
         return tvmlib.Schedule(self.task.module, seed=seed, debug_mask="none", error_render_level="none")
+
+
+def _gpu_limits(replay: Replay, program: Program, target: Any) -> tuple[Constraint, ...]:
+    lowest = 1
+    for store, _ in program.stores():
+        notes = replay.schedule.get(replay.schedule.get_sblock(store.block)).annotations
+        lowest = max(lowest, int(notes.get("meta_schedule.thread_extent_low_inclusive", 1)))
+    return gpu_constraints(program, target, lowest, replay.stages)
 
 
 def _limits(replay: Replay) -> Limits:

@@ -18,29 +18,43 @@ from felixlike.symbolic.expression import Group
 from felixlike.symbolic.factors import divisors
 from felixlike.symbolic.variables import Kind, Variable
 
-_SAMPLING = {"SamplePerfectTile": Kind.TILE, "SampleCategorical": Kind.UNROLL, "SampleComputeLocation": Kind.LOCATION}
+_ANNOTATED = {"meta_schedule.unroll_explicit": Kind.UNROLL, "meta_schedule.cooperative_fetch": Kind.FETCH}
+"""What a sampled number decides, by the note it is written into."""
 
 
 def trace_variables(trace: Any, module: Any) -> tuple[Variable, ...]:
     """One variable for each number that `trace`, a sketch of `module`, decides, in the order of the trace."""
     axes = _axis_names(trace, module)
+    notes = _notes(trace)
     taken: Counter[str] = Counter()
     found: list[Variable] = []
-    locations = 0
     for group, instruction in enumerate(trace.insts):
-        kind = _SAMPLING.get(str(instruction.kind.name))
-        if kind is Kind.TILE:
-            name = axes[group]
-            taken[name] += 1
-            name = name if taken[name] == 1 else f"{name}'{taken[name]}"
-            found += _tile(instruction, [int(f) for f in trace.decisions[instruction]], name, group)
-        elif kind is Kind.UNROLL:
-            choices = tuple(sorted(int(c) for c in instruction.attrs[0]))
-            found.append(Variable("unroll", kind, 0, choices, group, 0))
-        elif kind is Kind.LOCATION:
-            found.append(Variable(f"location.{locations}", kind, 0, (), group, 0))
-            locations += 1
+        match str(instruction.kind.name):
+            case "SamplePerfectTile":
+                name = axes[group]
+                taken[name] += 1
+                name = name if taken[name] == 1 else f"{name}'{taken[name]}"
+                found += _tile(instruction, [int(f) for f in trace.decisions[instruction]], name, group)
+            case "SampleCategorical":
+                choices = tuple(sorted(int(c) for c in instruction.attrs[0]))
+                note = notes.get(tvmlib.identity(instruction.outputs[0]), "")
+                kind = _ANNOTATED.get(note, Kind.THREADS)
+                name = "unroll" if kind is Kind.UNROLL else f"{kind}.{taken[kind]}"
+                taken[kind] += 1
+                found.append(Variable(name, kind, 0, choices, group, 0))
+            case "SampleComputeLocation":
+                found.append(Variable(f"location.{taken['location']}", Kind.LOCATION, 0, (), group, 0))
+                taken["location"] += 1
     return tuple(found)
+
+
+def _notes(trace: Any) -> dict[int | None, str]:
+    """For every random number that is written into a note, the note's key."""
+    return {
+        tvmlib.identity(instruction.inputs[1]): str(instruction.attrs[0])
+        for instruction in trace.insts
+        if str(instruction.kind.name) == "Annotate"
+    }
 
 
 def _tile(instruction: Any, decision: Sequence[int], name: str, index: int) -> Iterator[Variable]:
@@ -95,7 +109,7 @@ def with_point(trace: Any, variables: Sequence[Variable], point: Sequence[int]) 
         match variables[members[0]].kind:
             case Kind.TILE:
                 decisions[instruction] = values
-            case Kind.UNROLL:
+            case Kind.UNROLL | Kind.FETCH | Kind.THREADS:
                 decisions[instruction] = [int(c) for c in instruction.attrs[0]].index(values[0])
             case Kind.LOCATION:
                 decisions[instruction] = values[0]
@@ -111,7 +125,7 @@ def point_of(trace: Any, variables: Sequence[Variable]) -> tuple[int, ...]:
         match variables[members[0]].kind:
             case Kind.TILE:
                 point += [int(f) for f in decision]
-            case Kind.UNROLL:
+            case Kind.UNROLL | Kind.FETCH | Kind.THREADS:
                 point.append(int(instruction.attrs[0][int(decision)]))
             case Kind.LOCATION:
                 point.append(int(decision))

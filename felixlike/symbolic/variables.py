@@ -17,6 +17,10 @@ class Kind(StrEnum):
     """A factor of a perfectly tiled loop; the factors of one loop multiply to its extent."""
     UNROLL = "unroll"
     """The largest number of steps that are unrolled (0: none); a point holds the number itself."""
+    FETCH = "fetch"
+    """How many elements a thread copies at once into shared memory."""
+    THREADS = "threads"
+    """Threads of a block that share a loop which they need not divide."""
     LOCATION = "location"
     """Where a block is computed: -2 inlined, -1 at the root, else the index of a loop of its first consumer."""
 

@@ -4,7 +4,16 @@ RewriteLayout changes nothing without layout-free buffers, and DisallowDynamicLo
 """
 
 from felixlike.symbolic.postprocessors.compact_allocation import compact_allocation
+from felixlike.symbolic.postprocessors.cooperative_fetch import cooperative_fetch
+from felixlike.symbolic.postprocessors.gpu_code import gpu_constraints
 from felixlike.symbolic.postprocessors.parallel_vectorize_unroll import Limits, parallel_vectorize_unroll
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
 
-__all__ = ["Limits", "compact_allocation", "initial_path", "parallel_vectorize_unroll"]
+__all__ = [
+    "Limits",
+    "compact_allocation",
+    "cooperative_fetch",
+    "gpu_constraints",
+    "initial_path",
+    "parallel_vectorize_unroll",
+]

@@ -15,7 +15,7 @@ from dataclasses import replace
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.expression import Expr, expand, maximum, minimum
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
-from felixlike.symbolic.program import Access, Blanket, Buffer, Index, Loop, Program, Store
+from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Store
 
 
 def compact_allocation(program: Program) -> Program:
@@ -27,13 +27,22 @@ def compact_allocation(program: Program) -> Program:
     for buffer in program.buffers:
         if not buffer.internal:
             continue
-        outer[buffer] = frozenset(loop.variable for loop in paths[buffer])
+        outer[buffer] = frozenset(loop.variable for loop in paths[buffer] if not _shared_by(loop, buffer))
         accesses = [a for s, _ in program.stores() for a in s.accesses if a.buffer is buffer]
         renamed[buffer] = replace(buffer, shape=_shape(buffer, accesses, outer[buffer], extents))
     stores: dict[Store, Store] = {}
     body = tuple(_rebuild(node, renamed, outer, stores) for node in program.body)
-    blankets: dict[Store, Blanket] = {stores[s]: b for s, b in program.blankets.items()}
-    return Program(body, tuple(renamed.get(b, b) for b in program.buffers), blankets)
+    return Program(
+        body,
+        tuple(renamed.get(b, b) for b in program.buffers),
+        {stores[s]: blanket for s, blanket in program.blankets.items()},
+        {stores[s]: fetch for s, fetch in program.fetches.items()},
+    )
+
+
+def _shared_by(loop: Loop, buffer: Buffer) -> bool:
+    """Whether all iterations of a loop around the allocation see the same buffer: threads see shared memory."""
+    return buffer.scope == "shared" and loop.thread in ("threadIdx.x", "vthread.x")
 
 
 def allocation_paths(program: Program) -> dict[Buffer, tuple[Loop, ...]]:

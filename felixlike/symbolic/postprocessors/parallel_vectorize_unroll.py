@@ -54,7 +54,8 @@ def parallel_vectorize_unroll(program: Program, limits: Limits) -> Program:
         blanket = _mark(store, path, limits, marks)
         if blanket is not None:
             blankets[store] = blanket
-    return Program(tuple(_marked(node, marks) for node in program.body), program.buffers, blankets)
+    body = tuple(_marked(node, marks) for node in program.body)
+    return replace(program, body=body, blankets=blankets)
 
 
 def _marked(node: Loop | Store, marks: Mapping[Loop, _Marks]) -> Loop | Store:

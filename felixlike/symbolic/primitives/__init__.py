@@ -6,6 +6,7 @@ tuned by sampling, with its name in the report.
 
 from felixlike.symbolic.primitives import (
     annotate,
+    bind,
     cache,
     categorical,
     fuse,
@@ -14,6 +15,7 @@ from felixlike.symbolic.primitives import (
     lookup,
     reorder,
     rfactor,
+    scope,
     split,
 )
 from felixlike.symbolic.primitives.primitive import Primitive
@@ -25,6 +27,8 @@ PRIMITIVES: dict[str, Primitive] = {
     **categorical.PRIMITIVES,
     **reorder.PRIMITIVES,
     **fuse.PRIMITIVES,
+    **bind.PRIMITIVES,
+    **scope.PRIMITIVES,
     **inline.PRIMITIVES,
     **cache.PRIMITIVES,
     **rfactor.PRIMITIVES,

@@ -4,7 +4,9 @@
         for j in b:   →        …[f // b, f % b]
             …[i, j]
 
-Understood where all extents are numbers; indices then hold f // b and f % b, which most later steps cannot use.
+On GPUs loops are fused to be bound to threads, or to be shared out among them. There they stay apart here and are
+remembered as one: indices stay affine, and TVM computes exact regions under them. On CPUs, where rules fuse loops only
+to split them anew, they are fused indeed; indices then hold f // b and f % b, which most later steps cannot use.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 def _fuse(state: Replay, instruction: Any, _: int) -> None:
     loops = [state.get(loop) for loop in instruction.inputs]
+    if state.on_gpu:
+        state.put(instruction.outputs, [state.fuse(loops)])
+        return
     fused = state.schedule.fuse(*loops, preserve_unit_iters=bool(instruction.attrs[0]))
     state.put(instruction.outputs, [fused])
 

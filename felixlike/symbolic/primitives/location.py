@@ -113,12 +113,19 @@ def _compute_at(state: Replay, instruction: Any, _: int) -> None:
         if loop == INLINE:
             state.schedule.compute_inline(block)
         return
-    state.schedule.compute_at(block, loop, preserve_unit_loops=bool(instruction.attrs[0]))
+    state.schedule.compute_at(block, _inner(loop), preserve_unit_loops=bool(instruction.attrs[0]))
 
 
 def _reverse_compute_at(state: Replay, instruction: Any, _: int) -> None:
     block, loop = (state.get(v) for v in instruction.inputs)
-    state.schedule.reverse_compute_at(block, loop, preserve_unit_loops=bool(instruction.attrs[0]))
+    state.schedule.reverse_compute_at(block, _inner(loop), preserve_unit_loops=bool(instruction.attrs[0]))
+
+
+def _inner(loop: Any) -> Any:
+    """The loop itself, or the innermost of loops fused in name."""
+    from felixlike.symbolic.replay import FusedLoops
+
+    return loop.loops[-1] if isinstance(loop, FusedLoops) else loop
 
 
 PRIMITIVES = {

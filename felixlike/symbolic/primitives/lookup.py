@@ -15,7 +15,7 @@ def _block(state: Replay, instruction: Any, _: int) -> None:
 
 
 def _loops(state: Replay, instruction: Any, _: int) -> None:
-    state.put(instruction.outputs, list(state.schedule.get_loops(state.get(instruction.inputs[0]))))
+    state.put(instruction.outputs, state.loops(state.get(instruction.inputs[0])))
 
 
 def _consumers(state: Replay, instruction: Any, _: int) -> None:

@@ -1,0 +1,24 @@
+"""Bind: a loop's iterations are run by threads; loops fused in name are all bound to the same threads.
+
+    for f in a·b:   →   a·b blocks (or threads), each for one (i, j)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike.symbolic.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay import Replay
+
+
+def _bind(state: Replay, instruction: Any, _: int) -> None:
+    from felixlike.symbolic.replay import FusedLoops
+
+    loop, thread = state.get(instruction.inputs[0]), str(instruction.attrs[0])
+    for member in loop.loops if isinstance(loop, FusedLoops) else (loop,):
+        state.schedule.bind(member, thread)
+
+
+PRIMITIVES = {"Bind": Primitive(_bind, needs_regions=True)}
