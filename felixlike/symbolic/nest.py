@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from felixlike.symbolic.evaluate import evaluate
 from felixlike.symbolic.expression import Expr, Number
-from felixlike.symbolic.program import PIPELINE, Fetch, Loop, Program
+from felixlike.symbolic.program import PIPELINE, Loop, Program, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +40,31 @@ def _nest(
         total = _value(blanket.total, values)
         loops = [NestLoop("parallel", -(-total // blanket.width)), NestLoop("vector", blanket.width)]
     else:
-        fetch = program.fetches.get(store)  # type: ignore[call-overload]
-        kept = path if fetch is None else path[: len(path) - fetch.loops]
-        loops = []
-        for kind in (*_BOUND, "parallel", "serial", "vector"):
-            group = [_value(loop.extent, values) for loop in kept if _kind(loop, values) == kind]
-            # Loops that would fuse to extent 1 stay as they are.
-            if group and kind in _BOUND:
-                loops.append(NestLoop(_BOUND[kind], math.prod(group)))
-            elif kind == "serial" or math.prod(group) == 1:
-                loops += [NestLoop("serial", extent) for extent in group]
-            else:
-                loops.append(NestLoop(kind, math.prod(group)))
-        if fetch is not None:
-            loops += _fetch_loops(fetch, values)
+        loops = _in_order(path, values)
     if loops and unroll:
         loops[0] = NestLoop(loops[0].kind, loops[0].extent, unroll)
     return tuple(loop for loop in loops if loop.extent > 1 or loop.unroll)
 
 
-_BOUND = {"blockIdx.x": "blockIdx.x", "vthread.x": "vthread.x", "threadIdx.x": "threadIdx.x", PIPELINE: "serial"}
-"""The kind of loop that loops of one binding become together, outermost first."""
+_FUSED = ("blockIdx.x", "vthread.x", "threadIdx.x", PIPELINE, "parallel", "vector")
+"""Kinds of neighbouring loops that become one."""
 
 
-def _fetch_loops(fetch: Fetch, values: Mapping[str, Number]) -> list[NestLoop]:
-    total, threads, vector = (_value(e, values) for e in (fetch.total, fetch.threads, fetch.vector))
-    steps = -(-total // (threads * vector))
-    return [NestLoop("serial", steps), NestLoop("threadIdx.x", threads), NestLoop("vector", vector)]
+def _in_order(path: tuple[Loop, ...], values: Mapping[str, Number]) -> list[NestLoop]:
+    """The loops from the outside inwards, neighbours of one kind fused, shares replaced by their parts."""
+    found: list[NestLoop] = []
+    for kind, members in groupby(path, key=lambda loop: loop.share if loop.share is not None else _kind(loop, values)):
+        if isinstance(kind, Share):
+            found += [NestLoop(part, _value(extent, values)) for part, extent in kind.parts]
+            continue
+        extents = [_value(loop.extent, values) for loop in members]
+        if kind not in _FUSED:
+            found += [NestLoop(kind, extent) for extent in extents]
+        elif kind in ("parallel", "vector") and math.prod(extents) == 1:
+            found += [NestLoop("serial", 1)]  # these are not fused to an extent of 1
+        else:
+            found.append(NestLoop("serial" if kind == PIPELINE else kind, math.prod(extents)))
+    return found
 
 
 def _kind(loop: Loop, values: Mapping[str, Number]) -> str:

@@ -148,6 +148,15 @@ class Store:
         return (self.target, *self.loads)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """Neighbouring loops that are fused and split by factors that need not divide them: a guard skips the rest.
+
+    parts: (kind, extent) of what they become, outermost first; kinds as in `NestLoop`."""
+
+    parts: tuple[tuple[str, Expr], ...]
+
+
 PIPELINE = "pipeline"
 """What a serial loop is bound to that a software pipeline overlaps the iterations of."""
 
@@ -159,7 +168,7 @@ class Loop:
     parallel, vector: gates that say whether the loop ends up in the fused parallel or vector loop of a store's nest.
     unroll: largest number of unrolled steps (0: none), noted on the outermost loop of a nest.  thread: on GPUs what it
     is bound to ("blockIdx.x", "vthread.x", "threadIdx.x", PIPELINE), fused with its neighbours bound to the same; else
-    empty."""
+    empty.  share: how it and its neighbours of the same share are fused and split anew."""
 
     variable: Expr
     extent: Expr
@@ -168,19 +177,7 @@ class Loop:
     vector: Expr = field(default_factory=lambda: const(0))
     unroll: Expr = field(default_factory=lambda: const(0))
     thread: str = ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fetch:
-    """A copy into shared memory that all threads of a block make together: the innermost loops of a store are fused
-    and split into ⌈total / (threads · vector)⌉ steps, the threads, and a vector.
-
-    loops: how many of the innermost loops are fused.  total: their iterations."""
-
-    loops: int
-    total: Expr
-    threads: Expr
-    vector: Expr
+    share: Share | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,13 +193,11 @@ class Blanket:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The whole nest.  buffers: in order of first use.  blankets: for stores whose nest may be fused whole.
-    fetches: for stores that all threads of a block make together."""
+    """The whole nest.  buffers: in order of first use.  blankets: for stores whose nest may be fused whole."""
 
     body: tuple[Loop | Store, ...]
     buffers: tuple[Buffer, ...]
     blankets: dict[Store, Blanket] = field(default_factory=dict)
-    fetches: dict[Store, Fetch] = field(default_factory=dict)
 
     def stores(self) -> Iterator[tuple[Store, tuple[Loop, ...]]]:
         """Every store in program order with its loops, outermost first."""

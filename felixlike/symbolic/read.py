@@ -14,7 +14,7 @@ from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.convert import to_expr
 from felixlike.symbolic.expression import Expr, var, variables
 from felixlike.symbolic.operations import count_operations
-from felixlike.symbolic.program import PIPELINE, Access, Buffer, Loop, Program, Store, affine
+from felixlike.symbolic.program import PIPELINE, Access, Buffer, Loop, Program, Share, Store, affine
 from felixlike.symbolic.replay import Replay
 
 
@@ -30,6 +30,8 @@ class _Reader:
         self._main = replay.schedule.mod["main"]
         self._tiles = dict(replay.table)
         self._pipeline = replay.pipeline
+        self._share_of = replay.share_of
+        self._shares: dict[int, Share] = {}
         self._table: dict[Any, Expr] = dict(replay.table)
         self._loops: set[Expr] = set()
         self._unit: set[Expr] = set()
@@ -69,7 +71,16 @@ class _Reader:
         thread = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
         if any(loop.loop_var.same_as(v) for v in self._pipeline):
             thread = PIPELINE
-        return Loop(variable, extent, self._visit(loop.body), thread=thread)
+        return Loop(variable, extent, self._visit(loop.body), thread=thread, share=self._share(loop.loop_var))
+
+    def _share(self, variable: Any) -> Share | None:
+        """The share of a loop that is split in name; the same object for all its loops."""
+        parts = self._share_of(variable)
+        if parts is None:
+            return None
+        if id(parts) not in self._shares:
+            self._shares[id(parts)] = Share(tuple((part.kind, part.extent) for part in parts))
+        return self._shares[id(parts)]
 
     def _unique(self, name: str) -> str:
         """A name no earlier loop has; loops of different nests often share one."""

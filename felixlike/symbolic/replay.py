@@ -9,13 +9,16 @@ live schedule state (`settle`). The variables are declared as the shape of a dum
 them to be positive.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.expression import Expr
+from felixlike.symbolic.convert import to_expr
+from felixlike.symbolic.expression import Expr, ceildiv, mul
 from felixlike.symbolic.primitives import PRIMITIVES
 from felixlike.symbolic.variables import Kind, Variable
 
@@ -36,6 +39,17 @@ class FusedLoops:
 
     loops: tuple[Any, ...]
     variables: tuple[Any, ...]
+
+
+class Part:
+    """One of the loops that a split by factors that need not divide makes of others.
+
+    share: all parts of that split, in their present order.  variables: TVM's variables of the loops that are split.
+    extent: iterations.  kind: "serial" or the thread it is bound to."""
+
+    def __init__(self, share: list[Part], variables: tuple[Any, ...], extent: Expr) -> None:
+        self.share, self.variables, self.extent = share, variables, extent
+        self.kind = "serial"
 
 
 class Replay:
@@ -64,6 +78,7 @@ class Replay:
         self.pipeline: tuple[Any, ...] = ()
         """TVM's variables of the loops that a software pipeline overlaps."""
         self._fused: list[FusedLoops] = []
+        self._shares: list[list[Part]] = []
         self.locations: list[Location] = []
         """What every SampleComputeLocation reached so far could have chosen."""
         self._chosen = iter(locations)
@@ -116,12 +131,33 @@ class Replay:
         self._fused.append(fused)
         return fused
 
+    def share(self, loop: Any, factors: Sequence[Expr | None]) -> list[Part]:
+        """Split a loop (or several fused in name) in name: by factors that need not divide, at most one of them None
+        for whatever is left."""
+        members = loop if isinstance(loop, FusedLoops) else self.fuse([loop])
+        total = mul(to_expr(self.schedule.get(m).extent, self.table) for m in members.loops)
+        rest = ceildiv(total, mul(f for f in factors if f is not None))
+        parts: list[Part] = []
+        parts += [Part(parts, members.variables, rest if f is None else f) for f in factors]
+        self._shares.append(parts)
+        return list(parts)
+
+    def share_of(self, variable: Any) -> list[Part] | None:
+        """The parts that the loop of a TVM variable is split into in name."""
+        for parts in self._shares:
+            if any(variable.same_as(v) for v in parts[0].variables):
+                return parts
+        return None
+
     def loops(self, block: Any) -> list[Any]:
-        """The loops around a block as the trace counts them: those fused in name are one."""
+        """The loops around a block as the trace counts them: those fused in name are one, those split in name several."""
         found: list[Any] = []
         for loop in self.schedule.get_loops(block):
-            fused = self._fused_of(self.schedule.get(loop).loop_var)
-            if fused is None:
+            variable = self.schedule.get(loop).loop_var
+            parts, fused = self.share_of(variable), self._fused_of(variable)
+            if parts is not None:
+                found += [part for part in parts if part not in found]
+            elif fused is None:
                 found.append(loop)
             elif not (found and found[-1] is fused):
                 found.append(fused)

@@ -282,10 +282,10 @@ class Sketch:
 
 
 def _gpu_limits(replay: Replay, program: Program, target: Any) -> tuple[Constraint, ...]:
-    lowest = 1
+    lowest: dict[str, int] = {}
     for store, _ in program.stores():
         notes = replay.schedule.get(replay.schedule.get_sblock(store.block)).annotations
-        lowest = max(lowest, int(notes.get("meta_schedule.thread_extent_low_inclusive", 1)))
+        lowest[store.block] = int(notes.get("meta_schedule.thread_extent_low_inclusive", 1))
     return gpu_constraints(program, target, lowest, replay.stages)
 
 

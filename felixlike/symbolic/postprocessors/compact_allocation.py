@@ -36,7 +36,6 @@ def compact_allocation(program: Program) -> Program:
         body,
         tuple(renamed.get(b, b) for b in program.buffers),
         {stores[s]: blanket for s, blanket in program.blankets.items()},
-        {stores[s]: fetch for s, fetch in program.fetches.items()},
     )
 
 

@@ -15,33 +15,39 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.expression import Expr, const, equals, floordiv, mul, select
-from felixlike.symbolic.program import Fetch, Loop, Program
+from felixlike.symbolic.expression import Expr, ceildiv, const, equals, floordiv, mul, select
+from felixlike.symbolic.program import Loop, Program, Share, Store
 
 _WIDEST = 4
 """Bytes of the widest element that is still copied in vectors."""
 
 
 def cooperative_fetch(program: Program, notes: Mapping[str, tuple[int, Expr]]) -> Program:
-    """The program with its fetches.
+    """The program with the shares of its copies.
 
     notes: for each block that is copied together, how many of its innermost loops are, and the vector length."""
-    fetches = dict(program.fetches)
+    shares: dict[Loop, Share] = {}
     for store, path in program.stores():
-        if store.block not in notes:
-            continue
-        count, vector = notes[store.block]
-        total = mul(loop.extent for loop in path[len(path) - count :])
-        if max(access.buffer.item_bytes for access in store.accesses) > _WIDEST:
-            vector = const(1)
-        divides = equals(floordiv(total, vector) * vector, total)
-        fetches[store] = Fetch(count, total, _threads(path), select(divides, vector, 1))
-    return replace(program, fetches=fetches)
+        if store.block in notes:
+            count, vector = notes[store.block]
+            members = path[len(path) - count :]
+            shares.update(dict.fromkeys(members, _share(store, path, members, vector)))
+    return replace(program, body=tuple(_with_shares(node, shares) for node in program.body))
 
 
-def _threads(path: tuple[Loop, ...]) -> Expr:
-    """How many threads run the copy."""
+def _share(store: Store, path: tuple[Loop, ...], members: tuple[Loop, ...], vector: Expr) -> Share:
     bound = [loop.extent for loop in path if loop.thread == "threadIdx.x"]
     if not bound:
-        raise UnsupportedSketch("a copy that no threads share", where="cooperative fetch")
-    return mul(bound)
+        raise UnsupportedSketch("a copy that no threads share", where=f"block {store.block}")
+    threads, total = mul(bound), mul(loop.extent for loop in members)
+    if max(access.buffer.item_bytes for access in store.accesses) > _WIDEST:
+        vector = const(1)
+    vector = select(equals(floordiv(total, vector) * vector, total), vector, 1)
+    return Share((("serial", ceildiv(total, threads * vector)), ("threadIdx.x", threads), ("vector", vector)))
+
+
+def _with_shares(node: Loop | Store, shares: Mapping[Loop, Share]) -> Loop | Store:
+    if isinstance(node, Store):
+        return node
+    body = tuple(_with_shares(child, shares) for child in node.body)
+    return replace(node, body=body, share=shares.get(node, node.share))

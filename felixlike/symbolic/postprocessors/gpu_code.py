@@ -4,38 +4,44 @@
     Σ bytes of shared buffers · pipeline stages ≤ max_shared_memory_per_block
     steps of a software pipeline ≥ 2
 
-A pipeline of one step holds the initial store too, which its notes do not foresee. `lowest` is a warp where the tiled block has more than 64 outputs (MultiLevelTiling notes it). Registers, hence local
-buffers, are not limited: TVM leaves them to nvcc. Nor are virtual threads, whatever the pass's max_vthread says: they
-are unrolled before it looks. Follows TVM's verify_gpu_code.cc.
+`lowest` is a warp where a tiled block has more than 64 outputs (MultiLevelTiling notes it). A pipeline of one step would
+hold the initial store too, which its notes do not foresee. Registers, hence local buffers, are not limited: TVM leaves
+them to nvcc. Nor are virtual threads, whatever the pass's max_vthread says: they are unrolled before it looks. Follows
+TVM's verify_gpu_code.cc.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from felixlike.symbolic.constraints import Constraint
 from felixlike.symbolic.expression import Expr, add, const, expand, mul
 from felixlike.symbolic.program import PIPELINE, Loop, Program
 
-def gpu_constraints(program: Program, target: Any, lowest: int, stages: int) -> tuple[Constraint, ...]:
-    """formula ≤ 0 for each limit; once for every kernel, that is for every nest.
 
-    lowest: fewest threads of a block.  stages: copies of shared buffers."""
+def gpu_constraints(program: Program, target: Any, lowest: Mapping[str, int], stages: int) -> tuple[Constraint, ...]:
+    """formula ≤ 0 for each limit; once for every nest.
+
+    lowest: fewest threads of a block, for stores that have such a note.  stages: copies of shared buffers."""
     threads, shared = int(target.attrs["max_threads_per_block"]), int(target.attrs["max_shared_memory_per_block"])
     found: dict[Expr, str] = {}
-    for _, path in program.stores():
-        own = _extent(path, "threadIdx.x")
+    for store, path in program.stores():
+        own = extent_of(path, "threadIdx.x")
         found[own - threads] = f"a block has at most {threads} threads"
-        if lowest > 1:
-            found[lowest - own] = f"a block has at least {lowest} threads, a warp"
+        found[lowest.get(store.block, 1) - own] = "a block has at least as many threads as a warp"
         if any(loop.thread == PIPELINE for loop in path):
-            found[2 - _extent(path, PIPELINE)] = "a software pipeline has at least two steps"
+            found[2 - extent_of(path, PIPELINE)] = "a software pipeline has at least two steps"
     lying = [mul(b.shape) * b.item_bytes * stages for b in program.buffers if b.scope == "shared"]
     if lying:
         found[expand(add(lying)) - shared] = f"shared memory of a block is {shared} bytes"
     return tuple(Constraint(f, reason) for f, reason in found.items() if f.high > 0)
 
 
-def _extent(path: tuple[Loop, ...], thread: str) -> Expr:
-    bound = [loop.extent for loop in path if loop.thread == thread]
-    return mul(bound) if bound else const(1)
+def extent_of(path: tuple[Loop, ...], thread: str) -> Expr:
+    """How many of these threads run a nest: the product of the loops bound to them, else the share's part."""
+    bound = [loop.extent for loop in path if loop.thread == thread and loop.share is None]
+    if bound:
+        return mul(bound)
+    shares = dict.fromkeys(loop.share for loop in path if loop.share is not None)
+    return mul([const(1), *(extent for share in shares for kind, extent in share.parts if kind == thread)])

@@ -17,6 +17,7 @@ from felixlike.symbolic.primitives import (
     rfactor,
     scope,
     split,
+    unit_loop,
 )
 from felixlike.symbolic.primitives.primitive import Primitive
 
@@ -27,6 +28,7 @@ PRIMITIVES: dict[str, Primitive] = {
     **categorical.PRIMITIVES,
     **reorder.PRIMITIVES,
     **fuse.PRIMITIVES,
+    **unit_loop.PRIMITIVES,
     **bind.PRIMITIVES,
     **scope.PRIMITIVES,
     **inline.PRIMITIVES,

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 
 def _bind(state: Replay, instruction: Any, _: int) -> None:
-    from felixlike.symbolic.replay import FusedLoops
+    from felixlike.symbolic.replay import FusedLoops, Part
 
     loop, thread = state.get(instruction.inputs[0]), str(instruction.attrs[0])
+    if isinstance(loop, Part):
+        loop.kind = thread
+        return
     for member in loop.loops if isinstance(loop, FusedLoops) else (loop,):
         state.schedule.bind(member, thread)
 

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 def _fuse(state: Replay, instruction: Any, _: int) -> None:
+    from felixlike.symbolic.replay import Part
+
     loops = [state.get(loop) for loop in instruction.inputs]
+    if state.on_gpu and len(loops) == 1 and isinstance(loops[0], Part):
+        state.put(instruction.outputs, loops)
+        return
     if state.on_gpu:
         state.put(instruction.outputs, [state.fuse(loops)])
         return

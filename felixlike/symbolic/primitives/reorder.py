@@ -11,7 +11,13 @@ if TYPE_CHECKING:
 
 
 def _reorder(state: Replay, instruction: Any, _: int) -> None:
-    state.schedule.reorder(*(state.get(loop) for loop in instruction.inputs))
+    from felixlike.symbolic.replay import Part
+
+    loops = [state.get(loop) for loop in instruction.inputs]
+    if all(isinstance(loop, Part) for loop in loops):
+        loops[0].share[:] = loops
+        return
+    state.schedule.reorder(*loops)
 
 
 PRIMITIVES = {"Reorder": Primitive(_reorder)}

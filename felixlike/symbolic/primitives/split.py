@@ -5,6 +5,9 @@
                                      for i_2 in t2:
                                          …[i_0·t1·t2 + i_1·t2 + i_2]
 
+On GPUs a loop is also split by numbers of threads that need not divide it; it is then split in name only, and a share
+of the program says into what.
+
 The outermost extent comes back from TVM as ⌈512 / (t1·t2)⌉; under perfect tiling that is the variable t0.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expression import Expr, const
 from felixlike.symbolic.primitives.primitive import Primitive
 from felixlike.symbolic.variables import Variable
 
@@ -28,7 +32,11 @@ def _split(state: Replay, instruction: Any, _: int) -> None:
     loop, *inputs = instruction.inputs
     factors = [state.get(f) for f in inputs]
     if not all(isinstance(f, Variable) for f in factors):
-        raise UnsupportedSketch("a split by something else than a perfect tile", where="Split")
+        if not state.on_gpu:
+            raise UnsupportedSketch("a split by something else than a perfect tile", where="Split")
+        sizes = [f if isinstance(f, Expr | None) else const(int(f)) for f in factors]
+        state.put(instruction.outputs, state.share(state.get(loop), sizes))
+        return
     if all(f.fixed for f in factors):
         parts = state.schedule.split(
             state.get(loop), [f.choices[0] for f in factors], preserve_unit_iters=bool(instruction.attrs[0])
