@@ -11,6 +11,7 @@ Names are loaded when first used: importing this package imports neither torch n
 from typing import TYPE_CHECKING, Any
 
 from felixlike._version import __version__
+from felixlike.hardware import probe as _probe  # noqa: F401  reads which cores there are before torch pins threads
 
 if TYPE_CHECKING:
     from felixlike.api import Optimized, extract_tasks, load, optimize

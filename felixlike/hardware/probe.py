@@ -46,14 +46,17 @@ def _physical(processor: int) -> tuple[str, str]:
 
 
 def _allowed() -> frozenset[int]:
+    """The processors that any thread of this process may run on."""
     try:
-        return frozenset(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
+        threads = [int(entry.name) for entry in Path("/proc/self/task").iterdir()]
+        return frozenset[int]().union(*map(os.sched_getaffinity, threads))
+    except (AttributeError, OSError):  # not Linux, or a thread that has just ended
         return frozenset(range(os.cpu_count() or 1))
 
 
 _AFFINITY = _allowed()
-"""As it was at import: runtimes that pin their threads narrow the calling thread's affinity later."""
+"""As it was when felixlike was imported: an OpenMP runtime that pins its threads (OMP_PROC_BIND) narrows that of the main
+thread as soon as torch is imported."""
 
 
 def _cpuinfo() -> dict[str, str]:
