@@ -12,7 +12,7 @@ from typing import Any
 
 from felixlike import costmodel, deploy, records
 from felixlike._version import __version__
-from felixlike.errors import InvalidOption
+from felixlike.errors import InvalidOption, UnknownTarget
 from felixlike.frontend import Imported, Task, import_model
 from felixlike.hardware import host_device, resolve_target
 from felixlike.measure import MeasurePool
@@ -82,7 +82,7 @@ def optimize(
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
     _check_seed(seed)
-    target = resolve_target(target)
+    target = _tunable(resolve_target(target))
     predictor = costmodel.load("cpu", weights, seed=seed)
     with records.open(store) as opened, reporter:
         reporter.say("importing the model")
@@ -120,6 +120,17 @@ def optimize(
         seed=seed,
     )
     return Optimized(compiled, report)
+
+
+def _tunable(target: Any) -> Any:
+    """The target, if candidates for it can be measured."""
+    if target.kind.name != "llvm":
+        raise UnknownTarget(
+            f"targets of kind {target.kind.name!r} can be looked at, but not tuned yet",
+            where="target",
+            remedy='use "cpu"; felixlike.symbolic and felixlike explain take other targets',
+        )
+    return target
 
 
 def _check_seed(seed: Any) -> None:

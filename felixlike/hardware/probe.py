@@ -55,8 +55,8 @@ def _allowed() -> frozenset[int]:
 
 
 _AFFINITY = _allowed()
-"""As it was when felixlike was imported: an OpenMP runtime that pins its threads (OMP_PROC_BIND) narrows that of the main
-thread as soon as torch is imported."""
+"""As it was when felixlike was imported: an OpenMP runtime that pins its threads (OMP_PROC_BIND) narrows that of the
+main thread as soon as torch is imported."""
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -33,7 +33,7 @@ def resolve_target(target: "str | Target") -> Target:
             raise UnknownTarget(
                 f"the {kind} target {target} has no {', '.join(missing)}",
                 where="target",
-                remedy='say it, for example Target({"kind": "llvm", "mcpu": …, "num-cores": 4}), or use "cpu" or "cuda"',
+                remedy='say it, as in Target({"kind": "llvm", "num-cores": 4}), or use "cpu" or "cuda"',
             )
         return target
     if target in _CUDA:

@@ -150,7 +150,7 @@ class Replay:
         return None
 
     def loops(self, block: Any) -> list[Any]:
-        """The loops around a block as the trace counts them: those fused in name are one, those split in name several."""
+        """The loops around a block as the trace counts them: those fused in name are one, those split several."""
         found: list[Any] = []
         for loop in self.schedule.get_loops(block):
             variable = self.schedule.get(loop).loop_var

@@ -22,12 +22,20 @@ def test_a_complete_target_is_taken_as_it_is() -> None:
     assert resolve_target(target) is target
 
 
+@pytest.mark.parametrize(("name", "arch"), [("cuda", "sm_90"), ("sm_80", "sm_80")])
+def test_gpus_have_the_limits_that_rules_ask_for(name: str, arch: str) -> None:
+    target = resolve_target(name)
+    assert target.kind.name == "cuda"
+    assert target.attrs["arch"] == arch
+    assert int(target.attrs["max_threads_per_block"]) == 1024
+
+
 def test_incomplete_and_unknown_targets_are_refused() -> None:
     with pytest.raises(UnknownTarget, match=r"'tpu' is not a known target. use one of cpu, llvm"):
         resolve_target("tpu")
     with pytest.raises(UnknownTarget, match="has no num-cores"):
         resolve_target(tvmlib.Target({"kind": "llvm"}))
-    with pytest.raises(UnknownTarget, match="kind 'c' cannot be tuned yet"):
+    with pytest.raises(UnknownTarget, match="targets of kind 'c' are not known"):
         resolve_target(tvmlib.Target({"kind": "c"}))
     with pytest.raises(UnknownTarget, match="3 is not a known target"):
         resolve_target(3)

@@ -4,10 +4,10 @@
     Σ bytes of shared buffers · pipeline stages ≤ max_shared_memory_per_block
     steps of a software pipeline ≥ 2
 
-`lowest` is a warp where a tiled block has more than 64 outputs (MultiLevelTiling notes it). A pipeline of one step would
-hold the initial store too, which its notes do not foresee. Registers, hence local buffers, are not limited: TVM leaves
-them to nvcc. Nor are virtual threads, whatever the pass's max_vthread says: they are unrolled before it looks. Follows
-TVM's verify_gpu_code.cc.
+`lowest` is a warp where a tiled block has more than 64 outputs (MultiLevelTiling notes it). A pipeline of one step
+would hold the initial store too, which its notes do not foresee. Registers, hence local buffers, are not limited: TVM
+leaves them to nvcc. Nor are virtual threads, whatever the pass's max_vthread says: they are unrolled before it looks.
+Follows TVM's verify_gpu_code.cc.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bind: a loop's iterations are run by threads; loops fused in name are all bound to the same threads.
 
-    for f in a·b:   →   a·b blocks (or threads), each for one (i, j)
+for f in a·b:   →   a·b blocks (or threads), each for one (i, j)
 """
 
 from __future__ import annotations
