@@ -7,6 +7,7 @@ puts them.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from felixlike import tvmlib
 from felixlike.hardware import Device
 from felixlike.symbolic import Sketch
+from felixlike.symbolic.replay import Replay
 from felixlike.symbolic.trace import with_point
 
 Ints = npt.NDArray[np.int64]
@@ -27,6 +29,7 @@ _LINE = 64
 class _Loop:
     variable: Any
     extent: int
+    thread: str = ""
 
 
 @dataclass(eq=False)
@@ -47,14 +50,32 @@ def count(sketch: Sketch, point: tuple[int, ...], device: Device) -> dict[str, d
 
 
 def _unfused(sketch: Sketch, point: tuple[int, ...]) -> Any:
+    if sketch.task.target.kind.name == "cuda":
+        return _unfused_on_gpu(sketch, point)
     schedule = tvmlib.Schedule(sketch.task.module, debug_mask="none")
     with_point(sketch._trace, sketch.variables, point).apply_to_schedule(schedule, remove_postproc=True)
     assert tvmlib.ms.postproc.RewriteReductionBlock().apply(schedule)
     return tvmlib.s_tir.transform.PlanAndUpdateBufferAllocationLocation()(schedule.mod)["main"]
 
 
+def _unfused_on_gpu(sketch: Sketch, point: tuple[int, ...]) -> Any:
+    """Traces for GPUs fuse loops themselves; our own replay, with numbers for all variables, does not."""
+    fixed = [dataclasses.replace(v, choices=(x,)) for v, x in zip(sketch.variables, point, strict=True)]
+    locations = [point[i] for i in sketch.location_columns]
+    replay = Replay(sketch.task.module, sketch.task.target, sketch._trace, fixed, locations)
+    assert tvmlib.ms.postproc.RewriteReductionBlock().apply(replay.schedule)
+    for block in replay.fetches:
+        replay.schedule.annotate(replay.schedule.get_sblock(block), _TOGETHER, 1)
+    return tvmlib.s_tir.transform.PlanAndUpdateBufferAllocationLocation()(replay.schedule.mod)["main"]
+
+
+_THREADS = ("threadIdx.x", "vthread.x")
+_TOGETHER = "copied_together"
+"""Notes a block that all threads of a GPU's block run once, together."""
+
+
 def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
-    """The stores in program order, and for each internal buffer the loops around its allocation."""
+    """The stores in program order, and for each internal buffer the loops each of whose iterations has its own."""
     stores: list[_Store] = []
     homes: dict[Any, list[_Loop]] = {}
 
@@ -62,13 +83,15 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
         match type(stmt).__name__:
             case "For":
                 loop = _Loop(stmt.loop_var, int(stmt.extent))
+                loop.thread = str(stmt.thread_binding.thread_tag) if stmt.thread_binding is not None else ""
                 visit(stmt.body, [*path, loop] if loop.extent > 1 else path)
             case "SeqStmt":
                 for part in stmt.seq:
                     visit(part, path)
             case "SBlockRealize":
                 for buffer in stmt.block.alloc_buffers:
-                    homes[buffer] = path
+                    shared = str(buffer.scope()).startswith("shared")
+                    homes[buffer] = [loop for loop in path if not (shared and loop.thread in _THREADS)]
                 if stmt.block.iter_vars:
                     store(stmt, path)
                 else:
@@ -78,6 +101,8 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
         block = realize.block
         if str(block.name_hint).endswith("_init"):
             return
+        if _TOGETHER in block.annotations:
+            path = [loop for loop in path if loop.thread not in _THREADS]
         values = _iterations(path)
         for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
             values[iterator.var] = _value(value, values)
@@ -148,16 +173,20 @@ class _Counter:
     def inner(self, level: int) -> int:
         return math.prod(self.extents[level:])
 
-    def home_level(self, buffer: Any) -> int:
-        """Loops outside the allocation of an internal buffer do not reach new elements of it."""
-        return len(self.homes.get(buffer, []))
+    def fixed(self, buffer: Any, level: int) -> bool:
+        """Whether the loop has a buffer of its own in every iteration, hence reaches no new elements."""
+        return self.store.loops[level] in self.homes.get(buffer, [])
 
     def box(self, buffer: Any, level: int) -> list[int]:
         """Extent in each dimension of what is touched while the loops from `level` inwards run once."""
-        first = self.inner(max(level, self.home_level(buffer)))
+        runs = np.ones(self.extents, dtype=bool)
+        for outer in range(len(self.extents)):
+            if outer < level or self.fixed(buffer, outer):
+                runs[(slice(None),) * outer + (slice(1, None),)] = False
+        rows = runs.reshape(-1)
         return [
-            int(max(a[d][:first].max() for a in self.accesses(buffer)))
-            - int(min(a[d][:first].min() for a in self.accesses(buffer)))
+            int(max(a[d][rows].max() for a in self.accesses(buffer)))
+            - int(min(a[d][rows].min() for a in self.accesses(buffer)))
             + 1
             for d in range(len(buffer.shape))
         ]
@@ -177,7 +206,7 @@ class _Counter:
     def stride(self, buffer: Any, level: int) -> float:
         """Elements by which a step of a loop moves the flat position on average; 0 if it does not (smallest of
         several)."""
-        if level < self.home_level(buffer):
+        if self.fixed(buffer, level):
             return 0
         steps = []
         shape = self.shape(buffer)

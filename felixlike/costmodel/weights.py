@@ -43,12 +43,24 @@ def load_weights(network: Network, path: Path) -> None:
         raise InvalidWeights("the file is no file of weights, or damaged", where=str(path)) from error
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         raise InvalidWeights("the file is of another format", where=str(path), remedy="train the weights anew")
-    if stored.get("columns") != list(NAMES):
+    columns = stored.get("columns")
+    if not isinstance(columns, list) or not set(columns) <= set(NAMES):
         raise InvalidWeights("the weights are for other features", where=str(path), remedy="train the weights anew")
     try:
-        network.load_state_dict(stored["state"])
-    except (KeyError, RuntimeError) as error:
+        network.load_state_dict(_widened(stored["state"], columns))
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
         raise InvalidWeights("the weights are for another network", where=str(path)) from error
+
+
+def _widened(state: dict[str, torch.Tensor], columns: list[str]) -> dict[str, torch.Tensor]:
+    """The state for all of today's columns; those it was not trained with have no influence."""
+    rows = [NAMES.index(name) for name in columns]
+    mean, scale = torch.zeros(len(NAMES)), torch.zeros(len(NAMES))
+    mean[rows], scale[rows] = state["mean"], state["scale"]
+    encode = state["encode.weight"]
+    weight = encode.new_zeros(encode.shape[0], len(NAMES), encode.shape[2])
+    weight[:, rows] = encode
+    return {**state, "mean": mean, "scale": scale, "encode.weight": weight}
 
 
 def shipped(target: str) -> Path | None:

@@ -18,13 +18,14 @@ from felixlike.features.arithmetic import arithmetic
 from felixlike.features.loops import loops
 from felixlike.features.reuse import per_reuse, reuse
 from felixlike.features.table import NAMES, SLOTS
+from felixlike.features.threads import threads
 from felixlike.features.traffic import traffic
 from felixlike.features.view import Memo, StoreView
 from felixlike.hardware import Device, host_device
 from felixlike.symbolic import Points, Sketch, Structure
 from felixlike.symbolic.evaluate import Graph
 from felixlike.symbolic.expression import Expr, const
-from felixlike.symbolic.program import Program
+from felixlike.symbolic.program import Loop, Program
 
 FeatureArray = npt.NDArray[np.float64]
 
@@ -88,9 +89,17 @@ def formulas(sketch: Sketch, device: Device | None = None) -> Formulas:
 def _views(program: Program, memo: Memo) -> list[StoreView]:
     views: list[StoreView] = []
     for store, path in program.stores():
-        kept = tuple(loop for loop in path if not (loop.extent.is_const and loop.extent.value == 1))
+        kept = tuple(loop for loop in _run(path) if not (loop.extent.is_const and loop.extent.value == 1))
         views.append(StoreView(program, store, kept, path, tuple(views), memo))
     return views
+
+
+def _run(path: tuple[Loop, ...]) -> tuple[Loop, ...]:
+    """The loops a store is run in: a copy that the threads of a block make together is made once for all of them."""
+    together = any(kind == "threadIdx.x" for loop in path if loop.share is not None for kind, _ in loop.share.parts)
+    if not together:
+        return path
+    return tuple(loop for loop in path if loop.thread not in ("threadIdx.x", "vthread.x") or loop.share is not None)
 
 
 def _row(view: StoreView, device: Device) -> dict[str, Expr]:
@@ -99,6 +108,7 @@ def _row(view: StoreView, device: Device) -> dict[str, Expr]:
         **loops(view),
         **traffic(view, (device.l1_bytes, device.l2_bytes)),
         **allocation(view),
+        **threads(view),
     }
     for slot, buffer in enumerate(view.buffers[:SLOTS]):
         columns = {**access(view, buffer), **reuse(view, buffer)}

@@ -2,17 +2,26 @@
 
     extent of a kind = Π over loops of select(loop is of that kind, its extent, 1)
 
-A nest that is fused whole has the vector width and the rest instead. Loops of extent 1 vanish, unless the unroll note
-is on them. Follows TVM's per_store_feature.cc (groups 1 and 5).
+A nest that is fused whole has the vector width and the rest instead; loops that are shared out have the share's parts.
+Loops of extent 1 vanish, unless the unroll note is on them. Follows TVM's per_store_feature.cc (groups 1 and 5).
 """
 
 from felixlike.features.view import StoreView
 from felixlike.symbolic.expression import Expr, add, at_least, ceildiv, const, mul, select
+from felixlike.symbolic.postprocessors import extent_of
+from felixlike.symbolic.program import PIPELINE
 
 
 def loops(view: StoreView) -> dict[str, Expr]:
     """Extents of the fused loops, flags where there are none, unrolled steps, and the number of loops."""
-    vector = mul(select(loop.vector, loop.extent, 1) for loop in view.loops)
+    shares = dict.fromkeys(loop.share for loop in view.loops if loop.share is not None)
+    parts = [part for share in shares for part in share.parts]
+    vector = mul(
+        [
+            *(select(loop.vector, loop.extent, 1) for loop in view.loops),
+            *(extent for kind, extent in parts if kind == "vector"),
+        ]
+    )
     parallel = mul(select(loop.parallel, loop.extent, 1) for loop in view.loops)
     blanket = view.program.blankets.get(view.store)
     if blanket is not None:
@@ -20,7 +29,14 @@ def loops(view: StoreView) -> dict[str, Expr]:
         parallel = select(blanket.gate, ceildiv(blanket.total, blanket.width), parallel)
     wide, spread = at_least(vector, 2), at_least(parallel, 2)
     apart = const(1) if blanket is None else 1 - blanket.gate
-    serial = add(at_least(loop.extent, 2) * (1 - loop.vector) * (1 - loop.parallel) * apart for loop in view.loops)
+    serial = add(
+        at_least(loop.extent, 2) * (1 - loop.vector) * (1 - loop.parallel) * apart
+        for loop in view.loops
+        if loop.share is None and not loop.thread
+    )
+    serial = serial + add(at_least(extent, 2) for kind, extent in parts if kind == "serial")
+    bound = add(at_least(extent_of(view.path, thread), 2) for thread in ("blockIdx.x", "vthread.x", "threadIdx.x"))
+    bound = bound + at_least(extent_of(view.path, PIPELINE), 2)
     unroll = view.path[0].unroll if view.path else const(0)
     return {
         "vector_extent": vector,
@@ -29,7 +45,7 @@ def loops(view: StoreView) -> dict[str, Expr]:
         "parallel_none": 1 - spread,
         "unroll_steps": unroll,
         "iterations": view.iterations,
-        "loops": serial + wide + spread + _kept_by_note(view, unroll, spread),
+        "loops": serial + bound + wide + spread + _kept_by_note(view, unroll, spread),
     }
 
 

@@ -70,6 +70,13 @@ _SCOPE = (
     Column("loops", "count", "loops of extent > 1 around it, fused ones counted once"),
 )
 
+_THREADS = (
+    Column("block_extent", "count", "thread blocks of the kernel; 1 on CPUs"),
+    Column("vthread_extent", "count", "virtual threads: iterations that one thread interleaves; 1 without"),
+    Column("thread_extent", "count", "threads of a block; 1 on CPUs"),
+    Column("shared_bytes", "bytes", "shared memory of a block, stages of a software pipeline included; 0 without"),
+)
+
 COLUMNS: tuple[Column, ...] = (
     *(Column(op.value, "count", "executed in all iterations, index arithmetic left out") for op in Operation),
     *_LOOPS,
@@ -77,6 +84,7 @@ COLUMNS: tuple[Column, ...] = (
     *_TRAFFIC,
     *_ALLOCATION,
     *_SCOPE,
+    *_THREADS,
 )
 
 NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)

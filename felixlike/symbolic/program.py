@@ -6,6 +6,7 @@ those that may have extent 1, so that one program stands for all structures the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -193,11 +194,13 @@ class Blanket:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The whole nest.  buffers: in order of first use.  blankets: for stores whose nest may be fused whole."""
+    """The whole nest.  buffers: in order of first use.  blankets: for stores whose nest may be fused whole.  stages:
+    copies of shared buffers that a software pipeline keeps."""
 
     body: tuple[Loop | Store, ...]
     buffers: tuple[Buffer, ...]
     blankets: dict[Store, Blanket] = field(default_factory=dict)
+    stages: int = 1
 
     def stores(self) -> Iterator[tuple[Store, tuple[Loop, ...]]]:
         """Every store in program order with its loops, outermost first."""
@@ -253,18 +256,22 @@ def affine(expression: Expr, loop_variables: frozenset[Expr]) -> Index | None:
         floor = _floor(base, rest, loop_variables)
         if floor is None:
             return None
-        floors.append(floor)
+        floors.append(floor[0])
+        offset += floor[1]
     return Index(offset, tuple(strides.items()), tuple(floors))
 
 
-def _floor(base: Expr, factor: Expr, loop_variables: frozenset[Expr]) -> Floor | None:
-    """factor · base as a `Floor`, where base is a floor division by a number."""
+def _floor(base: Expr, factor: Expr, loop_variables: frozenset[Expr]) -> tuple[Floor, int] | None:
+    """factor · base as a `Floor` and a number to add, where base is a floor division by a number."""
     if base.op is not Op.FLOORDIV or not base.args[1].is_const or not factor.is_const or factor.value <= 0:
         return None
-    inner = affine(base.args[0], loop_variables)
-    if inner is None or base.args[0].low < 0:
+    divisor, scale = int(base.args[1].value), int(factor.value)
+    lowest = base.args[0].low
+    if not math.isfinite(lowest):
         return None
-    return Floor(inner, int(base.args[1].value), int(factor.value))
+    shift = max(0, math.ceil(-lowest / divisor))  # ⌊x / d⌋ = ⌊(x + s·d) / d⌋ − s, so that nothing is negative
+    inner = affine(base.args[0] + shift * divisor, loop_variables)
+    return None if inner is None else (Floor(inner, divisor, scale), -shift * scale)
 
 
 def _depends(expression: Expr, loop_variables: frozenset[Expr]) -> bool:

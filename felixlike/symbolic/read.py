@@ -29,7 +29,7 @@ class _Reader:
     def __init__(self, replay: Replay) -> None:
         self._main = replay.schedule.mod["main"]
         self._tiles = dict(replay.table)
-        self._pipeline = replay.pipeline
+        self._pipeline, self._stages = replay.pipeline, replay.stages
         self._share_of = replay.share_of
         self._shares: dict[int, Share] = {}
         self._table: dict[Any, Expr] = dict(replay.table)
@@ -45,7 +45,7 @@ class _Reader:
         if self._main.body.block.name_hint != "root":
             raise UnsupportedSketch("the function's outermost block is not a root block", where="main")
         body = self._visit(root.body)
-        return Program(body, tuple(self._buffers.values()))
+        return Program(body, tuple(self._buffers.values()), stages=self._stages)
 
     def _visit(self, stmt: Any) -> tuple[Loop | Store, ...]:
         match type(stmt).__name__:

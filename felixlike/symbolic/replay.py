@@ -44,11 +44,11 @@ class FusedLoops:
 class Part:
     """One of the loops that a split by factors that need not divide makes of others.
 
-    share: all parts of that split, in their present order.  variables: TVM's variables of the loops that are split.
+    share: all parts of that split, in their present order.  loops, variables: TVM's, of those that are split.
     extent: iterations.  kind: "serial" or the thread it is bound to."""
 
-    def __init__(self, share: list[Part], variables: tuple[Any, ...], extent: Expr) -> None:
-        self.share, self.variables, self.extent = share, variables, extent
+    def __init__(self, share: list[Part], members: FusedLoops, extent: Expr) -> None:
+        self.share, self.loops, self.variables, self.extent = share, members.loops, members.variables, extent
         self.kind = "serial"
 
 
@@ -138,7 +138,7 @@ class Replay:
         total = mul(to_expr(self.schedule.get(m).extent, self.table) for m in members.loops)
         rest = ceildiv(total, mul(f for f in factors if f is not None))
         parts: list[Part] = []
-        parts += [Part(parts, members.variables, rest if f is None else f) for f in factors]
+        parts += [Part(parts, members, rest if f is None else f) for f in factors]
         self._shares.append(parts)
         return list(parts)
 
@@ -162,6 +162,10 @@ class Replay:
             elif not (found and found[-1] is fused):
                 found.append(fused)
         return found
+
+    def outermost(self, loop: Any) -> Any:
+        """The outermost of the loops that a loop fused or split in name stands for; others and blocks as they are."""
+        return loop.loops[0] if isinstance(loop, FusedLoops | Part) else loop
 
     def innermost(self, block: Any) -> Any:
         """The innermost loop around a block."""

@@ -286,7 +286,7 @@ def _gpu_limits(replay: Replay, program: Program, target: Any) -> tuple[Constrai
     for store, _ in program.stores():
         notes = replay.schedule.get(replay.schedule.get_sblock(store.block)).annotations
         lowest[store.block] = int(notes.get("meta_schedule.thread_extent_low_inclusive", 1))
-    return gpu_constraints(program, target, lowest, replay.stages)
+    return gpu_constraints(program, target, lowest)
 
 
 def _limits(replay: Replay) -> Limits:

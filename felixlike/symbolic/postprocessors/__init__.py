@@ -5,7 +5,7 @@ RewriteLayout changes nothing without layout-free buffers, and DisallowDynamicLo
 
 from felixlike.symbolic.postprocessors.compact_allocation import compact_allocation
 from felixlike.symbolic.postprocessors.cooperative_fetch import cooperative_fetch
-from felixlike.symbolic.postprocessors.gpu_code import gpu_constraints
+from felixlike.symbolic.postprocessors.gpu_code import extent_of, gpu_constraints
 from felixlike.symbolic.postprocessors.parallel_vectorize_unroll import Limits, parallel_vectorize_unroll
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
 
@@ -13,6 +13,7 @@ __all__ = [
     "Limits",
     "compact_allocation",
     "cooperative_fetch",
+    "extent_of",
     "gpu_constraints",
     "initial_path",
     "parallel_vectorize_unroll",

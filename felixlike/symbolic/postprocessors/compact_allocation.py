@@ -32,10 +32,11 @@ def compact_allocation(program: Program) -> Program:
         renamed[buffer] = replace(buffer, shape=_shape(buffer, accesses, outer[buffer], extents))
     stores: dict[Store, Store] = {}
     body = tuple(_rebuild(node, renamed, outer, stores) for node in program.body)
-    return Program(
-        body,
-        tuple(renamed.get(b, b) for b in program.buffers),
-        {stores[s]: blanket for s, blanket in program.blankets.items()},
+    return replace(
+        program,
+        body=body,
+        buffers=tuple(renamed.get(b, b) for b in program.buffers),
+        blankets={stores[s]: blanket for s, blanket in program.blankets.items()},
     )
 
 

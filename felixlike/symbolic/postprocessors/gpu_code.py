@@ -20,10 +20,10 @@ from felixlike.symbolic.expression import Expr, add, const, expand, mul
 from felixlike.symbolic.program import PIPELINE, Loop, Program
 
 
-def gpu_constraints(program: Program, target: Any, lowest: Mapping[str, int], stages: int) -> tuple[Constraint, ...]:
+def gpu_constraints(program: Program, target: Any, lowest: Mapping[str, int]) -> tuple[Constraint, ...]:
     """formula ≤ 0 for each limit; once for every nest.
 
-    lowest: fewest threads of a block, for stores that have such a note.  stages: copies of shared buffers."""
+    lowest: fewest threads of a block, for stores that have such a note."""
     threads, shared = int(target.attrs["max_threads_per_block"]), int(target.attrs["max_shared_memory_per_block"])
     found: dict[Expr, str] = {}
     for store, path in program.stores():
@@ -32,7 +32,7 @@ def gpu_constraints(program: Program, target: Any, lowest: Mapping[str, int], st
         found[lowest.get(store.block, 1) - own] = "a block has at least as many threads as a warp"
         if any(loop.thread == PIPELINE for loop in path):
             found[2 - extent_of(path, PIPELINE)] = "a software pipeline has at least two steps"
-    lying = [mul(b.shape) * b.item_bytes * stages for b in program.buffers if b.scope == "shared"]
+    lying = [mul(b.shape) * b.item_bytes * program.stages for b in program.buffers if b.scope == "shared"]
     if lying:
         found[expand(add(lying)) - shared] = f"shared memory of a block is {shared} bytes"
     return tuple(Constraint(f, reason) for f, reason in found.items() if f.high > 0)

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def _add(state: Replay, instruction: Any, _: int) -> None:
-    state.put(instruction.outputs, [state.schedule.add_unit_loop(state.get(instruction.inputs[0]))])
+    target = state.get(instruction.inputs[0])
+    state.put(instruction.outputs, [state.schedule.add_unit_loop(state.outermost(target))])
 
 
 PRIMITIVES = {"AddUnitLoop": Primitive(_add, needs_regions=True)}
