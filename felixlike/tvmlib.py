@@ -71,6 +71,7 @@ __all__ = [
     "check_versions",
     "compile_relax",
     "cpu_features",
+    "cuda_binary",
     "estimate_tir_flops",
     "host_cpu",
     "identity",
@@ -168,6 +169,18 @@ def tune_context(module: Any, target: Any, *, seed: int = 1) -> Any:
 def cpu_features(target: Any) -> frozenset[str]:
     """LLVM's names of the instruction sets and tunings that code for this llvm target may rely on."""
     return frozenset(str(feature) for feature in tvm.target.codegen.llvm_get_cpu_features(target))
+
+
+def cuda_binary(module: Any, target: Any) -> bytes:
+    """The machine code nvcc makes of a scheduled IRModule for a cuda target. Raises RuntimeError with nvcc's words.
+
+    TVM only writes CUDA source while there is no GPU; nvcc is called on it here."""
+    from tvm.support import nvcc
+
+    compiled = tvm.compile(module, target=tvm.target.Target(target, host="llvm"))
+    source = compiled.mod.imports[0].inspect_source()
+    with target:
+        return bytes(nvcc.compile_cuda(source, target_format="cubin", arch=str(target.attrs["arch"]), compiler="nvcc"))
 
 
 def torch_importer() -> Any:

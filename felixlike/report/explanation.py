@@ -108,10 +108,7 @@ class Explanation:
         outer = next(c[0] for _, c in groups(self.sketch.variables) if index in c)
         integers = self._integers(index, outer)
         low, high = float(chosen.choices[0]), float(chosen.choices[-1])
-        if chosen.kind is Kind.TILE:
-            at = np.geomspace(low, high, _STEPS)
-        else:
-            at = np.linspace(low, high, _STEPS)
+        at = (np.linspace if chosen.kind is Kind.UNROLL else np.geomspace)(low, high, _STEPS)
         rows = np.repeat(np.array([self.point], dtype=np.float64), _STEPS, axis=0)
         rows[:, index] = at
         if chosen.kind is Kind.TILE:

@@ -43,6 +43,7 @@ class _Coordinates:
         free: list[int] = []
         base = start.clone()
         upper = torch.full((width,), float("inf"), dtype=torch.float64)
+        lower = torch.zeros(width, dtype=torch.float64)
         for _, columns in groups(sketch.variables):
             members = [sketch.variables[c] for c in columns]
             if members[0].kind is Kind.LOCATION or all(m.fixed for m in members):
@@ -61,10 +62,12 @@ class _Coordinates:
                 base[:, columns[0]] = float(np.log(members[0].extent))
                 upper[columns[-1]] = float(np.log(members[-1].choices[-1]))
             else:
-                upper[columns[0]] = float(np.log1p(members[0].choices[-1]))
+                logarithm = np.log1p if members[0].kind is Kind.UNROLL else np.log
+                upper[columns[0]] = float(logarithm(members[0].choices[-1]))
+                lower[columns[0]] = float(logarithm(members[0].choices[0]))
         self.bounded = torch.tensor([v.kind is not Kind.LOCATION for v in sketch.variables])
         self.spread = torch.stack(rows) if rows else torch.zeros(0, width, dtype=torch.float64)
-        self.base, self.upper = base, upper
+        self.base, self.upper, self.lower = base, upper, lower
         self.start = start[:, free].clone()
 
     def log_x(self, z: Tensor) -> Tensor:
@@ -72,8 +75,8 @@ class _Coordinates:
         return self.base + z @ self.spread
 
     def violation(self, log_x: Tensor) -> Tensor:
-        """float64[n]: Σ max(g, 0)² over factors below 1 and over the largest values variables may take."""
-        low = torch.relu(-log_x) * self.bounded
+        """float64[n]: Σ max(g, 0)² over the smallest and the largest values variables may take."""
+        low = torch.relu(self.lower - log_x) * self.bounded
         high = torch.relu(log_x - self.upper)
         return (low * low + high * high).sum(dim=1)
 

@@ -68,7 +68,7 @@ def _size(sketch: Sketch) -> float:
             case Kind.TILE:
                 table = factorisations(first.extent, len(columns), last.choices[-1])
                 count *= math.inf if table is None else len(table)
-            case Kind.UNROLL:
+            case Kind.UNROLL | Kind.FETCH | Kind.THREADS:
                 count *= len(first.choices)
             case Kind.LOCATION:
                 return math.inf

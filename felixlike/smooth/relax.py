@@ -88,7 +88,7 @@ class Relaxed(nn.Module):
         for i, variable in enumerate(self.formulas.sketch.variables):
             column = values[:, i]
             match variable.kind:
-                case Kind.TILE:
+                case Kind.TILE | Kind.FETCH | Kind.THREADS:
                     columns.append(column.log())
                 case Kind.UNROLL:
                     columns.append(column.log1p())

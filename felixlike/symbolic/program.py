@@ -195,12 +195,14 @@ class Blanket:
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """The whole nest.  buffers: in order of first use.  blankets: for stores whose nest may be fused whole.  stages:
-    copies of shared buffers that a software pipeline keeps."""
+    copies of shared buffers that a software pipeline keeps.  fits: the gate that says for which tiles this is the nest;
+    TVM cuts a loop that would run past all its block computes."""
 
     body: tuple[Loop | Store, ...]
     buffers: tuple[Buffer, ...]
     blankets: dict[Store, Blanket] = field(default_factory=dict)
     stages: int = 1
+    fits: Expr = field(default_factory=lambda: const(1))
 
     def stores(self) -> Iterator[tuple[Store, tuple[Loop, ...]]]:
         """Every store in program order with its loops, outermost first."""

@@ -9,7 +9,9 @@ from felixlike.symbolic.program import Access, Loop, Program, Store
 def program_text(program: Program) -> str:
     """The nest, indented; loops that may fuse say when.
 
-    for i0_0 in i0_0 parallel if [i0_0*j_0 - 33 ≥ 0]"""
+    for i0_0 in i0.0 parallel if [i0.0*j.0 ≤ 32]
+
+    A loop that is fused with its neighbours and split by threads: for ax0 in 64 of serial 2 × threadIdx.x 32"""
     lines = [
         f"alloc {buffer.name}[{', '.join(map(str, buffer.shape))}]" for buffer in program.buffers if buffer.internal
     ]
@@ -18,11 +20,11 @@ def program_text(program: Program) -> str:
     return "\n".join(lines)
 
 
-def _lines(program: Program, node: Loop | Store, indent: str) -> list[str]:
+def _lines(program: Program, node: Loop | Store, indent: str, around: Loop | None = None) -> list[str]:
     if isinstance(node, Loop):
-        lines = [f"{indent}for {node.variable} in {node.extent}{_marks(node)}"]
+        lines = [f"{indent}for {node.variable} in {node.extent}{_marks(node, around)}"]
         for child in node.body:
-            lines += _lines(program, child, indent + "  ")
+            lines += _lines(program, child, indent + "  ", node)
         return lines
     lines = []
     if node in program.blankets:
@@ -31,8 +33,12 @@ def _lines(program: Program, node: Loop | Store, indent: str) -> list[str]:
     return [*lines, f"{indent}{_statement(node)}"]
 
 
-def _marks(loop: Loop) -> str:
-    text = ""
+def _marks(loop: Loop, around: Loop | None) -> str:
+    text = f" {loop.thread}" if loop.thread else ""
+    if loop.share is not None and around is not None and loop.share is around.share:
+        text += " of the same"
+    elif loop.share is not None:
+        text += " of " + " × ".join(f"{kind} {extent}" for kind, extent in loop.share.parts)
     for word, gate in (("parallel", loop.parallel), ("vector", loop.vector)):
         if not _never(gate):
             text += f" {word}{_when(gate)}"

@@ -12,7 +12,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.convert import to_expr
-from felixlike.symbolic.expression import Expr, var, variables
+from felixlike.symbolic.expression import Expr, at_least, const, var, variables
 from felixlike.symbolic.operations import count_operations
 from felixlike.symbolic.program import PIPELINE, Access, Buffer, Loop, Program, Share, Store, affine
 from felixlike.symbolic.replay import Replay
@@ -34,6 +34,8 @@ class _Reader:
         self._shares: dict[int, Share] = {}
         self._table: dict[Any, Expr] = dict(replay.table)
         self._loops: set[Expr] = set()
+        self._extents: dict[Expr, Expr] = {}
+        self._fits: Expr = const(1)
         self._unit: set[Expr] = set()
         self._names: Counter[str] = Counter()
         self._buffers: dict[Any, Buffer] = {}
@@ -45,7 +47,7 @@ class _Reader:
         if self._main.body.block.name_hint != "root":
             raise UnsupportedSketch("the function's outermost block is not a root block", where="main")
         body = self._visit(root.body)
-        return Program(body, tuple(self._buffers.values()), stages=self._stages)
+        return Program(body, tuple(self._buffers.values()), stages=self._stages, fits=self._fits)
 
     def _visit(self, stmt: Any) -> tuple[Loop | Store, ...]:
         match type(stmt).__name__:
@@ -66,6 +68,7 @@ class _Reader:
         variable = var(self._unique(str(loop.loop_var.name)), 0, max(0.0, extent.high - 1))
         self._table[loop.loop_var] = variable
         self._loops.add(variable)
+        self._extents[variable] = extent
         if extent.is_const and extent.value == 1:
             self._unit.add(variable)
         thread = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
@@ -98,10 +101,16 @@ class _Reader:
         outer = dict(self._table)
         for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
             self._table[iterator.var] = to_expr(value, outer)
+            self._note_cuts(self._table[iterator.var], to_expr(iterator.dom.extent, self._tiles))
         try:
             return self._statement(block)
         finally:
             self._table = outer
+
+    def _note_cuts(self, value: Expr, domain: Expr) -> None:
+        for variable in self._loops_of(value):
+            if self._extents[variable].high > domain.high:
+                self._fits = self._fits * at_least(domain - self._extents[variable], 0)
 
     def _statement(self, block: Any) -> Store:
         body = block.body

@@ -122,7 +122,7 @@ class Sketch:
             program = compact_allocation(parallel_vectorize_unroll(program, _limits(replay)))
         except UnsupportedSketch as error:
             return error
-        gate: Expr = const(1)
+        gate = program.fits
         for decision, location in zip(chosen, replay.locations, strict=True):
             gate = gate * dict(location.candidates).get(decision, const(0))
         limits = _gpu_limits(replay, program, self.task.target) if replay.on_gpu else ()

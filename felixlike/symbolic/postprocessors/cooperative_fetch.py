@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.expression import Expr, ceildiv, const, equals, floordiv, mul, select
+from felixlike.symbolic.expression import Expr, at_least, ceildiv, const, floordiv, mul, select
 from felixlike.symbolic.program import Loop, Program, Share, Store
 
 _WIDEST = 4
@@ -42,7 +42,8 @@ def _share(store: Store, path: tuple[Loop, ...], members: tuple[Loop, ...], vect
     threads, total = mul(bound), mul(loop.extent for loop in members)
     if max(access.buffer.item_bytes for access in store.accesses) > _WIDEST:
         vector = const(1)
-    vector = select(equals(floordiv(total, vector) * vector, total), vector, 1)
+    divides = at_least(floordiv(total, vector) * vector - total, 0)  # it is never above 0
+    vector = select(divides, vector, 1)
     return Share((("serial", ceildiv(total, threads * vector)), ("threadIdx.x", threads), ("vector", vector)))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from felixlike import tvmlib
+from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.convert import to_expr
 from felixlike.symbolic.expression import Expr, at_least, const
 from felixlike.symbolic.primitives.primitive import Primitive
@@ -123,8 +124,12 @@ def _reverse_compute_at(state: Replay, instruction: Any, _: int) -> None:
 
 def _inner(loop: Any) -> Any:
     """The loop itself, or the innermost of loops fused in name."""
-    from felixlike.symbolic.replay import FusedLoops
+    from felixlike.symbolic.replay import FusedLoops, Part
 
+    if isinstance(loop, Part):
+        raise UnsupportedSketch(
+            "a block is computed inside a loop that is split by threads that need not divide it", where="ComputeAt"
+        )
     return loop.loops[-1] if isinstance(loop, FusedLoops) else loop
 
 

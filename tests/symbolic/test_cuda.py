@@ -1,0 +1,88 @@
+"""Sketches of the CUDA space against TVM; no GPU is needed to schedule."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import workloads
+
+from benchmarks import oracles
+from felixlike import tvmlib
+from felixlike.errors import InvalidSchedule
+from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
+
+NAMES = ("matmul_relu", "matmul_large_primes", "conv2d_strided", "depthwise", "softmax", "row_sum", "max_pool", "chain")
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", NAMES)
+def test_loop_nests_are_tvms(name: str, target: str) -> None:
+    """At random valid points TVM accepts the point, and lowers it to the loops the program says."""
+    compared = 0
+    for sketch in sketches(workloads.ALL[name](), target):
+        if not sketch.understood:
+            continue
+        names = [v.name for v in sketch.variables]
+        for point in sketch.sample(6, seed=3).tolist():
+            ours = concrete_nest(sketch.program, dict(zip(names, point, strict=True)))
+            assert ours == oracles.tvm_nest(sketch.schedule(point)), (sketch.index, point)
+            compared += 1
+    assert compared
+
+
+@pytest.fixture(scope="module")
+def product() -> tuple[Sketch, ...]:
+    return sketches(workloads.matmul(256, 192, 320), "sm_90")
+
+
+def test_limits_of_a_block_are_exactly_tvms(product: tuple[Sketch, ...]) -> None:
+    """Points TVM draws are valid here if and only if TVM's VerifyGPUCode lets them pass."""
+    accepted = refused = 0
+    for sketch in product:
+        points = sketch._sample_by_tvm(40, np.random.default_rng(0))
+        for point, valid in zip(points.tolist(), sketch.valid(points), strict=True):
+            try:
+                sketch.schedule(point)
+            except InvalidSchedule:
+                refused += 1
+                assert not valid, (sketch.index, point)
+            else:
+                accepted += 1
+                assert valid, (sketch.index, point)
+    assert accepted
+    assert refused
+
+
+def test_limits_have_reasons(product: tuple[Sketch, ...]) -> None:
+    reasons = [c.reason for c in product[1].constraints]
+    for words in ("at most 1024 threads", "as many threads as a warp", "is 49152 bytes", "at least two steps"):
+        assert any(words in reason for reason in reasons), words
+
+
+def test_variables_of_fetches(product: tuple[Sketch, ...]) -> None:
+    fetches = [v for v in product[0].variables if v.kind is Kind.FETCH]
+    assert [v.name for v in fetches] == ["fetch.0", "fetch.1"]
+    assert fetches[0].choices == (1, 2, 3, 4)
+
+
+def test_points_and_traces_convert_both_ways() -> None:
+    for sketch in sketches(workloads.softmax(), "sm_90"):
+        for point in sketch.sample(4, seed=2).tolist():
+            assert sketch.point(sketch.schedule(point).trace) == tuple(point)
+
+
+def test_programs_read_well(product: tuple[Sketch, ...], golden: Callable[[str, str], None]) -> None:
+    golden("programs/cuda_matmul_pipelined", str(product[1].program))
+    golden("programs/cuda_softmax_across_threads", str(sketches(workloads.softmax(), "sm_90")[3].program))
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("name", ["matmul_relu", "conv2d", "softmax"])
+def test_schedules_compile(name: str) -> None:
+    """nvcc takes the code of valid points for sm_90."""
+    for sketch in sketches(workloads.ALL[name](), "sm_90"):
+        module = sketch.schedule(sketch.sample(1, seed=5)[0]).mod
+        assert len(tvmlib.cuda_binary(module, sketch.task.target)) > 1000
