@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
@@ -116,6 +117,9 @@ class Expr:
         return str(self.payload[0])
 
 
+_REMEMBERED = 100_000
+"""Results kept of each of the slower operations; building a sketch's formulas repeats many of them."""
+
 _nodes: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
 _created = 0
 
@@ -181,6 +185,11 @@ def as_expr(value: Expr | Number) -> Expr:
 
 def add(terms: Iterable[Expr | Number]) -> Expr:
     """A flat sum with like terms collected."""
+    return _add(tuple(terms))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _add(terms: tuple[Expr | Number, ...]) -> Expr:
     constant: Number = 0
     coefficients: dict[Expr, Number] = {}
     for term in terms:
@@ -231,6 +240,11 @@ def _scaled_high(term: Expr, factor: Number) -> float:
 
 def mul(factors: Iterable[Expr | Number]) -> Expr:
     """A flat product with exponents collected; a numeric factor becomes the coefficient of a one-term sum."""
+    return _mul(tuple(factors))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _mul(factors: tuple[Expr | Number, ...]) -> Expr:
     coefficient: Number = 1
     exponents: dict[Expr, int] = {}
     for factor in factors:
@@ -448,6 +462,7 @@ def topological(roots: Iterable[Expr]) -> list[Expr]:
     return sorted(seen, key=lambda e: e.order)
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def expand(expr: Expr) -> Expr:
     """Products of sums multiplied out, outside min, max, gates, selects and negative powers."""
     return _from_polynomial(_polynomial(expr))
