@@ -29,6 +29,6 @@ def write(name: str, data: dict[str, Any], text: str) -> None:
     where = f"{device.name} ({device.mcpu}), {device.cores} cores; " + ", ".join(
         f"{p} {v}" for p, v in versions.items()
     )
-    text = f"# {name}\n\n{where}. Made by `python -m benchmarks.{name.removesuffix('_untrained')}`.\n\n{text}\n"
+    text = f"# {name}\n\n{where}. Made by `python -m benchmarks.{name.split('_cpu')[0].split('_sm_')[0].removesuffix('_untrained')}`.\n\n{text}\n"
     (FOLDER / f"{name}.md").write_text(text)
     print(text, flush=True)

@@ -9,6 +9,10 @@ version defines a feature differently or not at all:
 | 57–146 (buffers) | TVM sorts buffers by value, and loses regions and strides on fused loops |
 | 147–156 (arithmetic intensity) | replaced by traffic at the caches there are |
 | 1–6, 15, 160, 161 of a nest fused whole, not divided by the vector width | TVM counts guarded iterations |
+| the same of nests that threads share unevenly | likewise |
+| 162 on GPUs | TVM counts thread loops of extent 1 too |
+
+Where threads reduce together there is no view: TVM rewrites such a store into several before it looks.
 """
 
 from __future__ import annotations
@@ -18,11 +22,12 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from felixlike.errors import UnsupportedSketch
 from felixlike.features.formulas import Formulas
 from felixlike.features.table import NAMES
 from felixlike.symbolic import Points
 from felixlike.symbolic.evaluate import evaluate
-from felixlike.symbolic.program import Buffer, Operation, Program
+from felixlike.symbolic.program import Buffer, Loop, Operation, Program, Store
 
 _COLUMN = {name: i for i, name in enumerate(NAMES)}
 _FLOAT_COUNTERS = (
@@ -38,21 +43,38 @@ _VECTOR, _UNROLLED, _PARALLEL = 16, 27, 38
 
 
 def tvm_view(formulas: Formulas, points: Points) -> list[npt.NDArray[np.float64]]:
-    """One array float64[rows, 164] a point, rows in TVM's order: by the first counted store to each buffer."""
+    """One array float64[rows, 164] a point, rows in TVM's order: by the first counted store to each buffer.
+
+    Raises UnsupportedSketch where threads reduce together."""
     features = formulas.evaluate(points)
     views: list[npt.NDArray[np.float64]] = [np.empty(0)] * len(points)
     for locations, members in formulas.sketch.by_structure(points):
         structure = formulas.of_structure(locations)
         rows = formulas.rows(structure)
-        stores = [store for store, _ in structure.structure.program.stores()]
-        last = {store.target.buffer: row for store, row in zip(stores, rows, strict=True)}
-        kept = np.array(list(last.values()), dtype=np.int64)
+        program = structure.structure.program
+        stores = [store for store, _ in program.stores()]
+        shared = [_threads_of(store, path) for store, path in program.stores()]
+        last = {store.target.buffer: i for i, store in enumerate(stores)}
+        on_gpu = formulas.sketch.task.target.kind.name == "cuda"
         for member in members:
-            view = np.stack([_row(features[member, row]) for row in kept])
+            view = np.stack([_row(features[member, rows[i]], on_gpu=on_gpu, shared=shared[i]) for i in last.values()])
             values = {name: float(v[member]) for name, v in formulas.sketch.values(points).items()}
             _blankets(view, structure.structure.program, list(last), values)
             views[member] = view
     return views
+
+
+def _threads_of(store: Store, path: tuple[Loop, ...]) -> bool:
+    """Whether the store's nest is shared out among threads that need not divide it."""
+    bound = {
+        loop.variable
+        for loop in path
+        if loop.thread == "threadIdx.x"
+        or (loop.share is not None and any(kind == "threadIdx.x" for kind, _ in loop.share.parts))
+    }
+    if bound & store.reduction:
+        raise UnsupportedSketch("threads reduce together", where=f"block {store.block}")
+    return any(loop.share is not None for loop in path)
 
 
 def _blankets(
@@ -71,7 +93,7 @@ def _blankets(
             row[[*(entry for entry, _ in _FLOAT_COUNTERS), 15, 160, 161]] = np.nan
 
 
-def _row(ours: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _row(ours: npt.NDArray[np.float64], *, on_gpu: bool, shared: bool) -> npt.NDArray[np.float64]:
     row = np.full(164, np.nan)
     row[0] = 0.0  # TVM never counts fused multiply-adds
     for entry, operation in _FLOAT_COUNTERS:
@@ -80,13 +102,19 @@ def _row(ours: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     for start, kind in ((_VECTOR, "vector"), (_PARALLEL, "parallel")):
         _loop_kind(row, start, ours[_COLUMN[f"{kind}_extent"]], none=bool(ours[_COLUMN[f"{kind}_none"]]))
     _loop_kind(row, _UNROLLED, 1.0, none=True)  # notes to unroll are no unrolled loops
-    row[49] = 0.0  # not a GPU
+    row[49] = float(on_gpu)
     row[50:57] = 1.0  # log2(1 + 1): no thread loops
+    for entry, name in ((50, "block"), (53, "thread"), (56, "vthread")):
+        row[entry] = _log(ours[_COLUMN[f"{name}_extent"]])
     for entry, name in ((157, "bytes"), (158, "elements"), (159, "outer"), (160, "inner")):
         row[entry] = _log(ours[_COLUMN[f"allocation_{name}"]])
     row[161] = _log(ours[_COLUMN["iterations"]])
     row[162] = _log(ours[_COLUMN["loops"]])
     row[163] = _log(ours[_COLUMN["unroll_steps"]])
+    if on_gpu:
+        row[162] = np.nan
+    if shared:
+        row[[*(entry for entry, _ in _FLOAT_COUNTERS), 15, 160, 161]] = np.nan
     return row
 
 
