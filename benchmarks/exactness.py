@@ -75,7 +75,8 @@ def main() -> None:
     }
     data = {"rows": [dataclasses.asdict(r) for r in rows], "total": total, "unknown_entries": unknown}
     if not arguments.only:
-        write(f"exactness_{arguments.target}", data, _text(rows, total, unknown))
+        command = f"exactness --target {arguments.target} --points {arguments.points}"
+        write(f"exactness_{arguments.target}", data, _text(rows, total, unknown), command=command)
 
 
 def _workloads(target: str) -> Iterator[tuple[str, tuple[Sketch, ...], tuple[Sketch, ...]]]:
@@ -83,7 +84,8 @@ def _workloads(target: str) -> Iterator[tuple[str, tuple[Sketch, ...], tuple[Ske
     for name, make in OPERATORS.items():
         yield name, sketches(make(), target), sketches(make(small_size=True), target)
     for network in ("resnet18", "bert"):
-        for task in extract_tasks(*getattr(models, network)(), target):
+        model, inputs = getattr(models, network)()
+        for task in extract_tasks(model, inputs, target):
             yield f"{network}: {task.name}", sketches(task), ()
 
 

@@ -17,8 +17,8 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def write(name: str, data: dict[str, Any], text: str) -> None:
-    """docs/results/<name>.json and .md; also printed."""
+def write(name: str, data: dict[str, Any], text: str, *, command: str | None = None) -> None:
+    """docs/results/<name>.json and .md; also printed.  command: what makes them, where it is not the name's module."""
     from felixlike.hardware import host_device
 
     device = host_device()
@@ -29,6 +29,6 @@ def write(name: str, data: dict[str, Any], text: str) -> None:
     where = f"{device.name} ({device.mcpu}), {device.cores} cores; " + ", ".join(
         f"{p} {v}" for p, v in versions.items()
     )
-    text = f"# {name}\n\n{where}. Made by `python -m benchmarks.{name.split('_cpu')[0].split('_sm_')[0].removesuffix('_untrained')}`.\n\n{text}\n"
+    text = f"# {name}\n\n{where}. Made by `python -m benchmarks.{command or name}`.\n\n{text}\n"
     (FOLDER / f"{name}.md").write_text(text)
     print(text, flush=True)
