@@ -56,12 +56,8 @@ def main() -> None:
                 rows.append(_compare(task, seed, untrained=arguments.untrained))
                 print(f"{rows[-1].task} seed {seed}: {rows[-1].ratio:.2f}", flush=True)
     name = "gradient_vs_random_untrained" if arguments.untrained else "gradient_vs_random"
-    write(
-        name,
-        {"rows": [asdict(r) | {"ratio": r.ratio} for r in rows], "mean": _mean(rows)},
-        _text(rows),
-        command=name.replace("_untrained", " --untrained"),
-    )
+    data = {"rows": [asdict(r) | {"ratio": r.ratio} for r in rows], "mean": _mean(rows)}
+    write(name, data, _text(rows), command=name.replace("_untrained", " --untrained"))
 
 
 def _compare(task: Task, seed: int, *, untrained: bool) -> Row:

@@ -1,0 +1,155 @@
+"""What each step of looking at a candidate costs: python -m benchmarks.throughput.
+
+On the sketches of a 512×512×512 product and of a 3×3 convolution: sampling valid points, exact features, smooth
+features with gradients, beside TVM's own sampling and PerStoreFeature on the same candidates; from a cold sketch to
+compiled formulas, and from the cache; and preparing every task of a network. One thread, in one process. Writes
+docs/results/throughput.json and .md.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import models
+from benchmarks.operators import OPERATORS
+from benchmarks.results import write
+from felixlike import extract_tasks, tvmlib
+from felixlike.features import Formulas, formulas
+from felixlike.smooth import Relaxed, relax
+from felixlike.symbolic import Sketch, sketches
+from felixlike.tuning import one_thread
+
+BATCH = 4096
+GRADIENT_BATCH = 1024
+TVM_SAMPLES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sketch. Seconds a candidate, but for `cold` and `cached`: seconds for the sketch."""
+
+    sketch: str
+    variables: int
+    stores: int
+    sample: float
+    tvm_sample: float
+    exact: float
+    smooth: float
+    tvm_features: float
+    cold: float
+    cached: float
+
+
+def main() -> None:
+    """See the module's docstring."""
+    rows: list[Row] = []
+    with one_thread(), tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder  # nothing is in the cache of smooth formulas
+        for name in ("matmul", "conv2d_3x3"):
+            for target in ("cpu", "sm_90"):
+                for sketch in sketches(OPERATORS[name](), target):
+                    rows.append(_measure(f"{name}, {target}, sketch {sketch.index}", sketch))
+                    print(rows[-1], flush=True)
+        prepared = _prepare_network()
+    write("throughput", {"rows": [asdict(r) for r in rows], "network": prepared}, _text(rows, prepared))
+
+
+def _measure(name: str, sketch: Sketch) -> Row:
+    root = (-1,) * len(sketch.location_columns)
+    cold, (found, relaxed) = _timed(lambda: _compiled(sketch, root))
+    cached, _ = _timed(lambda: relax(found).of_structure(root))
+    points = sketch.sample(BATCH, seed=0)
+    points[:, sketch.location_columns] = -1
+    seconds = _best(lambda: sketch.sample(BATCH, seed=1, paths=1)) / BATCH
+    log_x = relaxed.log_points(points[:GRADIENT_BATCH])
+    some = points[sketch.valid(points)][:TVM_SAMPLES]
+    return Row(
+        sketch=name,
+        variables=len(sketch.variables),
+        stores=len(found.stores),
+        sample=seconds,
+        tvm_sample=_timed(lambda: sketch._sample_by_tvm(TVM_SAMPLES, np.random.default_rng(0)))[0] / TVM_SAMPLES,
+        exact=_best(lambda: found.evaluate(points)) / BATCH,
+        smooth=_best(lambda: _gradients(relaxed, log_x)) / GRADIENT_BATCH,
+        tvm_features=_tvm_features(sketch, some),
+        cold=cold,
+        cached=cached,
+    )
+
+
+def _compiled(sketch: Sketch, locations: tuple[int, ...]) -> tuple[Formulas, Relaxed]:
+    """Formulas and their torch code, from a sketch that nobody has looked at."""
+    found = formulas(sketch)
+    relaxed = relax(found)
+    relaxed.of_structure(locations)
+    return found, relaxed
+
+
+def _gradients(relaxed: Relaxed, log_x: torch.Tensor) -> torch.Tensor:
+    x = log_x.clone().requires_grad_(True)
+    (gradient,) = torch.autograd.grad(relaxed(x).sum(), x)
+    return gradient
+
+
+def _tvm_features(sketch: Sketch, points: Any) -> float:
+    """Seconds PerStoreFeature takes for a scheduled candidate."""
+    context = tvmlib.tune_context(sketch.task.module, sketch.task.target)
+    candidates = [tvmlib.ms.MeasureCandidate(sketch.schedule(p), []) for p in points.tolist()]
+    extractor = tvmlib.ms.feature_extractor.PerStoreFeature()
+    return _best(lambda: extractor.extract_from(context, candidates)) / len(candidates)
+
+
+def _prepare_network() -> dict[str, float]:
+    """Seconds from tasks to compiled formulas for all tasks of ResNet-18 and BERT, cold."""
+    seconds: dict[str, float] = {}
+    for name in ("resnet18", "bert"):
+        tasks = extract_tasks(*getattr(models, name)())
+        started = time.perf_counter()
+        for task in tasks:
+            for sketch in sketches(task):
+                if sketch.understood:
+                    _compiled(sketch, (-1,) * len(sketch.location_columns))
+        seconds[name] = time.perf_counter() - started
+    return seconds
+
+
+def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    started = time.perf_counter()
+    result = run()
+    return time.perf_counter() - started, result
+
+
+def _best(run: Callable[[], Any]) -> float:
+    """Median seconds of five runs after a first one."""
+    run()
+    return statistics.median(_timed(run)[0] for _ in range(5))
+
+
+def _text(rows: list[Row], prepared: dict[str, float]) -> str:
+    lines = [
+        f"One thread; batches of {BATCH} (gradients: {GRADIENT_BATCH}); per candidate, and candidates a second.",
+        "",
+        "| sketch | sampling µs | TVM's µs | exact features /s | smooth, with gradients /s | PerStoreFeature /s "
+        "| cold s | cached ms |",
+        "| --- " * 8 + "|",
+    ]
+    lines += [
+        f"| {r.sketch} | {r.sample * 1e6:.1f} | {r.tvm_sample * 1e6:.0f} | {1 / r.exact:,.0f} | {1 / r.smooth:,.0f} "
+        f"| {1 / r.tvm_features:,.0f} | {r.cold:.2f} | {r.cached * 1e3:.0f} |"
+        for r in rows
+    ]
+    networks = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in prepared.items())
+    return "\n".join([*lines, "", f"All tasks of a network, from tasks to compiled formulas, cold: {networks}."])
+
+
+if __name__ == "__main__":
+    main()
