@@ -2,7 +2,8 @@
 
 On the sketches of a 512×512×512 product and of a 3×3 convolution: sampling valid points, exact features, smooth
 features with gradients, beside TVM's own sampling and PerStoreFeature on the same candidates; from a cold sketch to
-compiled formulas, and from the cache; and preparing every task of a network. One thread, in one process. Writes
+compiled formulas, and from the cache; and preparing every task of a network. One thread, in one
+process; the search computes smooth features in float32, and so does this. Writes
 docs/results/throughput.json and .md.
 """
 
@@ -66,7 +67,7 @@ def main() -> None:
 def _measure(name: str, sketch: Sketch) -> Row:
     root = (-1,) * len(sketch.location_columns)
     cold, (found, relaxed) = _timed(lambda: _compiled(sketch, root))
-    cached, _ = _timed(lambda: relax(found).of_structure(root))
+    cached, _ = _timed(lambda: relax(found, dtype=torch.float32).of_structure(root))
     points = sketch.sample(BATCH, seed=0)
     points[:, sketch.location_columns] = -1
     seconds = _best(lambda: sketch.sample(BATCH, seed=1, paths=1)) / BATCH
@@ -89,7 +90,7 @@ def _measure(name: str, sketch: Sketch) -> Row:
 def _compiled(sketch: Sketch, locations: tuple[int, ...]) -> tuple[Formulas, Relaxed]:
     """Formulas and their torch code, from a sketch that nobody has looked at."""
     found = formulas(sketch)
-    relaxed = relax(found)
+    relaxed = relax(found, dtype=torch.float32)
     relaxed.of_structure(locations)
     return found, relaxed
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 
 from felixlike.errors import UnsupportedSketch
 from felixlike.features import FeatureArray, Formulas, formulas
@@ -39,7 +40,7 @@ class Space:
     def relaxed(self, sketch: Sketch) -> Relaxed:
         """The smooth formulas of an understood sketch."""
         if sketch.key not in self._relaxed:
-            self._relaxed[sketch.key] = relax(self.formulas(sketch))
+            self._relaxed[sketch.key] = relax(self.formulas(sketch), dtype=torch.float32)
         return self._relaxed[sketch.key]
 
     def features(self, sketch: Sketch, points: Points) -> FeatureArray | None:

@@ -7,6 +7,8 @@ vanishing, so that a far-away corner still pulls. All are differentiable any num
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -31,14 +33,15 @@ def smooth_minimum(a: Tensor, b: Tensor, width: float) -> Tensor:
     return 0.5 * (a + b - torch.sqrt(d * d + width * width))
 
 
-def mix(gates: Tensor, values: Tensor) -> Tensor:
+def mix(gates: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
     """A chain of selects: values[i] at the first gate that is 1, the last value where none is.
 
-    gates: [..., n] in [0, 1].  values: [..., n + 1].  Exact for gates of 0 or 1; between, each gate passes on what it
-    does not take. Values are logarithms, so that large numbers do not drown small ones."""
-    rest = torch.cumprod(1 - gates, dim=-1)
-    before = torch.cat([torch.ones_like(rest[..., :1]), rest[..., :-1]], dim=-1)
-    return (gates * before * values[..., :-1]).sum(-1) + rest[..., -1] * values[..., -1]
+    gates: n, in [0, 1].  values: n + 1.  Exact for gates of 0 or 1; between, each gate passes on what it does not take.
+    Values are logarithms, so that large numbers do not drown small ones."""
+    *chosen, result = values
+    for gate, value in zip(reversed(gates), reversed(chosen), strict=True):
+        result = torch.lerp(result, value, gate)
+    return result
 
 
 def log_diff_exp(a: Tensor, b: Tensor) -> Tensor:

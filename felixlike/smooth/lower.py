@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -168,10 +169,10 @@ class Lowered(nn.Module):
         self.output = _Affine(roots, self._position, self._width)
 
     def forward(self, columns: Tensor, width: float) -> Tensor:
-        values = columns
+        values = columns.T  # a row a value: gathering and joining then copy whole rows
         for step in self.steps:
-            values = torch.cat([values, step(values, width)], dim=1)
-        result: Tensor = self.output(values)
+            values = torch.cat([values, *step(values, width)])
+        result: Tensor = self.output(values).T
         return result
 
 
@@ -190,7 +191,7 @@ def _power_of_two(n: int) -> int:
 
 
 class _Affine(nn.Module):
-    """Linear forms of earlier values: one matrix product over the values they use."""
+    """Linear forms of earlier values: one matrix product over the values they use. float[values, n] → [forms, n]."""
 
     weight: Tensor
     bias: Tensor
@@ -200,18 +201,18 @@ class _Affine(nn.Module):
         super().__init__()
         used = sorted({position[a] for form in forms for a, _ in form.terms})
         row = {p: i for i, p in enumerate(used)}
-        weight = torch.zeros(len(used), len(forms), dtype=torch.float64)
+        weight = torch.zeros(len(forms), len(used), dtype=torch.float64)
         for j, form in enumerate(forms):
             for atom, factor in form.terms:
-                weight[row[position[atom]], j] += factor
+                weight[j, row[position[atom]]] += factor
         self.everything = len(used) == width
         self.register_buffer("used", torch.tensor(used, dtype=torch.long))
         self.register_buffer("weight", weight)
-        self.register_buffer("bias", torch.tensor([f.constant for f in forms], dtype=torch.float64))
+        self.register_buffer("bias", torch.tensor([[f.constant] for f in forms], dtype=torch.float64))
 
     def forward(self, values: Tensor) -> Tensor:
-        inputs = values if self.everything else values.index_select(1, self.used)
-        return torch.addmm(self.bias, inputs, self.weight)
+        inputs = values if self.everything else values.index_select(0, self.used)
+        return torch.addmm(self.bias, self.weight, inputs)
 
 
 class _Level(nn.Module):
@@ -223,18 +224,19 @@ class _Level(nn.Module):
         self.plans: list[tuple[str, int, int]] = []
         for number, (kind, arity, members) in enumerate(groups):
             rows = [[forms.setdefault(f, len(forms)) for f in _padded(a, arity)] for a in members]
-            self.register_buffer(f"rows_{number}", torch.tensor(rows, dtype=torch.long).reshape(-1))
+            # All first inputs, then all second ones: an operation then works on whole rows of memory.
+            self.register_buffer(f"rows_{number}", torch.tensor(rows, dtype=torch.long).T.reshape(-1))
             self.plans.append((kind, arity, len(members)))
         self.affine = _Affine(list(forms), position, width)
 
-    def forward(self, values: Tensor, width: float) -> Tensor:
+    def forward(self, values: Tensor, width: float) -> list[Tensor]:
+        """float[members, n] for each kind of operation."""
         inputs = self.affine(values)
         results = []
         for number, (kind, _, members) in enumerate(self.plans):
-            rows = self.get_buffer(f"rows_{number}")
-            gathered = inputs.index_select(1, rows).view(len(inputs), members, -1)
+            gathered = inputs.index_select(0, self.get_buffer(f"rows_{number}")).split(members)
             results.append(_OPERATIONS[kind](gathered, width))
-        return torch.cat(results, dim=1)
+        return results
 
 
 def _padded(atom: _Atom, arity: int) -> tuple[Form, ...]:
@@ -250,19 +252,20 @@ def _padded(atom: _Atom, arity: int) -> tuple[Form, ...]:
     return (*atom.inputs, *[Form(neutral, ())] * (arity - len(atom.inputs)))
 
 
-def _mix(x: Tensor, _: float) -> Tensor:
-    count = (x.shape[-1] - 1) // 2
-    return kernels.mix(x[..., :count], x[..., count:])
+def _mix(x: Sequence[Tensor], _: float) -> Tensor:
+    count = (len(x) - 1) // 2
+    return kernels.mix(x[:count], x[count:])
 
 
-_OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
+_OPERATIONS: dict[str, Callable[[Sequence[Tensor], float], Tensor]] = {
     "mix": _mix,
-    "log_sum_exp": lambda x, _: torch.logsumexp(x, -1),
-    "product": lambda x, _: x.prod(-1),
-    "softplus": lambda x, _: kernels.softplus(x[..., 0]),
-    "log_one_plus": lambda x, _: kernels.log_one_plus(x[..., 0]),
-    "step": lambda x, width: kernels.smooth_step(x[..., 0], width),
-    "maximum": lambda x, width: kernels.smooth_maximum(x[..., 0], x[..., 1], width),
-    "minimum": lambda x, width: kernels.smooth_minimum(x[..., 0], x[..., 1], width),
-    "log_diff_exp": lambda x, _: kernels.log_diff_exp(x[..., 0], x[..., 1]),
+    "log_sum_exp": lambda x, _: reduce(torch.logaddexp, x),
+    "product": lambda x, _: reduce(torch.mul, x),
+    "softplus": lambda x, _: kernels.softplus(x[0]),
+    "log_one_plus": lambda x, _: kernels.log_one_plus(x[0]),
+    "step": lambda x, width: kernels.smooth_step(x[0], width),
+    "maximum": lambda x, width: kernels.smooth_maximum(x[0], x[1], width),
+    "minimum": lambda x, width: kernels.smooth_minimum(x[0], x[1], width),
+    "log_diff_exp": lambda x, _: kernels.log_diff_exp(x[0], x[1]),
 }
+"""Each on its inputs one after the other, float[members, n], and the width."""

@@ -53,7 +53,7 @@ def test_log_diff_exp_stays_finite_outside_its_domain() -> None:
 def test_mix_takes_the_value_of_the_first_open_gate() -> None:
     values = _tensor(5.0, 7.0, 9.0)
     for gates, wanted in (((1.0, 0.0), 5.0), ((0.0, 1.0), 7.0), ((0.0, 0.0), 9.0), ((1.0, 1.0), 5.0)):
-        assert float(kernels.mix(_tensor(*gates), values)) == wanted
+        assert float(kernels.mix(_tensor(*gates).unbind(), values.unbind())) == wanted
 
 
 @pytest.mark.parametrize("x", [-5.0, -0.1, 0.0, 1e-9, 0.3, 8.0])

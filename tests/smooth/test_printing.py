@@ -32,7 +32,7 @@ def _tensor(x: Any) -> torch.Tensor:
 
 
 _FUNCTIONS: dict[str, Any] = {
-    "mix": lambda g, a, b: mix(_tensor(g)[None], torch.stack([_tensor(a), _tensor(b)])),
+    "mix": lambda g, a, b: mix([_tensor(g)], [_tensor(a), _tensor(b)]),
     "logsumexp": lambda a, b: torch.logaddexp(_tensor(a), _tensor(b)),
     "logdiffexp": lambda a, b: log_diff_exp(_tensor(a), _tensor(b)),
     "softplus": lambda x: softplus(_tensor(x)),
