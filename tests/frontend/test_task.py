@@ -45,3 +45,13 @@ def test_flops_weight_and_text() -> None:
     assert task.flops == 2 * 4 * 8 * 6
     assert (task.name, task.weight) == ("m", 3.0)
     assert str(task) == "m (×3, 0.0 MFLOP)"
+
+
+def test_layouts_of_inputs_are_not_free() -> None:
+    """TVM's operators say of their weights that they may be laid out anew; as inputs they would be in every call."""
+    from benchmarks.operators import OPERATORS
+
+    func = OPERATORS["batch_matmul"](small_size=True)
+    assert "layout_free_buffers" in func.script()
+    task = make_task(func, resolve_target("cpu"), name="product")
+    assert "layout_free_buffers" not in task.module.script()
