@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.expression import Expr, expand, maximum, minimum
+from felixlike.symbolic.expression import Expr, const, expand, maximum, minimum
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
 from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Store
 
@@ -72,6 +72,9 @@ def _shape(
 ) -> tuple[Expr, ...]:
     shape = []
     for dimension, full in enumerate(buffer.shape):
+        if _covered([access.indices[dimension] for access in accesses], full, outer, extents):
+            shape.append(full)
+            continue
         low: Expr | None = None
         high: Expr | None = None
         base: Expr | None = None
@@ -90,6 +93,16 @@ def _shape(
         assert high is not None
         shape.append(minimum(expand(high - low + 1), full))
     return tuple(shape)
+
+
+def _covered(indices: list[Index], full: Expr, outer: frozenset[Expr], extents: dict[Expr, Expr]) -> bool:
+    """Whether one access alone goes through the whole dimension wherever the loops around the allocation are."""
+    for index in indices:
+        if not index.variables & outer:
+            first, last = index.span({v: extents[v] for v in index.variables})
+            if first.is_const and first.value == 0 and expand(last - full + 1) is const(0):
+                return True
+    return False
 
 
 def _moving(index: Index, outer: frozenset[Expr], buffer: Buffer) -> Expr:
