@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.convert import to_expr
-from felixlike.symbolic.expression import Expr, at_least, const
+from felixlike.symbolic.expression import Expr, at_least, const, var
 from felixlike.symbolic.primitives.primitive import Primitive
 
 if TYPE_CHECKING:
@@ -62,8 +62,12 @@ def _gates(state: Replay, loops: list[Any]) -> list[Expr]:
     reduced: Expr = const(0)  # whether a reduction of extent > 1 was passed
     ended: Expr = const(0)  # whether TVM stopped looking
     gates = []
+    table = dict(state.table)
     for i, loop in enumerate(loops):
-        wide = at_least(to_expr(state.schedule.get(loop).extent, state.table), 2)
+        statement = state.schedule.get(loop)
+        extent = to_expr(statement.extent, table)
+        table[statement.loop_var] = var(f"loop {i}", 0, max(0.0, extent.high - 1))  # inner extents may name it
+        wide = at_least(extent, 2)
         if parallel[i]:
             ended = _either(ended, wide * reduced)
         else:
