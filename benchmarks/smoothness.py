@@ -54,9 +54,8 @@ def main() -> None:
                     rows.append(row)
                     print(row, flush=True)
     features = {name: _summary(np.concatenate(errors)) for name, errors in by_feature.items()}
-    write(
-        "smoothness", {"width": WIDTH, "rows": [asdict(r) for r in rows], "features": features}, _text(rows, features)
-    )
+    data = {"width": WIDTH, "rows": [asdict(r) for r in rows], "features": features}
+    write("smoothness", data, _text(rows, features))
 
 
 def _measure(name: str, target: str, points: int, by_feature: dict[str, list[Any]]) -> Row | None:
@@ -97,8 +96,8 @@ def _infinite(relaxed: Relaxed, points: Any) -> int:
     values = relaxed(x)
     count = int((~torch.isfinite(values)).sum())
     if x.shape[1]:
-        (gradient,) = torch.autograd.grad(values.sum(), x, allow_unused=True)
-        count += int((~torch.isfinite(gradient)).sum()) if gradient is not None else 0
+        (gradient,) = torch.autograd.grad(values.sum(), x)
+        count += int((~torch.isfinite(gradient)).sum())
     return count
 
 

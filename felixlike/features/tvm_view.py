@@ -10,6 +10,8 @@ version defines a feature differently or not at all:
 | 147–156 (arithmetic intensity) | replaced by traffic at the caches there are |
 | 1–6, 15, 160, 161 of a nest fused whole, not divided by the vector width | TVM counts guarded iterations |
 | the same of nests that threads share unevenly | likewise |
+| 5 of stores whose value asks for a remainder | TVM's simplifier may settle the condition for some tiles |
+| 157, 158 of buffers whose accesses are guarded | TVM leaves such a dimension whole for some tiles, not for others |
 | 162 on GPUs | TVM counts thread loops of extent 1 too |
 
 Where threads reduce together there is no view: TVM rewrites such a store into several before it looks.
@@ -27,6 +29,7 @@ from felixlike.features.formulas import Formulas
 from felixlike.features.table import NAMES
 from felixlike.symbolic import Points
 from felixlike.symbolic.evaluate import evaluate
+from felixlike.symbolic.expression import Op
 from felixlike.symbolic.program import Buffer, Loop, Operation, Program, Store
 
 _COLUMN = {name: i for i, name in enumerate(NAMES)}
@@ -58,10 +61,17 @@ def tvm_view(formulas: Formulas, points: Points) -> list[npt.NDArray[np.float64]
         on_gpu = formulas.sketch.task.target.kind.name == "cuda"
         for member in members:
             view = np.stack([_row(features[member, rows[i]], on_gpu=on_gpu, shared=shared[i]) for i in last.values()])
+            view[[" % " in stores[i].text for i in last.values()], 5] = np.nan
+            view[[_guarded(buffer) for buffer in last], 157:159] = np.nan
             values = {name: float(v[member]) for name, v in formulas.sketch.values(points).items()}
             _blankets(view, structure.structure.program, list(last), values)
             views[member] = view
     return views
+
+
+def _guarded(buffer: Buffer) -> bool:
+    """Whether accesses may lie outside, so that the box of what is touched is larger than the buffer."""
+    return any(extent.op is Op.MIN for extent in buffer.shape)
 
 
 def _threads_of(store: Store, path: tuple[Loop, ...]) -> bool:

@@ -1,7 +1,7 @@
 """The loop nest a symbolic program lowers to at one point: fused, and without loops of extent 1.
 
-In: a program and values for its variables. Out: for every store the loops TVM's postprocessed schedule has, which is
-what tests compare.
+In: a program and values for its variables; or a schedule. Out: for every store the loops TVM's postprocessed schedule
+has, which is what is compared.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from felixlike.symbolic.evaluate import evaluate
 from felixlike.symbolic.expression import Expr, Number
@@ -29,6 +30,33 @@ class NestLoop:
 def concrete_nest(program: Program, values: Mapping[str, Number]) -> list[tuple[str, tuple[NestLoop, ...]]]:
     """(block, its loops) in program order."""
     return [(store.block, _nest(program, store, path, values)) for store, path in program.stores()]
+
+
+_KINDS = {0: "serial", 1: "parallel", 2: "vector", 3: "unrolled"}
+
+
+def scheduled_nest(schedule: Any) -> list[tuple[str, tuple[NestLoop, ...]]]:
+    """(block, its loops) of a postprocessed TVM schedule, without initial stores and loops of extent 1."""
+    found: list[tuple[str, tuple[NestLoop, ...]]] = []
+
+    def visit(stmt: Any, path: tuple[NestLoop, ...]) -> None:
+        match type(stmt).__name__:
+            case "For":
+                note = stmt.annotations.get("pragma_auto_unroll_max_step", 0)
+                kind = _KINDS.get(int(stmt.kind)) or str(stmt.thread_binding.thread_tag)
+                loop = NestLoop(kind, int(stmt.extent), int(note))
+                visit(stmt.body, (*path, loop))
+            case "SBlockRealize" if stmt.block.name_hint == "root":
+                visit(stmt.block.body, path)
+            case "SBlockRealize":
+                kept = tuple(loop for loop in path if loop.extent > 1 or loop.unroll)
+                found.append((str(stmt.block.name_hint), kept))
+            case "SeqStmt":
+                for part in stmt.seq:
+                    visit(part, path)
+
+    visit(schedule.mod["main"].body, ())
+    return [(name.removesuffix("_update"), loops) for name, loops in found if not name.endswith("_init")]
 
 
 def _nest(

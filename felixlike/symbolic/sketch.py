@@ -22,6 +22,7 @@ from felixlike.symbolic.constraints import Constraint, tile_constraints
 from felixlike.symbolic.evaluate import Graph
 from felixlike.symbolic.expression import Expr, at_most, const
 from felixlike.symbolic.factors import draw_factorisations
+from felixlike.symbolic.nest import concrete_nest, scheduled_nest
 from felixlike.symbolic.postprocessors import (
     Limits,
     compact_allocation,
@@ -40,6 +41,10 @@ Points = npt.NDArray[np.int64]
 _BATCH = 10_000
 _HOPELESS = 3_000_000
 """Random points without a single valid one after which sampling gives up."""
+
+_PROBES = 2
+_PROBED = 64
+"""Points at which a program with moved blocks is compared with TVM, and those they are chosen from."""
 
 _PATHS = 8
 """Default for the most combinations of compute locations among the points of one call of `sample`."""
@@ -108,6 +113,7 @@ class Sketch:
         chosen = (*locations, *[-1] * (len(self.location_columns) - len(locations)))
         if chosen not in self._structures:
             self._structures[chosen] = self._build(chosen)
+            self._probe(chosen)
         found = self._structures[chosen]
         if isinstance(found, UnsupportedSketch):
             raise found
@@ -129,6 +135,31 @@ class Sketch:
         for limit in limits:
             gate = gate * at_most(limit.formula, 0)
         return Structure(chosen, program, tuple(replay.locations), limits, gate)
+
+    def _probe(self, chosen: tuple[int, ...]) -> None:
+        """Compare a program whose blocks have moved with TVM's loops at a few points; forget it where they differ.
+
+        Regions under moved blocks are TVM's own, but its simplifier sometimes leaves them too wide for symbolic tiles.
+        """
+        structure = self._structures[chosen]
+        if isinstance(structure, UnsupportedSketch) or all(place == -1 for place in chosen):
+            return
+        rows = self._sample_tiles(_PROBED, np.random.default_rng(0))
+        rows[:, self.location_columns] = chosen
+        rows = rows[self.valid(rows)]
+        most = np.argsort(-(rows > 1).sum(axis=1), kind="stable")[:_PROBES]
+        names = [v.name for v in self.variables]
+        for point in rows[most].tolist():
+            try:
+                theirs = scheduled_nest(self.schedule(point))
+            except InvalidSchedule as error:
+                self._structures[chosen] = UnsupportedSketch(f"TVM refuses its points: {error}", where=repr(self))
+                return
+            if concrete_nest(structure.program, dict(zip(names, point, strict=True))) != theirs:
+                self._structures[chosen] = UnsupportedSketch(
+                    f"with blocks at {chosen} the symbolic loops are wider than TVM's", where=repr(self)
+                )
+                return
 
     # -- points -------------------------------------------------------------------------------------------------------
 
