@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VERSION = 1
-"""Raised whenever rules, costs or the encoding change; part of the cache's key."""
+VERSION = 2
+"""Raised whenever rules, costs, limits or the encoding change; part of the cache's key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from felixlike.symbolic.expression import Expr
 class SaturationLimits:
     """iterations: applications of all rules.  nodes: size of the e-graph after which rewriting stops."""
 
-    iterations: int = 30
+    iterations: int = 200
     nodes: int = 200_000
 
 
