@@ -15,8 +15,6 @@ from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.expression import (
     Expr,
     Op,
-    add,
-    at_least,
     const,
     expand,
     floordiv,
@@ -57,10 +55,6 @@ class Buffer:
     scope: str = "global"
 
 
-_FEW = 4
-"""Steps of a floor division that are written one by one."""
-
-
 @dataclass(frozen=True, slots=True)
 class Floor:
     """factor · ⌊inner / divisor⌋, as the groups of a grouped convolution make it.  inner ≥ 0.  factor > 0."""
@@ -70,9 +64,7 @@ class Floor:
     factor: int
 
     def of(self, inner: Expr) -> Expr:
-        """The value for a value of `inner`; few steps are written as gates, which have good smooth forms."""
-        if inner.high < (_FEW + 1) * self.divisor:
-            return add(at_least(inner, k * self.divisor) for k in range(1, _FEW + 1)) * self.factor
+        """The value for a value of `inner`."""
         return floordiv(inner, self.divisor) * self.factor
 
 
