@@ -27,11 +27,7 @@ from benchmarks.results import write
 from felixlike import extract_tasks
 from felixlike.errors import InvalidSchedule, UnsupportedSketch
 from felixlike.features import NAMES, formulas, tvm_view
-from felixlike.hardware import host_device
 from felixlike.symbolic import Points, Sketch, concrete_nest, sketches
-
-SMALL_CACHES = dataclasses.replace(host_device(), l1_bytes=256, l2_bytes=1500)
-"""So small that little programs do and do not fit into them."""
 
 
 @dataclass(slots=True)
@@ -58,9 +54,7 @@ def main() -> None:
     parser.add_argument("--only", help="workloads whose name contains this")
     arguments = parser.parse_args()
     rows = []
-    for name, full, small in _workloads(arguments.target):
-        if arguments.only and arguments.only not in name:
-            continue
+    for name, full, small in _workloads(arguments.target, arguments.only or ""):
         row = Row(name)
         for sketch in full:
             _check(row, sketch, arguments.points)
@@ -79,14 +73,17 @@ def main() -> None:
         write(f"exactness_{arguments.target}", data, _text(rows, total, unknown), command=command)
 
 
-def _workloads(target: str) -> Iterator[tuple[str, tuple[Sketch, ...], tuple[Sketch, ...]]]:
-    """(name, sketches in a real size, sketches in a small size)."""
+def _workloads(target: str, only: str) -> Iterator[tuple[str, tuple[Sketch, ...], tuple[Sketch, ...]]]:
+    """(name, sketches in a real size, sketches in a small size) of those whose name contains `only`."""
     for name, make in OPERATORS.items():
-        yield name, sketches(make(), target), sketches(make(small_size=True), target)
+        if only in name:
+            yield name, sketches(make(), target), sketches(make(small_size=True), target)
     for network in ("resnet18", "bert"):
         model, inputs = getattr(models, network)()
         for task in extract_tasks(model, inputs, target):
-            yield f"{network}: {task.name}", sketches(task), ()
+            name = f"{network}: {task.name}"
+            if only in name:
+                yield name, sketches(task), ()
 
 
 def _check(row: Row, sketch: Sketch, points: int) -> None:
@@ -179,10 +176,10 @@ def _count(row: Row, sketch: Sketch, points: int) -> None:
     """Compare with every iteration counted."""
     if not sketch.understood:
         return
-    found = formulas(sketch, SMALL_CACHES)
+    found = formulas(sketch, oracles.SMALL_CACHES)
     drawn = sketch.sample(points, seed=11)
     for point, rows in zip(drawn.tolist(), found.evaluate(drawn), strict=True):
-        for block, columns in oracles.count(sketch, tuple(point), SMALL_CACHES).items():
+        for block, columns in oracles.count(sketch, tuple(point), oracles.SMALL_CACHES).items():
             ours = dict(zip(NAMES, rows[found.stores.index(block)], strict=True))
             for column, value in columns.items():
                 row.counts[0] += 1

@@ -95,6 +95,7 @@ __all__ = [
     "tune_context",
     "tvm",
     "version",
+    "without_attributes",
 ]
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
@@ -107,6 +108,14 @@ def identity(value: Any) -> int | None:
     Random variables of a trace cannot be hashed, and comparing them one by one with same_as is slow."""
     handle = getattr(value, "__chandle__", None)
     return int(handle()) if handle is not None else None
+
+
+def without_attributes(func: Any, *names: str) -> Any:
+    """A PrimFunc without these attributes, whether it has them or not."""
+    for name in names:
+        if func.attrs and name in func.attrs:
+            func = func.without_attr(name)
+    return func
 
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"

@@ -1,7 +1,13 @@
 """What formulas and programs are checked against: TVM's own passes, and counting by hand. Used by tests too."""
 
+import dataclasses
+
 from benchmarks.oracles.brute_force import count
 from benchmarks.oracles.tvm import tvm_features
+from felixlike.hardware import host_device
 from felixlike.symbolic.nest import scheduled_nest as tvm_nest
 
-__all__ = ["count", "tvm_features", "tvm_nest"]
+SMALL_CACHES = dataclasses.replace(host_device(), l1_bytes=256, l2_bytes=1500)
+"""The host with caches so small that little programs do and do not fit into them."""
+
+__all__ = ["SMALL_CACHES", "count", "tvm_features", "tvm_nest"]

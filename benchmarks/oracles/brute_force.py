@@ -18,6 +18,7 @@ import numpy.typing as npt
 from felixlike import tvmlib
 from felixlike.hardware import Device
 from felixlike.symbolic import Sketch
+from felixlike.symbolic.program import WITHIN_BLOCK
 from felixlike.symbolic.replay import Replay
 from felixlike.symbolic.trace import with_point
 
@@ -69,7 +70,6 @@ def _unfused_on_gpu(sketch: Sketch, point: tuple[int, ...]) -> Any:
     return tvmlib.s_tir.transform.PlanAndUpdateBufferAllocationLocation()(replay.schedule.mod)["main"]
 
 
-_THREADS = ("threadIdx.x", "vthread.x")
 _TOGETHER = "copied_together"
 """Notes a block that all threads of a GPU's block run once, together."""
 
@@ -91,7 +91,7 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
             case "SBlockRealize":
                 for buffer in stmt.block.alloc_buffers:
                     shared = str(buffer.scope()).startswith("shared")
-                    homes[buffer] = [loop for loop in path if not (shared and loop.thread in _THREADS)]
+                    homes[buffer] = [loop for loop in path if not (shared and loop.thread in WITHIN_BLOCK)]
                 if stmt.block.iter_vars:
                     store(stmt, path)
                 else:
@@ -102,7 +102,7 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
         if str(block.name_hint).endswith("_init"):
             return
         if _TOGETHER in block.annotations:
-            path = [loop for loop in path if loop.thread not in _THREADS]
+            path = [loop for loop in path if loop.thread not in WITHIN_BLOCK]
         values = _iterations(path)
         for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
             values[iterator.var] = _value(value, values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from felixlike.cli.tune import read_model
+from felixlike.cli.tune import add_model, read_model
 from felixlike.errors import InvalidOption
 
 
@@ -20,10 +20,8 @@ def add_parser(commands: Any) -> None:
         help="a task's symbolic program and formulas",
         description="Show how a task's schedules look to the optimizer; without TASK, list the model's tasks.",
     )
-    parser.add_argument("model", metavar="MODEL", help="file.py:factory, a .pt2 or a .onnx file")
+    add_model(parser)
     parser.add_argument("task", nargs="?", metavar="TASK", help="a task's name, or the beginning of its key")
-    parser.add_argument("--shape", action="append", default=[], metavar="NAME=1x3x224x224[:DTYPE]")
-    parser.add_argument("--target", default="cpu")
     parser.add_argument("--sketch", type=int, default=0, help="which of the task's sketches")
     parser.add_argument("--store", help="which block's formulas (default: the one with most work)")
     parser.add_argument("--column", action="append", default=[], help="a feature to show; may be repeated")
@@ -35,12 +33,11 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the explanation; 0."""
     from felixlike.api import extract_tasks
-    from felixlike.frontend import parse_shapes
     from felixlike.report.explanation import DEFAULT_COLUMNS, explain
     from felixlike.symbolic import sketches
 
-    model, examples = read_model(options.model)
-    tasks = extract_tasks(model, parse_shapes(options.shape) if options.shape else examples, options.target)
+    model, shapes = read_model(options)
+    tasks = extract_tasks(model, shapes, options.target)
     if options.task is None:
         for task in tasks:
             print(f"{task.name}  {task.key[:8]}  {task.flops / 1e6:.3g} MFLOP, called {task.weight:g} times")

@@ -22,7 +22,21 @@ def add_parser(commands: Any) -> None:
         description="Tune a model. MODEL is file.py:factory (a function giving a module, or a module and example "
         "inputs), a .pt2 file or a .onnx file.",
     )
-    parser.add_argument("model", metavar="MODEL")
+    add_model(parser)
+    parser.add_argument("--rounds", type=int, help="rounds of one task each")
+    parser.add_argument("--trials", type=int, help="candidates measured in all")
+    parser.add_argument("--seconds", type=float, help="time to spend on tuning")
+    parser.add_argument("--output", metavar="PATH", help="where to save the tuned model")
+    parser.add_argument("--store", metavar="PATH", help="keep every measurement in this file, and continue from it")
+    parser.add_argument("--strategy", default="gradient")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quiet", action="store_true", help="no progress, no report")
+    parser.set_defaults(run=run)
+
+
+def add_model(parser: Any) -> None:
+    """Describe what names a model, its inputs and a target."""
+    parser.add_argument("model", metavar="MODEL", help="file.py:factory, a .pt2 or a .onnx file")
     parser.add_argument(
         "--shape",
         action="append",
@@ -30,30 +44,20 @@ def add_parser(commands: Any) -> None:
         metavar="NAME=1x3x224x224[:DTYPE]",
         help="an input's sizes; once for each input",
     )
-    parser.add_argument("--rounds", type=int, help="rounds of one task each")
-    parser.add_argument("--trials", type=int, help="candidates measured in all")
-    parser.add_argument("--seconds", type=float, help="time to spend on tuning")
-    parser.add_argument("--output", metavar="PATH", help="where to save the tuned model")
-    parser.add_argument("--store", metavar="PATH", help="keep every measurement in this file, and continue from it")
     parser.add_argument("--target", default="cpu")
-    parser.add_argument("--strategy", default="gradient")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quiet", action="store_true", help="no progress, no report")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Tune; 0."""
     from felixlike import deploy
     from felixlike.api import optimize
-    from felixlike.frontend import parse_shapes
 
     if options.output is not None:
         deploy.check_writable(options.output)
-    model, examples = read_model(options.model)
+    model, shapes = read_model(options)
     tuned = optimize(
         model,
-        parse_shapes(options.shape) if options.shape else examples,
+        shapes,
         options.rounds,
         target=options.target,
         strategy=options.strategy,
@@ -72,7 +76,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def read_model(text: str) -> tuple[Any, Any]:
+def read_model(options: argparse.Namespace) -> tuple[Any, Any]:
+    """(model, shapes or example inputs or None) that the command line names. Raises InvalidModel, InvalidShape."""
+    from felixlike.frontend import parse_shapes
+
+    model, examples = _model(options.model)
+    return model, parse_shapes(options.shape) if options.shape else examples
+
+
+def _model(text: str) -> tuple[Any, Any]:
     """(model, example inputs or None) for file.py:factory or a model file. Raises InvalidModel."""
     path, colon, name = text.rpartition(":")
     if not colon or not path.endswith(".py"):

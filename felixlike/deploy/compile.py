@@ -85,9 +85,9 @@ def _substitute(imported: Imported, chosen: Mapping[str, Any]) -> Any:
 
 def _as_private(func: Any) -> Any:
     """A scheduled function under the caller's name: no symbol of its own, marked so that no pass schedules it again."""
-    for attribute in ("global_symbol", "layout_free_buffers"):
-        if func.attrs and attribute in func.attrs:
-            func = func.without_attr(attribute)
+    from felixlike import tvmlib
+
+    func = tvmlib.without_attributes(func, "global_symbol", "layout_free_buffers")
     return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
 
 

@@ -25,7 +25,7 @@ from felixlike.hardware import Device, host_device
 from felixlike.symbolic import Points, Sketch, Structure
 from felixlike.symbolic.evaluate import Graph
 from felixlike.symbolic.expression import Expr, const
-from felixlike.symbolic.program import Loop, Program
+from felixlike.symbolic.program import WITHIN_BLOCK, Loop, Program
 
 FeatureArray = npt.NDArray[np.float64]
 
@@ -96,10 +96,9 @@ def _views(program: Program, memo: Memo) -> list[StoreView]:
 
 def _run(path: tuple[Loop, ...]) -> tuple[Loop, ...]:
     """The loops a store is run in: a copy that the threads of a block make together is made once for all of them."""
-    together = any(kind == "threadIdx.x" for loop in path if loop.share is not None for kind, _ in loop.share.parts)
-    if not together:
+    if not any(loop.share is not None and loop.share.among("threadIdx.x") for loop in path):
         return path
-    return tuple(loop for loop in path if loop.thread not in ("threadIdx.x", "vthread.x") or loop.share is not None)
+    return tuple(loop for loop in path if loop.thread not in WITHIN_BLOCK or loop.share is not None)
 
 
 def _row(view: StoreView, device: Device) -> dict[str, Expr]:

@@ -6,8 +6,8 @@ On CPUs the counts are 1 and there is no shared memory. The counts follow TVM's 
 """
 
 from felixlike.features.view import StoreView
-from felixlike.symbolic.expression import Expr, add, mul
-from felixlike.symbolic.postprocessors import extent_of
+from felixlike.symbolic.expression import Expr
+from felixlike.symbolic.postprocessors import extent_of, shared_bytes
 
 _BOUND = {"block_extent": "blockIdx.x", "vthread_extent": "vthread.x", "thread_extent": "threadIdx.x"}
 
@@ -15,5 +15,4 @@ _BOUND = {"block_extent": "blockIdx.x", "vthread_extent": "vthread.x", "thread_e
 def threads(view: StoreView) -> dict[str, Expr]:
     """Extents of the bindings, and bytes."""
     counts = {name: extent_of(view.path, thread) for name, thread in _BOUND.items()}
-    shared = [mul(b.shape) * b.item_bytes for b in view.program.buffers if b.scope == "shared"]
-    return {**counts, "shared_bytes": add(shared) * view.program.stages}
+    return {**counts, "shared_bytes": shared_bytes(view.program)}

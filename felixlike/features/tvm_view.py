@@ -49,7 +49,7 @@ def tvm_view(formulas: Formulas, points: Points) -> list[npt.NDArray[np.float64]
     """One array float64[rows, 164] a point, rows in TVM's order: by the first counted store to each buffer.
 
     Raises UnsupportedSketch where threads reduce together."""
-    features = formulas.evaluate(points)
+    features, columns = formulas.evaluate(points), formulas.sketch.values(points)
     views: list[npt.NDArray[np.float64]] = [np.empty(0)] * len(points)
     for locations, members in formulas.sketch.by_structure(points):
         structure = formulas.of_structure(locations)
@@ -63,8 +63,8 @@ def tvm_view(formulas: Formulas, points: Points) -> list[npt.NDArray[np.float64]
             view = np.stack([_row(features[member, rows[i]], on_gpu=on_gpu, shared=shared[i]) for i in last.values()])
             view[[" % " in stores[i].text for i in last.values()], 5] = np.nan
             view[[_guarded(buffer) for buffer in last], 157:159] = np.nan
-            values = {name: float(v[member]) for name, v in formulas.sketch.values(points).items()}
-            _blankets(view, structure.structure.program, list(last), values)
+            values = {name: float(v[member]) for name, v in columns.items()}
+            _blankets(view, program, list(last), values)
             views[member] = view
     return views
 
@@ -79,8 +79,7 @@ def _threads_of(store: Store, path: tuple[Loop, ...]) -> bool:
     bound = {
         loop.variable
         for loop in path
-        if loop.thread == "threadIdx.x"
-        or (loop.share is not None and any(kind == "threadIdx.x" for kind, _ in loop.share.parts))
+        if loop.thread == "threadIdx.x" or (loop.share is not None and loop.share.among("threadIdx.x"))
     }
     if bound & store.reduction:
         raise UnsupportedSketch("threads reduce together", where=f"block {store.block}")

@@ -35,10 +35,11 @@ class Memo:
 
     def _all_levels(self, index: Index, loops: tuple[Loop, ...]) -> tuple[tuple[Expr, Expr], ...]:
         running: dict[Expr, Expr] = {}
+        moving = index.variables
         spans = [index.span(running)]
         for loop in reversed(loops):
             running[loop.variable] = loop.extent
-            spans.append(index.span(running) if loop.variable in index.variables else spans[-1])
+            spans.append(index.span(running) if loop.variable in moving else spans[-1])
         return tuple(reversed(spans))
 
 

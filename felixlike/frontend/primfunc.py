@@ -28,7 +28,7 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
     examples = match_known(read_shapes(shapes), inputs, where=name)
 
     builder = relax.BlockBuilder()
-    variable = builder.add_func(_without(func, "global_symbol", "layout_free_buffers"), name)
+    variable = builder.add_func(tvmlib.without_attributes(func, "global_symbol", "layout_free_buffers"), name)
     params = [relax.Var(spec.name, relax.TensorType(spec.shape, spec.dtype)) for spec in inputs]
     with builder.function("main", params):
         with builder.dataflow():
@@ -49,10 +49,3 @@ def _name(func: Any) -> str:
     tvmlib.structural_walk(func.body, (tvmlib.s_tir.SBlock, blocks.append))
     names = [str(block.name_hint).removeprefix("T_") for block in blocks]
     return "_".join(name for name in names if name not in ("root", "")) or "primfunc"
-
-
-def _without(func: Any, *attributes: str) -> Any:
-    for attribute in attributes:
-        if func.attrs and attribute in func.attrs:
-            func = func.without_attr(attribute)
-    return func

@@ -30,12 +30,9 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0) -> Task
     from felixlike import tvmlib
 
     # A private copy under the one name that traces know, so that equal bodies have equal keys.
-    main = func.without_attr("global_symbol") if func.attrs and "global_symbol" in func.attrs else func
-    main = main.without_attr("op_pattern") if main.attrs and "op_pattern" in main.attrs else main
-    if main.attrs and "layout_free_buffers" in main.attrs:
-        # TVM's operators say so of their weights; but nothing says that they are constant here, and what is not would
-        # be laid out anew in every call.
-        main = main.without_attr("layout_free_buffers")
+    # Nor may the layouts of buffers be free: TVM's operators say so of their weights; but nothing says that they are
+    # constant here, and what is not would be laid out anew in every call.
+    main = tvmlib.without_attributes(func, "global_symbol", "op_pattern", "layout_free_buffers")
     main = main.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
     module = tvmlib.IRModule({"main": main})
     digest = hashlib.sha256(f"{tvmlib.structural_hash(main)} {target}".encode()).hexdigest()

@@ -62,9 +62,7 @@ class _Coordinates:
                 base[:, columns[0]] = float(np.log(members[0].extent))
                 upper[columns[-1]] = float(np.log(members[-1].choices[-1]))
             else:
-                logarithm = np.log1p if members[0].kind is Kind.UNROLL else np.log
-                upper[columns[0]] = float(logarithm(members[0].choices[-1]))
-                lower[columns[0]] = float(logarithm(members[0].choices[0]))
+                lower[columns[0]], upper[columns[0]] = members[0].log(members[0].choices)[[0, -1]].tolist()
         self.bounded = torch.tensor([v.kind is not Kind.LOCATION for v in sketch.variables])
         self.spread = torch.stack(rows) if rows else torch.zeros(0, width, dtype=torch.float64)
         self.base, self.upper, self.lower = base, upper, lower

@@ -30,8 +30,7 @@ def round_points(sketch: Sketch, log_x: LogPoints) -> Points:
                 points[:, columns] = _round_tile(members, log_x[:, columns])
             case Kind.UNROLL | Kind.FETCH | Kind.THREADS:
                 choices = np.array(members[0].choices)
-                logs = np.log1p(choices) if members[0].kind is Kind.UNROLL else np.log(choices)
-                distance = np.abs(log_x[:, columns] - logs[None, :])
+                distance = np.abs(log_x[:, columns] - members[0].log(choices)[None, :])
                 points[:, columns[0]] = choices[distance.argmin(axis=1)]
             case Kind.LOCATION:
                 points[:, columns[0]] = np.rint(log_x[:, columns[0]])

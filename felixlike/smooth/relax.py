@@ -17,7 +17,7 @@ from felixlike.smooth import cache
 from felixlike.smooth.graph import SmoothGraph
 from felixlike.smooth.lower import Lowered
 from felixlike.smooth.saturate import saturate
-from felixlike.symbolic import Kind, Points
+from felixlike.symbolic import Points
 
 WIDTH = 0.05
 """Default width of smooth gates, maxima and minima, in log units: 5 %."""
@@ -36,7 +36,8 @@ class Relaxed(nn.Module):
         """For every choice of compute locations used so far, whether rewriting ended by itself and not at a limit."""
         sketch = formulas.sketch
         self._columns = [v.name for v in sketch.variables]
-        self._shifted = frozenset(v.name for v in sketch.variables if v.kind is Kind.UNROLL)
+        self.shifted = frozenset(v.name for v in sketch.variables if v.shifted)
+        """Variables whose column is log(1 + value)."""
         self._lowered = nn.ModuleDict()
 
     def forward(self, log_x: Tensor) -> Tensor:
@@ -65,10 +66,10 @@ class Relaxed(nn.Module):
     def graph(self, locations: tuple[int, ...]) -> SmoothGraph:
         """The smooth program for these compute locations, from the cache or by equality saturation."""
         roots = self.formulas.of_structure(locations).roots
-        key = cache.cache_key(roots, self._shifted)
+        key = cache.cache_key(roots, self.shifted)
         graph = cache.load(key)
         if graph is None:
-            graph = saturate(roots, shifted=self._shifted)
+            graph = saturate(roots, shifted=self.shifted)
             cache.store(key, graph)
         self.saturated[locations] = graph.saturated
         return graph
@@ -85,18 +86,9 @@ class Relaxed(nn.Module):
 
     def log_points(self, points: Points | npt.NDArray[np.float64]) -> Tensor:
         """float64[n, variables] for int64 or float64[n, variables]: points in the module's own coordinates."""
-        values = torch.from_numpy(np.asarray(points, dtype=np.float64))
-        columns = []
-        for i, variable in enumerate(self.formulas.sketch.variables):
-            column = values[:, i]
-            match variable.kind:
-                case Kind.TILE | Kind.FETCH | Kind.THREADS:
-                    columns.append(column.log())
-                case Kind.UNROLL:
-                    columns.append(column.log1p())
-                case Kind.LOCATION:
-                    columns.append(column)
-        return torch.stack(columns, dim=1) if columns else values
+        values = np.asarray(points, dtype=np.float64)
+        columns = [v.log(values[:, i]) for i, v in enumerate(self.formulas.sketch.variables)]
+        return torch.from_numpy(np.stack(columns, axis=1) if columns else values)
 
 
 def relax(formulas: Formulas, *, width: float = WIDTH, dtype: torch.dtype = torch.float64) -> Relaxed:

@@ -166,6 +166,13 @@ class Share:
 
     parts: tuple[tuple[str, Expr], ...]
 
+    def among(self, thread: str) -> bool:
+        """Whether one of the parts is bound to a kind of thread."""
+        return any(kind == thread for kind, _ in self.parts)
+
+
+WITHIN_BLOCK = ("threadIdx.x", "vthread.x")
+"""What loops are bound to whose iterations run in one block, and see the same shared memory."""
 
 PIPELINE = "pipeline"
 """What a serial loop is bound to that a software pipeline overlaps the iterations of."""

@@ -12,44 +12,16 @@ them to be positive.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.convert import to_expr
 from felixlike.symbolic.expression import Expr, ceildiv, mul
+from felixlike.symbolic.loops import FusedLoops, Part, members
 from felixlike.symbolic.primitives import PRIMITIVES
+from felixlike.symbolic.primitives.location import Location
 from felixlike.symbolic.variables import Kind, Variable
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """The places one SampleComputeLocation may choose: (decision, gate) pairs, the gate saying for which tiles."""
-
-    block: str
-    candidates: tuple[tuple[int, Expr], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FusedLoops:
-    """Neighbouring loops that the trace fuses and we only remember as one, since a fused index is not affine.
-
-    variables: TVM's loop variables, outermost first."""
-
-    loops: tuple[Any, ...]
-    variables: tuple[Any, ...]
-
-
-class Part:
-    """One of the loops that a split by factors that need not divide makes of others.
-
-    share: all parts of that split, in their present order.  loops, variables: TVM's, of those that are split.
-    extent: iterations.  kind: "serial" or the thread it is bound to."""
-
-    def __init__(self, share: list[Part], members: FusedLoops, extent: Expr) -> None:
-        self.share, self.loops, self.variables, self.extent = share, members.loops, members.variables, extent
-        self.kind = "serial"
 
 
 class Replay:
@@ -126,19 +98,19 @@ class Replay:
 
     def fuse(self, loops: Sequence[Any]) -> FusedLoops:
         """Remember loops as one."""
-        members = [m for loop in loops for m in (loop.loops if isinstance(loop, FusedLoops) else (loop,))]
-        fused = FusedLoops(tuple(members), tuple(self.schedule.get(m).loop_var for m in members))
+        own = tuple(member for loop in loops for member in members(loop))
+        fused = FusedLoops(own, tuple(self.schedule.get(member).loop_var for member in own))
         self._fused.append(fused)
         return fused
 
     def share(self, loop: Any, factors: Sequence[Expr | None]) -> list[Part]:
         """Split a loop (or several fused in name) in name: by factors that need not divide, at most one of them None
         for whatever is left."""
-        members = loop if isinstance(loop, FusedLoops) else self.fuse([loop])
-        total = mul(to_expr(self.schedule.get(m).extent, self.table) for m in members.loops)
+        whole = loop if isinstance(loop, FusedLoops) else self.fuse([loop])
+        total = mul(to_expr(self.schedule.get(member).extent, self.table) for member in whole.loops)
         rest = ceildiv(total, mul(f for f in factors if f is not None))
         parts: list[Part] = []
-        parts += [Part(parts, members, rest if f is None else f) for f in factors]
+        parts += [Part(parts, whole, rest if f is None else f) for f in factors]
         self._shares.append(parts)
         return list(parts)
 
@@ -162,14 +134,6 @@ class Replay:
             elif not (found and found[-1] is fused):
                 found.append(fused)
         return found
-
-    def outermost(self, loop: Any) -> Any:
-        """The outermost of the loops that a loop fused or split in name stands for; others and blocks as they are."""
-        return loop.loops[0] if isinstance(loop, FusedLoops | Part) else loop
-
-    def innermost(self, block: Any) -> Any:
-        """The innermost loop around a block."""
-        return self.loops(block)[-1]
 
     def _fused_of(self, variable: Any) -> FusedLoops | None:
         for fused in reversed(self._fused):

@@ -30,9 +30,10 @@ from felixlike.symbolic.postprocessors import (
     gpu_constraints,
     parallel_vectorize_unroll,
 )
+from felixlike.symbolic.primitives.location import Location
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.read import read_program
-from felixlike.symbolic.replay import Location, Replay
+from felixlike.symbolic.replay import Replay
 from felixlike.symbolic.trace import groups, point_of, sketch_key, trace_variables, with_point
 from felixlike.symbolic.variables import Kind, Variable
 

@@ -7,6 +7,9 @@ choice) keeps its column, so that points and traces convert both ways without a 
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+import numpy.typing as npt
+
 from felixlike.symbolic.expression import Expr, Group, const, var
 
 
@@ -41,6 +44,18 @@ class Variable:
     instruction: int
     position: int
     group: Group | None = None
+
+    @property
+    def shifted(self) -> bool:
+        """Whether it may be 0, so that its logarithm is that of one more."""
+        return self.kind is Kind.UNROLL
+
+    def log(self, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Values in log units, the coordinates of relaxed points; compute locations stay numbers."""
+        if self.kind is Kind.LOCATION:
+            return np.asarray(values, dtype=np.float64)
+        logs: npt.NDArray[np.float64] = (np.log1p if self.shifted else np.log)(values)
+        return logs
 
     @property
     def fixed(self) -> bool:

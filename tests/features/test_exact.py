@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ import workloads
 
 from benchmarks import oracles
 from felixlike.features import NAMES, formulas
-from felixlike.hardware import host_device
 from felixlike.symbolic import sketches
 
 SMALL: dict[str, Callable[[], Any]] = {
@@ -31,9 +29,6 @@ SMALL: dict[str, Callable[[], Any]] = {
     "chain": lambda: workloads.chain(6, 10),
 }
 
-# Caches so small that little programs do and do not fit into them.
-DEVICE = dataclasses.replace(host_device(), l1_bytes=256, l2_bytes=1500)
-
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90"])
 @pytest.mark.parametrize("name", SMALL)
@@ -42,11 +37,11 @@ def test_formulas_equal_what_is_counted(name: str, target: str) -> None:
     for sketch in sketches(SMALL[name](), target):
         if not sketch.understood:
             continue
-        found = formulas(sketch, DEVICE)
+        found = formulas(sketch, oracles.SMALL_CACHES)
         points = sketch.sample(6 if target == "cpu" else 3, seed=11)
         values = found.evaluate(points)
         for point, rows in zip(points.tolist(), values, strict=True):
-            counted = oracles.count(sketch, tuple(point), DEVICE)
+            counted = oracles.count(sketch, tuple(point), oracles.SMALL_CACHES)
             for block, columns in counted.items():
                 row = rows[found.stores.index(block)]
                 for column, value in columns.items():

@@ -5,7 +5,7 @@ RewriteLayout changes nothing without layout-free buffers, and DisallowDynamicLo
 
 from felixlike.symbolic.postprocessors.compact_allocation import compact_allocation
 from felixlike.symbolic.postprocessors.cooperative_fetch import cooperative_fetch
-from felixlike.symbolic.postprocessors.gpu_code import extent_of, gpu_constraints
+from felixlike.symbolic.postprocessors.gpu_code import extent_of, gpu_constraints, shared_bytes
 from felixlike.symbolic.postprocessors.parallel_vectorize_unroll import Limits, parallel_vectorize_unroll
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
 
@@ -17,4 +17,5 @@ __all__ = [
     "gpu_constraints",
     "initial_path",
     "parallel_vectorize_unroll",
+    "shared_bytes",
 ]

@@ -15,7 +15,7 @@ from dataclasses import replace
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.expression import Expr, const, expand, maximum, minimum
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
-from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Store
+from felixlike.symbolic.program import WITHIN_BLOCK, Access, Buffer, Index, Loop, Program, Store
 
 
 def compact_allocation(program: Program) -> Program:
@@ -42,7 +42,7 @@ def compact_allocation(program: Program) -> Program:
 
 def _shared_by(loop: Loop, buffer: Buffer) -> bool:
     """Whether all iterations of a loop around the allocation see the same buffer: threads see shared memory."""
-    return buffer.scope == "shared" and loop.thread in ("threadIdx.x", "vthread.x")
+    return buffer.scope == "shared" and loop.thread in WITHIN_BLOCK
 
 
 def allocation_paths(program: Program) -> dict[Buffer, tuple[Loop, ...]]:

@@ -32,10 +32,13 @@ def gpu_constraints(program: Program, target: Any, lowest: Mapping[str, int]) ->
         found[lowest.get(store.block, 1) - own] = "a block has at least as many threads as a warp"
         if any(loop.thread == PIPELINE for loop in path):
             found[2 - extent_of(path, PIPELINE)] = "a software pipeline has at least two steps"
-    lying = [mul(b.shape) * b.item_bytes * program.stages for b in program.buffers if b.scope == "shared"]
-    if lying:
-        found[expand(add(lying)) - shared] = f"shared memory of a block is {shared} bytes"
+    found[expand(shared_bytes(program)) - shared] = f"shared memory of a block is {shared} bytes"
     return tuple(Constraint(f, reason) for f, reason in found.items() if f.high > 0)
+
+
+def shared_bytes(program: Program) -> Expr:
+    """Bytes of shared memory of a block, stages of a software pipeline included."""
+    return add(mul(b.shape) * b.item_bytes for b in program.buffers if b.scope == "shared") * program.stages
 
 
 def extent_of(path: tuple[Loop, ...], thread: str) -> Expr:

@@ -25,7 +25,7 @@ def _annotate(state: Replay, instruction: Any, _: int) -> None:
             state.unroll = value
         case "meta_schedule.cooperative_fetch":
             vector = value if isinstance(value, Expr) else const(int(value))
-            state.fetches[str(state.schedule.get(target).name_hint)] = state.innermost(target), vector
+            state.fetches[str(state.schedule.get(target).name_hint)] = state.loops(target)[-1], vector
         case "software_pipeline_stage":
             state.stages = 1 + max(int(stage) for stage in value)
             state.pipeline = target.variables

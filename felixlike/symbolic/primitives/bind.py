@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from felixlike.symbolic.loops import Part, members
 from felixlike.symbolic.primitives.primitive import Primitive
 
 if TYPE_CHECKING:
@@ -14,13 +15,11 @@ if TYPE_CHECKING:
 
 
 def _bind(state: Replay, instruction: Any, _: int) -> None:
-    from felixlike.symbolic.replay import FusedLoops, Part
-
     loop, thread = state.get(instruction.inputs[0]), str(instruction.attrs[0])
     if isinstance(loop, Part):
         loop.kind = thread
         return
-    for member in loop.loops if isinstance(loop, FusedLoops) else (loop,):
+    for member in members(loop):
         state.schedule.bind(member, thread)
 
 

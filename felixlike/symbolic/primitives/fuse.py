@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from felixlike.symbolic.loops import Part
 from felixlike.symbolic.primitives.primitive import Primitive
 
 if TYPE_CHECKING:
@@ -20,16 +21,13 @@ if TYPE_CHECKING:
 
 
 def _fuse(state: Replay, instruction: Any, _: int) -> None:
-    from felixlike.symbolic.replay import Part
-
     loops = [state.get(loop) for loop in instruction.inputs]
-    if state.on_gpu and len(loops) == 1 and isinstance(loops[0], Part):
-        state.put(instruction.outputs, loops)
-        return
-    if state.on_gpu:
-        state.put(instruction.outputs, [state.fuse(loops)])
-        return
-    fused = state.schedule.fuse(*loops, preserve_unit_iters=bool(instruction.attrs[0]))
+    if not state.on_gpu:
+        fused = state.schedule.fuse(*loops, preserve_unit_iters=bool(instruction.attrs[0]))
+    elif len(loops) == 1 and isinstance(loops[0], Part):
+        fused = loops[0]
+    else:
+        fused = state.fuse(loops)
     state.put(instruction.outputs, [fused])
 
 

@@ -11,12 +11,14 @@ therefore comes with a gate.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.convert import to_expr
 from felixlike.symbolic.expression import Expr, at_least, const, var
+from felixlike.symbolic.loops import Part, members
 from felixlike.symbolic.primitives.primitive import Primitive
 
 if TYPE_CHECKING:
@@ -25,9 +27,15 @@ if TYPE_CHECKING:
 INLINE, ROOT = -2, -1
 
 
-def _sample(state: Replay, instruction: Any, _: int) -> None:
-    from felixlike.symbolic.replay import Location
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The places one SampleComputeLocation may choose: (decision, gate) pairs, the gate saying for which tiles."""
 
+    block: str
+    candidates: tuple[tuple[int, Expr], ...]
+
+
+def _sample(state: Replay, instruction: Any, _: int) -> None:
     block = state.get(instruction.inputs[0])
     loops = _common_loops(state, block)
     candidates: list[tuple[int, Expr]] = []
@@ -47,11 +55,11 @@ def _common_loops(state: Replay, block: Any) -> list[Any]:
     if not nests:
         return []
     common: list[Any] = []
-    for members in zip(*nests, strict=False):
-        first = schedule.get(members[0])
-        if not all(schedule.get(other).same_as(first) for other in members[1:]):
+    for common_loops in zip(*nests, strict=False):
+        first = schedule.get(common_loops[0])
+        if not all(schedule.get(other).same_as(first) for other in common_loops[1:]):
             break
-        common.append(members[0])
+        common.append(common_loops[0])
     return common
 
 
@@ -128,13 +136,11 @@ def _reverse_compute_at(state: Replay, instruction: Any, _: int) -> None:
 
 def _inner(loop: Any) -> Any:
     """The loop itself, or the innermost of loops fused in name."""
-    from felixlike.symbolic.replay import FusedLoops, Part
-
     if isinstance(loop, Part):
         raise UnsupportedSketch(
             "a block is computed inside a loop that is split by threads that need not divide it", where="ComputeAt"
         )
-    return loop.loops[-1] if isinstance(loop, FusedLoops) else loop
+    return members(loop)[-1]
 
 
 PRIMITIVES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from felixlike.symbolic.loops import Part
 from felixlike.symbolic.primitives.primitive import Primitive
 
 if TYPE_CHECKING:
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
 
 
 def _reorder(state: Replay, instruction: Any, _: int) -> None:
-    from felixlike.symbolic.replay import Part
-
     loops = [state.get(loop) for loop in instruction.inputs]
     if all(isinstance(loop, Part) for loop in loops):
         loops[0].share[:] = loops

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from felixlike.symbolic.loops import members
 from felixlike.symbolic.primitives.primitive import Primitive
 
 if TYPE_CHECKING:
@@ -11,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def _add(state: Replay, instruction: Any, _: int) -> None:
-    target = state.get(instruction.inputs[0])
-    state.put(instruction.outputs, [state.schedule.add_unit_loop(state.outermost(target))])
+    target = members(state.get(instruction.inputs[0]))[0]
+    state.put(instruction.outputs, [state.schedule.add_unit_loop(target)])
 
 
 PRIMITIVES = {"AddUnitLoop": Primitive(_add, needs_regions=True)}
