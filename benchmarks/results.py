@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from felixlike import __version__
+
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "results"
 
 
@@ -17,16 +19,19 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def write(name: str, data: dict[str, Any], text: str, *, command: str | None = None) -> None:
-    """docs/results/<name>.json and .md; also printed.  command: what makes them, where it is not the name's module."""
+def write(name: str, data: dict[str, Any], text: str, *, command: str | None = None, gpu: str = "") -> None:
+    """docs/results/<name>.json and .md; also printed.  command: what makes them, where it is not the name's module.
+    gpu: the one that was used."""
     from felixlike.hardware import host_device
 
     device = host_device()
-    versions = {p: metadata.version(p) for p in ("felixlike", "apache-tvm", "torch")}
+    versions = {"felixlike": __version__, **{p: metadata.version(p) for p in ("apache-tvm", "torch")}}
+    data = {**({"gpu": gpu} if gpu else {}), **data}
     data = {"device": device.name, "mcpu": device.mcpu, "cores": device.cores, "versions": versions, **data}
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
-    where = f"{device.name} ({device.mcpu}), {device.cores} cores; " + ", ".join(
+    where = f"{gpu}; " if gpu else ""
+    where += f"{device.name} ({device.mcpu}), {device.cores} cores; " + ", ".join(
         f"{p} {v}" for p, v in versions.items()
     )
     text = f"# {name}\n\n{where}. Made by `python -m benchmarks.{command or name}`.\n\n{text}\n"

@@ -12,9 +12,9 @@ from typing import Any
 
 from felixlike import costmodel, deploy, records
 from felixlike._version import __version__
-from felixlike.errors import InvalidOption, UnknownTarget
+from felixlike.errors import InvalidOption
 from felixlike.frontend import Imported, Task, import_model
-from felixlike.hardware import host_device, resolve_target
+from felixlike.hardware import device_name, resolve_target
 from felixlike.measure import MeasurePool
 from felixlike.report import Report, TaskReport, make_progress
 from felixlike.search import make_strategy
@@ -82,8 +82,9 @@ def optimize(
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
     _check_seed(seed)
-    target = _tunable(resolve_target(target))
-    predictor = costmodel.load("cpu", weights, seed=seed)
+    target = resolve_target(target)
+    device = device_name(target)
+    predictor = costmodel.load("cuda" if target.kind.name == "cuda" else "cpu", weights, seed=seed)
     with records.open(store) as opened, reporter:
         reporter.say("importing the model")
         imported = import_model(model, shapes, target)
@@ -114,23 +115,12 @@ def optimize(
         error=verification.error,
         reference=verification.reference,
         stopped=_why_stopped(budget, session),
-        device=host_device().name,
+        device=device,
         target=str(target),
         versions=_versions(),
         seed=seed,
     )
     return Optimized(compiled, report)
-
-
-def _tunable(target: Any) -> Any:
-    """The target, if candidates for it can be measured."""
-    if target.kind.name != "llvm":
-        raise UnknownTarget(
-            f"targets of kind {target.kind.name!r} can be looked at, but not tuned yet",
-            where="target",
-            remedy='use "cpu"; felixlike.symbolic and felixlike explain take other targets',
-        )
-    return target
 
 
 def _check_seed(seed: Any) -> None:

@@ -4,6 +4,7 @@ In: nothing. Out: TVM's names under short ones; everyone else imports them from 
 (2–4 s), so the package does it only when something needs TVM.
 """
 
+import importlib.util
 import os
 import sys
 import types
@@ -69,9 +70,12 @@ __all__ = [
     "Target",
     "Trace",
     "check_versions",
+    "compile_primfuncs",
     "compile_relax",
     "cpu_features",
     "cuda_binary",
+    "default_schedules",
+    "device_of",
     "estimate_tir_flops",
     "host_cpu",
     "identity",
@@ -95,6 +99,7 @@ __all__ = [
     "tune_context",
     "tvm",
     "version",
+    "with_host",
     "without_attributes",
 ]
 
@@ -180,6 +185,46 @@ def cpu_features(target: Any) -> frozenset[str]:
     return frozenset(str(feature) for feature in tvm.target.codegen.llvm_get_cpu_features(target))
 
 
+def device_of(target: Any) -> Any:
+    """The device that code for a target runs on: the first GPU, or the CPU.  Its `exist` says whether it is there."""
+    return tvm.runtime.device("cuda", 0) if target.kind.name == "cuda" else tvm.runtime.device("cpu", 0)
+
+
+def with_host(target: Any) -> Any:
+    """A target that says what its host is: this machine's processor."""
+    return target if target.host is not None else Target(target, host={"kind": "llvm", "mcpu": host_cpu()})
+
+
+def compile_primfuncs(module: Any, target: Any) -> Any:
+    """An IRModule of scheduled PrimFuncs as a runnable module.  CUDA code is compiled by nvrtc, or by nvcc where
+    the Python package of nvrtc is missing, for the architecture the target names."""
+    if target.kind.name != "cuda":
+        return tvm.compile(module, target=target).jit()
+    _choose_cuda_compiler()
+    target = with_host(target)
+    with target:
+        return tvm.compile(module, target=target).jit()
+
+
+def default_schedules(module: Any, target: Any) -> Any:
+    """An IRModule whose unscheduled PrimFuncs have TVM's default GPU schedule (dlight); for CPUs the module itself.
+
+    Plain loops cannot run on a GPU: nothing in them is bound to threads."""
+    if target.kind.name != "cuda":
+        return module
+    from tvm.s_tir import dlight
+
+    gpu = dlight.gpu
+    rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
+    with target:
+        return dlight.ApplyDefaultSchedule(*rules)(module)
+
+
+def _choose_cuda_compiler() -> None:
+    if "TVM_CUDA_COMPILE_MODE" not in os.environ and importlib.util.find_spec("cuda") is None:
+        os.environ["TVM_CUDA_COMPILE_MODE"] = "nvcc"
+
+
 def cuda_binary(module: Any, target: Any) -> bytes:
     """The machine code nvcc makes of a scheduled IRModule for a cuda target. Raises RuntimeError with nvcc's words.
 
@@ -207,16 +252,22 @@ def onnx_importer() -> Any:
 
 
 def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
-    """Lower a fused Relax module for a CPU and compile it.  Returns (lowered module, VM executable).
+    """Lower a fused Relax module and compile it.  Returns (lowered module, VM executable).
 
-    The second half of TVM's own CPU pipeline (relax/backend/cpu_generic/pipeline.py): the first half, legalising and
-    fusing, must have been done, so that what was tuned is what is compiled."""
-    from tvm.relax.backend.cpu_generic import pipeline
+    The second half of TVM's own pipelines (relax/backend/cpu_generic/pipeline.py, relax/backend/cuda/pipeline.py): the
+    first half, legalising and fusing, must have been done, so that what was tuned is what is compiled."""
+    if target.kind.name == "cuda":
+        from tvm.relax.backend.cuda import pipeline
 
+        _choose_cuda_compiler()
+        target = with_host(target)
+        module = default_schedules(module, target)
+    else:
+        from tvm.relax.backend.cpu_generic import pipeline
     passes = [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
     with target:
         lowered = transform.Sequential(passes)(module)
-    return lowered, tvm.compile(lowered, target=target, relax_pipeline=None)
+        return lowered, tvm.compile(lowered, target=target, relax_pipeline=None)
 
 
 def relink_relax(lowered: Any, runnable: Any, target: Any) -> Any:

@@ -104,7 +104,7 @@ def test_tasks_are_extracted_heaviest_first(model: nn.Module, x: torch.Tensor) -
         ({"rounds": -3}, InvalidBudget, "rounds is -3"),
         ({"seconds": -1.0}, InvalidBudget, "seconds is -1.0"),
         ({"target": "abacus"}, UnknownTarget, "'abacus' is not a known target"),
-        ({"target": "cuda"}, UnknownTarget, "can be looked at, but not tuned yet"),
+        ({"target": "cuda"}, UnknownTarget, "can be looked at, but not tuned"),
         ({"strategy": "luck"}, InvalidOption, "'luck' is not a strategy"),
         ({"seed": -1}, InvalidOption, "seed is -1"),
         ({"progress": 3}, InvalidOption, "progress is 3"),

@@ -19,8 +19,9 @@ from typing import Any
 
 from felixlike._version import __version__
 from felixlike.deploy.callable import Compiled
-from felixlike.errors import CompilationFailed, InvalidArtefact, OutputNotWritable, first_line
+from felixlike.errors import CompilationFailed, InvalidArtefact, OutputNotWritable, UnknownTarget, first_line
 from felixlike.frontend import InputSpec, Structure
+from felixlike.hardware import device_name, host_target
 
 FORMAT = 1
 """Version of the file's layout; a reader knows its own only."""
@@ -81,9 +82,12 @@ def load(path: str | Path) -> tuple[Compiled, dict[str, Any]]:
     _check_machine(meta, str(path))
     try:
         target = tvmlib.Target(meta["target"])
+        device_name(target)  # raises where the GPU it needs is missing
         inputs = tuple(InputSpec(i["name"], tuple(map(int, i["shape"])), i["dtype"]) for i in meta["inputs"])
         structure = Structure.from_json(meta["structure"])
         name, report = str(meta["name"]), dict(meta["report"])
+    except UnknownTarget as error:
+        raise InvalidArtefact(str(error), where=str(path)) from None
     except (KeyError, TypeError, ValueError, *tvmlib.TVM_ERRORS) as error:
         if isinstance(error, InvalidArtefact):
             raise
@@ -103,7 +107,7 @@ def read_report(path: str | Path) -> dict[str, Any]:
 def _meta(compiled: Compiled, report: Mapping[str, Any]) -> dict[str, Any]:
     from felixlike import tvmlib
 
-    features = tvmlib.cpu_features(compiled.target)
+    features = tvmlib.cpu_features(_host(compiled.target))
     return {
         "format": FORMAT,
         "felixlike": __version__,
@@ -118,6 +122,11 @@ def _meta(compiled: Compiled, report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _host(target: Any) -> Any:
+    """The CPU part of a target."""
+    return host_target() if target.kind.name == "cuda" else target
+
+
 def _link(compiled: Compiled, library: Path) -> None:
     """Write the shared library.  Only links what LLVM generated, so any C compiler will do."""
     from felixlike import tvmlib
@@ -130,7 +139,8 @@ def _link(compiled: Compiled, library: Path) -> None:
             remedy="install gcc, or name a compiler in the environment variable CC",
         )
     try:
-        executable = tvmlib.relink_relax(compiled.lowered, compiled.runtime, compiled.target)
+        target = tvmlib.with_host(compiled.target) if compiled.device.type == "cuda" else compiled.target
+        executable = tvmlib.relink_relax(compiled.lowered, compiled.runtime, target)
         executable.export_library(str(library), cc=compiler)
     except (*tvmlib.TVM_ERRORS, OSError) as error:
         raise CompilationFailed(f"linking with {compiler} failed: {first_line(error)}", where="save") from error
@@ -180,7 +190,7 @@ def _check_machine(meta: Mapping[str, Any], where: str) -> None:
             where=where,
             remedy="optimize the model on this machine",
         )
-    host = tvmlib.cpu_features(tvmlib.Target({"kind": "llvm", "mcpu": tvmlib.host_cpu()}))
+    host = tvmlib.cpu_features(host_target())
     missing = [str(feature) for feature in meta.get("instructions", ()) if feature not in host]
     if missing:
         raise InvalidArtefact(

@@ -48,12 +48,15 @@ class Compiled:
         self.lowered = lowered
         self.library = library
         self.runtime = runtime
-        self._machine = tvmlib.relax.VirtualMachine(runtime, tvmlib.runtime.cpu())
+        device = tvmlib.device_of(target)
+        self.device = torch.device(str(device.type), int(device.index)) if device.type != "cpu" else torch.device("cpu")
+        self._machine = tvmlib.relax.VirtualMachine(runtime, device)
         self._main = self._machine["main"]
         self._rebuild = structure.builder()
         self._lock = threading.Lock()
         self._wanted = tuple((spec.shape, getattr(torch, spec.dtype)) for spec in inputs)
         self._tensor = torch.Tensor
+        self._dense = torch.strided
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         """The model's output for one tensor per input.  Raises InputMismatch for wrong number, name, shape, dtype
@@ -81,8 +84,9 @@ class Compiled:
             raise self._mismatch(index, f"has shape {tuple(tensor.shape)}, compiled for {shape}")
         if tensor.dtype is not dtype:
             raise self._mismatch(index, f"is {tensor.dtype}, compiled for {dtype}", f"convert it: x.to({dtype})")
-        if not tensor.is_cpu or tensor.is_sparse or tensor.is_mkldnn:
-            raise self._mismatch(index, f"is {tensor.layout} on {tensor.device}", "give a dense tensor on the CPU")
+        if tensor.device != self.device or tensor.layout is not self._dense:
+            remedy = f"give a dense tensor on {self.device}, as x.to({str(self.device)!r}) makes it"
+            raise self._mismatch(index, f"is {tensor.layout} on {tensor.device}", remedy)
         if tensor.requires_grad:
             tensor = tensor.detach()
         if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():

@@ -25,16 +25,18 @@ def max_relative_error(compiled: Compiled, model: Any, example_inputs: Sequence[
     """Compare a compiled model with its original on one set of inputs.
 
     model: an nn.Module or ExportedProgram, or the untuned Compiled for a model that PyTorch cannot run. A module is
-    copied to float64 (floating inputs too; integers stay), and evaluated as it is where that fails."""
-    got = compiled(*example_inputs)
+    copied to the CPU and to float64 (floating inputs too; integers stay), and evaluated as it is where that fails."""
+    there = [tensor.to(compiled.device) for tensor in example_inputs]
+    got = compiled(*there)
     if isinstance(model, Compiled):
-        return Verification(_worst(got, model(*example_inputs)), "untuned")
+        return Verification(_worst(got, model(*there)), "untuned")
     want, reference = _eager(model, [tensor.detach() for tensor in example_inputs])
     return Verification(_worst(got, want), reference)
 
 
 def _eager(model: Any, inputs: list[Any]) -> tuple[Any, str]:
     """The original's output, and the precision it was computed in."""
+    inputs = [tensor.cpu() for tensor in inputs]
     wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs]
     try:
         return _run(_copy(model).double(), wide), "float64"
@@ -48,7 +50,7 @@ def _copy(model: Any) -> Any:
 
     if isinstance(model, torch.export.ExportedProgram):
         return model.module(check_guards=False)
-    return copy.deepcopy(model)
+    return copy.deepcopy(model).cpu()
 
 
 def _run(module: Any, inputs: list[Any]) -> Any:
@@ -75,7 +77,7 @@ def _error(got: Any, want: Any) -> float:
 
     if got.shape != want.shape:
         return float("inf")
-    got, want = got.detach().double(), want.detach().double()
+    got, want = got.detach().cpu().double(), want.detach().cpu().double()
     same = (got == want) | (got.isnan() & want.isnan())
     difference = torch.where(same, 0.0, (got - want).abs())
     if not bool(difference.isfinite().all()):

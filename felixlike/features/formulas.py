@@ -21,7 +21,7 @@ from felixlike.features.table import NAMES, SLOTS
 from felixlike.features.threads import threads
 from felixlike.features.traffic import traffic
 from felixlike.features.view import Memo, StoreView
-from felixlike.hardware import Device, host_device
+from felixlike.hardware import Device, target_device
 from felixlike.symbolic import Points, Sketch, Structure
 from felixlike.symbolic.evaluate import Graph
 from felixlike.symbolic.expression import Expr, const
@@ -55,7 +55,7 @@ class Formulas:
 
     def __init__(self, sketch: Sketch, device: Device | None = None) -> None:
         self.sketch = sketch
-        self.device = device if device is not None else host_device()
+        self.device = device if device is not None else target_device(sketch.task.target)
         self.stores: tuple[str, ...] = _all_blocks(sketch)
         self._memo = Memo()
         self._structures: dict[tuple[int, ...], StructureFormulas] = {}
@@ -82,7 +82,7 @@ class Formulas:
 
 
 def formulas(sketch: Sketch, device: Device | None = None) -> Formulas:
-    """The feature formulas of a sketch; caches are the device's (default: the host's)."""
+    """The feature formulas of a sketch; caches are the device's (default: that of the task's target)."""
     return Formulas(sketch, device)
 
 

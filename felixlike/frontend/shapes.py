@@ -183,6 +183,8 @@ def _tensor_example(value: Any, *, where: str) -> Example:
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise InvalidShape(f"tensors of type {dtype} are not supported", where=where, remedy=f"use {', '.join(DTYPES)}")
+    if value.device.type == "cuda":
+        value = value.cpu()
     if value.device.type != "cpu" or str(value.layout) != "torch.strided":
         raise InvalidShape(
             f"the example tensor is {value.layout} on {value.device}",

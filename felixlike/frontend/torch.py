@@ -4,6 +4,7 @@ In: an nn.Module with shapes, or an ExportedProgram. Out: a Source. Refusals of 
 """
 
 import contextlib
+import copy
 import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ def from_module(model: Any, shapes: Any) -> Source:
             where=name,
             remedy="give example tensors, or sizes: shapes=((1, 3, 224, 224),)",
         )
+    model = _on_cpu(model)
     _check_device(model, name)
     args, kwargs = _bind(given, model, name)
     tensors = tuple(example.tensor() for example in args)
@@ -132,6 +134,13 @@ def _embedding(node: Any, importer: Any) -> Any:
 
     table, indices = (importer.env[argument] for argument in node.args[:2])
     return importer.block_builder.emit(tvmlib.relax.op.take(table, indices, axis=0, mode="nan"))
+
+
+def _on_cpu(model: Any) -> Any:
+    """The model itself, or a copy of one that is on a GPU: constants are read on the CPU."""
+    if any(tensor.device.type == "cuda" for tensor in (*model.parameters(), *model.buffers())):
+        return copy.deepcopy(model).cpu()
+    return model
 
 
 def _check_device(model: Any, where: str) -> None:

@@ -1,7 +1,17 @@
 """What the device can do: descriptions, probing, and targets."""
 
 from felixlike.hardware.device import Device
+from felixlike.hardware.gpu import gpu_at_hand
 from felixlike.hardware.probe import host_device
-from felixlike.hardware.target import Target, resolve_target
+from felixlike.hardware.target import Target, device_name, host_target, resolve_target, target_device
 
-__all__ = ["Device", "Target", "host_device", "resolve_target"]
+__all__ = [
+    "Device",
+    "Target",
+    "device_name",
+    "gpu_at_hand",
+    "host_device",
+    "host_target",
+    "resolve_target",
+    "target_device",
+]

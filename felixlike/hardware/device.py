@@ -7,9 +7,10 @@ from dataclasses import dataclass
 class Device:
     """What a device can do.
 
-    kind: "cpu".  cores: usable cores.  vector_bits: widest SIMD register, bits.  l1_bytes, l2_bytes: data cache
-    per core, bytes.  l3_bytes: last-level cache, bytes (0: none).  memory_bytes: main memory, bytes.
-    mcpu: LLVM's name of the processor.  name: for people."""
+    kind: "cpu" or "cuda".  cores: usable cores; multiprocessors of a GPU.  vector_bits: widest SIMD register; widest
+    load of a GPU's thread, bits.  l1_bytes: data cache per core, bytes.  l2_bytes: data cache per core; of a whole GPU,
+    bytes.  l3_bytes: last-level cache, bytes (0: none).  memory_bytes: main memory, bytes.  mcpu: LLVM's name of the
+    processor; a GPU's architecture.  name: for people."""
 
     kind: str
     name: str

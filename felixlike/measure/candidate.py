@@ -18,10 +18,12 @@ class Schedulable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Untuned:
-    """The task as it is: a candidate without any schedule."""
+    """The task as it is: a candidate without any schedule, or with TVM's default one where plain loops cannot run."""
 
     task: Task
 
     def module(self) -> Any:
-        """The task's own module."""
-        return self.task.module
+        """The task's own module, bound to threads for a GPU."""
+        from felixlike import tvmlib
+
+        return tvmlib.default_schedules(self.task.module, self.task.target)

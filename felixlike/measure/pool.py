@@ -20,6 +20,8 @@ from typing import Any, Self
 
 from felixlike.errors import InvalidOption, InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
+from felixlike.hardware import host_target
+from felixlike.hardware.probe import usable_cores
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.examination import Examination, unverified, verified
 from felixlike.measure.limits import Limits, Timing
@@ -40,14 +42,19 @@ class MeasurePool:
     """Processes that measure for one target.  A context manager; not for use by several threads.
 
     target: the TVM target of the tasks; its num-cores is the number of threads a candidate may use.  workers: how many
-    candidates are built at a time; None: num-cores.  Building and running alternate in small batches."""
+    candidates are built at a time; None: num-cores, or the host's cores where the target is a GPU.  Building and
+    running alternate in small batches."""
 
     def __init__(self, target: Any, *, limits: Limits | None = None, workers: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise InvalidOption(f"workers is {workers}", where="MeasurePool", remedy="give at least 1, or None")
-        cores = int(target.attrs.get("num-cores", 1))
+        on_gpu = str(target.kind.name) == "cuda"
+        cores = usable_cores() if on_gpu else int(target.attrs.get("num-cores", 1))
         self.limits = Limits() if limits is None else limits
         self._target = str(target)
+        self._host = str(host_target()) if on_gpu else self._target
+        # A process that waits holds memory of the GPU, so fewer of them wait there.
+        self._batch = (1 if on_gpu else _BATCH_PER_WORKER) * (workers or cores)
         self._workers = workers or cores
         self._examinations: dict[tuple[str, bool], Examination] = {}
         self._trials: set[Trial] = set()
@@ -106,7 +113,7 @@ class MeasurePool:
             examination = self._examine(task, verify=verify)
             source = enumerate(candidates)
             again: list[tuple[int, Schedulable]] = []
-            while orders := dict([*again, *islice(source, _BATCH_PER_WORKER * self._workers)]):
+            while orders := dict([*again, *islice(source, self._batch)]):
                 again = []
                 for trial in (yield from self._build(orders, examination.bytes)):
                     if trial.lost:  # it was idle when its server died: not its fault
@@ -174,10 +181,11 @@ class MeasurePool:
         return self._examinations[key]
 
     def _run_alone(self, module: Any, memory: int, request: Message) -> Message:
-        """Build and run a module under the reference's limits; the answer to the run request, or the failure."""
+        """Build and run a module on the host under the reference's limits; the answer to the run request, or the
+        failure."""
         seconds = self.limits.reference_seconds
         while True:
-            trial = self._open(0, module, memory)
+            trial = self._open(0, module, memory, target=self._host)
             try:
                 answer = trial.wait(seconds)
                 if answer["status"] is Status.OK:
@@ -188,13 +196,13 @@ class MeasurePool:
                 return answer
             self._mourn()
 
-    def _open(self, index: int, module: Any, memory: int) -> Trial:
+    def _open(self, index: int, module: Any, memory: int, *, target: str | None = None) -> Trial:
         """A process that builds this module, from a new server if the old one is gone."""
         from felixlike import tvmlib
 
         request = {
             "module": str(tvmlib.ir.save_json(module)),
-            "target": self._target,
+            "target": self._target if target is None else target,
             "memory": self.limits.memory_bytes + memory,
         }
         while True:

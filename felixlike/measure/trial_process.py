@@ -40,7 +40,10 @@ def _serve(channel: socket.socket) -> None:
     limit_memory(request["memory"])
     started = time.perf_counter()
     try:
-        built = build(request["module"], request["target"])
+        target = tvmlib.Target(request["target"])
+        built = build(request["module"], target)
+        device = tvmlib.device_of(target)
+        device.sync()  # a GPU's context is made here, while others build, and not between two timings
     except Exception as error:
         messages.send(channel, _failure(error, Status.BUILD_ERROR, started))
         return
@@ -48,30 +51,30 @@ def _serve(channel: socket.socket) -> None:
     request = messages.receive(channel)
     started = time.perf_counter()
     try:
-        answer = run(built, request)
+        answer = run(built, device, request)
     except Exception as error:
         answer = _failure(error, Status.RUN_ERROR, started)
     messages.send(channel, {**answer, "elapsed": time.perf_counter() - started})
 
 
-def build(module: str, target: str) -> Any:
-    """The compiled library of a module.  module, target: TVM's JSON.
+def build(module: str, target: Any) -> Any:
+    """The compiled library of a module for a target.  module: TVM's JSON.
 
     Looking "main" up makes LLVM generate its machine code here rather than at the first call.
 
     RemoveWeightLayoutRewriteBlock is left out: it would change the parameters' shapes, and without layout rewriting
     there is nothing to remove."""
-    built = tvmlib.tvm.compile(tvmlib.ir.load_json(module), target=tvmlib.Target(target)).jit()
+    built = tvmlib.compile_primfuncs(tvmlib.ir.load_json(module), target)
     built["main"]
     return built
 
 
-def run(built: Any, request: Message) -> Message:
-    """Call once on fresh buffers, save or check what came out, and time further calls if asked to.
+def run(built: Any, device: Any, request: Message) -> Message:
+    """Call once on fresh buffers of the device, save or check what came out, and time further calls if asked to.
 
     arguments: dicts of shape, dtype, file (initial contents or None), reference (expected contents or None), tolerance,
     save (where to keep what came out, or None).  timing: a Timing's fields, or None.  best: seconds or None."""
-    tensors = [_tensor(argument) for argument in request["arguments"]]
+    tensors = [_tensor(argument, device) for argument in request["arguments"]]
     built["main"](*tensors)
     error: float | None = None
     excess = -math.inf
@@ -90,12 +93,12 @@ def run(built: Any, request: Message) -> Message:
         return {"status": Status.WRONG, "error": error, "message": message}
     repeats: tuple[float, ...] = ()
     if request["timing"] is not None:
-        repeats = evaluate(_stopwatch(built, tensors), Timing(**request["timing"]), best=request["best"])
+        repeats = evaluate(_stopwatch(built, device, tensors), Timing(**request["timing"]), best=request["best"])
     return {"status": Status.OK, "error": error, "repeats": repeats, "strange": strange}
 
 
-def _tensor(argument: Message) -> Any:
-    """A fresh TVM tensor with an argument's initial contents."""
+def _tensor(argument: Message, device: Any) -> Any:
+    """A fresh TVM tensor on the device with an argument's initial contents."""
     if argument["file"] is not None:
         contents = np.load(argument["file"], mmap_mode="r").astype(argument["dtype"], copy=False)
     elif argument["reference"] is not None:
@@ -104,19 +107,20 @@ def _tensor(argument: Message) -> Any:
         contents = np.zeros(argument["shape"], argument["dtype"])
         if contents.dtype.kind == "f":
             contents.fill(math.nan)
-    return tvmlib.runtime.tensor(contents)
+    return tvmlib.runtime.tensor(contents, device)
 
 
-def _stopwatch(built: Any, tensors: list[Any]) -> Callable[[int], float]:
+def _stopwatch(built: Any, device: Any, tensors: list[Any]) -> Callable[[int], float]:
     """batch(n): seconds per call over n calls.
 
     A single call is long enough to be timed from here; more are timed by TVM's own loop, free of Python's overhead,
-    which makes an untimed call first."""
+    which makes an untimed call first. On a GPU, where a call returns before its kernel ends, TVM's loop uses events."""
     function = built["main"]
+    on_cpu = device.type == "cpu"
 
     def batch(number: int) -> float:
-        if number > 1:
-            return float(built.time_evaluator("main", tvmlib.tvm.cpu(), number=number)(*tensors).results[0])
+        if number > 1 or not on_cpu:
+            return float(built.time_evaluator("main", device, number=number)(*tensors).results[0])
         started = time.perf_counter()
         function(*tensors)
         return time.perf_counter() - started

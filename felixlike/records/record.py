@@ -35,17 +35,19 @@ class Record:
 
 
 def make_record(task: "Task", sketch: str, point: Iterable[int], measurement: Measurement, *, seed: int = 0) -> Record:
-    """A record of something measured just now, on this machine, by these versions.  point: integers, numpy's too."""
+    """A record of something measured just now, on the target's device, by these versions.
+
+    point: integers, numpy's too."""
     from importlib import metadata
 
-    from felixlike.hardware import host_device
+    from felixlike.hardware import device_name
 
     return Record(
         task=task.key,
         sketch=sketch,
         point=tuple(int(value) for value in point),
         measurement=measurement,
-        device=host_device().name,
+        device=device_name(task.target),
         target=str(task.target),
         tvm=metadata.version("apache-tvm"),
         felixlike=__version__,

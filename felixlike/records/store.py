@@ -92,11 +92,11 @@ class Store:
     def best(self, task: Task, *, device: str | None = None) -> Record | None:
         """The fastest OK measurement of a task for its target; None if there is none.
 
-        device: the processor's name; None: this machine's, since times of different machines do not compare."""
-        from felixlike.hardware import host_device
+        device: its name; None: this machine's, since times of different machines do not compare."""
+        from felixlike.hardware import device_name
 
         condition = "task = ? AND target = ? AND device = ? AND status = 'ok' AND seconds IS NOT NULL"
-        values = (task.key, str(task.target), host_device().name if device is None else device)
+        values = (task.key, str(task.target), device_name(task.target) if device is None else device)
         with self._explained():
             row = self._connection.execute(
                 f"{_SELECT} WHERE {condition} ORDER BY seconds, id LIMIT 1", values

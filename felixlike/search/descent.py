@@ -92,13 +92,17 @@ def descend(
         return start.numpy()
     pushed = coordinates.start + torch.from_numpy(noise) @ coordinates.spread.abs().T * 0.5
     z = pushed.requires_grad_(True)
+    excess = relaxed.excess(tuple(seeds[0, list(sketch.location_columns)].tolist()))
     optimizer = torch.optim.Adam([z], lr=options.learning_rate)
     kept: list[LogPoints] = []
     for step in range(options.steps):
         optimizer.zero_grad()
         log_x = coordinates.log_x(z)
         scores = model.score(relaxed(log_x)).mean(dim=0)
-        objective = -scores.double() + options.penalty * coordinates.violation(log_x)
+        violation = coordinates.violation(log_x)
+        if excess is not None:
+            violation = violation + torch.relu(excess(log_x, relaxed.width)).square().sum(dim=1)
+        objective = -scores.double() + options.penalty * violation
         (gradient,) = torch.autograd.grad(objective.sum(), z)
         z.grad = torch.nan_to_num(gradient)
         if step % options.keep_every == 0:

@@ -7,6 +7,8 @@ gradient.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -15,9 +17,11 @@ from torch import Tensor, nn
 from felixlike.features import NAMES, Formulas
 from felixlike.smooth import cache
 from felixlike.smooth.graph import SmoothGraph
+from felixlike.smooth.limits import Excess, sides
 from felixlike.smooth.lower import Lowered
 from felixlike.smooth.saturate import saturate
 from felixlike.symbolic import Points
+from felixlike.symbolic.expression import Expr
 
 WIDTH = 0.05
 """Default width of smooth gates, maxima and minima, in log units: 5 %."""
@@ -65,14 +69,14 @@ class Relaxed(nn.Module):
 
     def graph(self, locations: tuple[int, ...]) -> SmoothGraph:
         """The smooth program for these compute locations, from the cache or by equality saturation."""
-        roots = self.formulas.of_structure(locations).roots
-        key = cache.cache_key(roots, self.shifted)
-        graph = cache.load(key)
-        if graph is None:
-            graph = saturate(roots, shifted=self.shifted)
-            cache.store(key, graph)
+        graph = smooth_graph(self.formulas.of_structure(locations).roots, self.shifted)
         self.saturated[locations] = graph.saturated
         return graph
+
+    def excess(self, locations: tuple[int, ...]) -> Excess | None:
+        """By how much a relaxed point exceeds what a GPU allows; None where there are no limits."""
+        limits = self.formulas.of_structure(locations).structure.limits
+        return Excess(smooth_graph(sides(limits), self.shifted), self._columns) if limits else None
 
     def _by_structure(self, log_x: Tensor) -> list[tuple[tuple[int, ...], Tensor]]:
         columns = list(self.formulas.sketch.location_columns)
@@ -89,6 +93,16 @@ class Relaxed(nn.Module):
         values = np.asarray(points, dtype=np.float64)
         columns = [v.log(values[:, i]) for i, v in enumerate(self.formulas.sketch.variables)]
         return torch.from_numpy(np.stack(columns, axis=1) if columns else values)
+
+
+def smooth_graph(roots: Sequence[Expr], shifted: frozenset[str]) -> SmoothGraph:
+    """The smooth program of log(1 + root) for every root, from the cache or by equality saturation."""
+    key = cache.cache_key(roots, shifted)
+    graph = cache.load(key)
+    if graph is None:
+        graph = saturate(roots, shifted=shifted)
+        cache.store(key, graph)
+    return graph
 
 
 def relax(formulas: Formulas, *, width: float = WIDTH, dtype: torch.dtype = torch.float64) -> Relaxed:

@@ -177,9 +177,9 @@ class Session:
 
 def _candidate(state: TaskState, record: Record) -> Candidate | None:
     """The candidate of a record made on this device for this target; None for others."""
-    from felixlike.hardware import host_device
+    from felixlike.hardware import device_name
 
-    if record.device != host_device().name or record.target != str(state.task.target):
+    if record.target != str(state.task.target) or record.device != device_name(state.task.target):
         return None
     sketch = state.space.by_key(record.sketch)
     if sketch is None or len(record.point) != len(sketch.variables):

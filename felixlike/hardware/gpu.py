@@ -1,0 +1,55 @@
+"""GPUs: the one in this machine, and what is known of an architecture when there is none.
+
+In: a CUDA target. Out: `Device`. Schedules depend on the architecture only; names tell measurements apart.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from felixlike.errors import UnknownTarget
+from felixlike.hardware.device import Device
+
+_KIB, _MIB, _GIB = 2**10, 2**20, 2**30
+
+_ARCHITECTURES = {
+    # NVIDIA A100 and H100 white papers: multiprocessors, L1 + shared memory of each, L2, memory.
+    "sm_80": Device("cuda", "NVIDIA A100", "sm_80", 108, 128, 192 * _KIB, 40 * _MIB, 0, 40 * _GIB),
+    "sm_90": Device("cuda", "NVIDIA H100", "sm_90", 132, 128, 256 * _KIB, 50 * _MIB, 0, 80 * _GIB),
+}
+
+
+def gpu_device(target: Any) -> Device:
+    """What schedules for a CUDA target may rely on: the target's architecture, whatever GPU is at hand, so that
+    formulas are the same on every machine.  Architectures that are not listed count as sm_80."""
+    return _ARCHITECTURES.get(str(target.attrs["arch"]), _ARCHITECTURES["sm_80"])
+
+
+@cache
+def gpu_at_hand() -> tuple[str, str] | None:
+    """(name, architecture) of the first GPU of this machine; None where there is none."""
+    from felixlike import tvmlib
+
+    device = tvmlib.tvm.runtime.device("cuda", 0)
+    if not device.exist:
+        return None
+    return str(device.device_name), "sm_" + str(device.compute_version).replace(".", "")
+
+
+def require_gpu(target: Any) -> str:
+    """The name of the GPU that runs code for a CUDA target.  Raises UnknownTarget where there is none of its
+    architecture."""
+    found, wanted = gpu_at_hand(), str(target.attrs["arch"])
+    if found is None:
+        raise UnknownTarget(
+            "no GPU was found on this machine, so CUDA code can be looked at, but not tuned",
+            where="target",
+            remedy='use "cpu"; felixlike.symbolic and felixlike explain take CUDA targets without a GPU',
+        )
+    name, own = found
+    if own != wanted:
+        raise UnknownTarget(
+            f"it is for {wanted}, the {name} of this machine is {own}", where="target", remedy=f'use "{own}"'
+        )
+    return name
