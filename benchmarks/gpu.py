@@ -1,8 +1,8 @@
-"""On a GPU: are schedules right, and how fast are tuned networks?  python -m benchmarks.gpu [--points 2] [--seconds 120].
+"""Right and fast on a GPU?  python -m benchmarks.gpu [--points 2] [--seconds 120].
 
 points: for every operator of `benchmarks.operators`, every sketch, a few random valid points: compiled, run, and
-compared with float64. networks: tuned and compared with PyTorch eager (TF32 off and on), torch.compile and TVM's default
-GPU schedules, interleaved. Writes docs/results/gpu_points and gpu_networks. Without a GPU it ends with an error.
+compared with float64. networks: tuned and compared with PyTorch eager (TF32 off and on), torch.compile and TVM's
+default GPU schedules, interleaved. Writes docs/results/gpu_points and gpu_networks; fails without a GPU.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _points(target: Any, gpu: str, points: int, only: str) -> None:
             ]
             measured = pool.measure(found[0].task, candidates)
             outcomes = Counter(m.status.value for m in measured)
-            row = {
+            row: dict[str, Any] = {
                 "operator": name,
                 "sketches": len(found),
                 "understood": sum(s.understood for s in found),
