@@ -63,7 +63,7 @@ def main() -> None:
 def _compare(task: Task, seed: int, *, untrained: bool) -> Row:
     winners: dict[str, Candidate] = {}
     walls: dict[str, float] = {}
-    with MeasurePool(task.target) as pool:
+    with MeasurePool(task.target, reuse=False) as pool:
         for strategy in ("gradient", "random"):
             started = time.monotonic()
             winners[strategy] = _search(task, strategy, seed, pool, untrained=untrained)

@@ -4,8 +4,10 @@ In: nothing. Out: TVM's names under short ones; everyone else imports them from 
 (2–4 s), so the package does it only when something needs TVM.
 """
 
+import hashlib
 import importlib.util
 import os
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -70,6 +72,7 @@ __all__ = [
     "Target",
     "Trace",
     "check_versions",
+    "code_digest",
     "compile_primfuncs",
     "compile_relax",
     "cpu_features",
@@ -196,14 +199,26 @@ def with_host(target: Any) -> Any:
 
 
 def compile_primfuncs(module: Any, target: Any) -> Any:
-    """An IRModule of scheduled PrimFuncs as a runnable module.  CUDA code is compiled by nvrtc, or by nvcc where
-    the Python package of nvrtc is missing, for the architecture the target names."""
+    """An IRModule of scheduled PrimFuncs as an Executable.  CUDA code is compiled by nvrtc, or by nvcc where the
+    Python package of nvrtc is missing, for the architecture the target names."""
     if target.kind.name != "cuda":
-        return tvm.compile(module, target=target).jit()
+        return tvm.compile(module, target=target)
     _choose_cuda_compiler()
     target = with_host(target)
     with target:
-        return tvm.compile(module, target=target).jit()
+        return tvm.compile(module, target=target)
+
+
+_ADDRESS = re.compile(r'!"0x[0-9a-f]+"')
+"""How TVM names buffers in LLVM's alias metadata: by where they lie in memory, so anew in every process."""
+
+
+def code_digest(executable: Any) -> str:
+    """The same for Executables with the same generated code: of LLVM's optimised text, and of a GPU's source."""
+    digest = hashlib.sha256(_ADDRESS.sub("", executable.mod.inspect_source("ll")).encode())
+    for device_module in executable.mod.imports:
+        digest.update(device_module.inspect_source().encode())
+    return digest.hexdigest()
 
 
 def default_schedules(module: Any, target: Any) -> Any:

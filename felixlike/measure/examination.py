@@ -17,6 +17,7 @@ from felixlike.measure.inputs import contents
 from felixlike.measure.limits import Timing
 from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
+from felixlike.measure.reduction import reduction_length
 from felixlike.measure.reference import double_precision
 from felixlike.measure.verify import tolerance
 
@@ -30,10 +31,11 @@ Runner = Callable[[object, int, Message], Message]
 class Examination:
     """The inputs of a task's candidates and the answers expected.
 
-    files: initial contents of each parameter (.npy), None for pure outputs.  answers: the float64 answer of each
-    written parameter, None for inputs; all None if not verified."""
+    terms: of the longest sum.  files: initial contents of each parameter (.npy), None for pure outputs.  answers: the
+    float64 answer of each written parameter, None for inputs; all None if not verified."""
 
     arguments: tuple[Argument, ...]
+    terms: int
     files: tuple[Path | None, ...]
     answers: tuple[Path | None, ...]
 
@@ -42,15 +44,17 @@ class Examination:
         """Memory for the buffers and the copies made on the way to and from them."""
         return _ARGUMENT_COPIES * sum(argument.bytes for argument in self.arguments)
 
-    def request(self, *, base: float, timing: Timing | None, best: float | None) -> Message:
-        """The run request for a candidate.  base: tolerance of float32.  timing: None to call it once only."""
+    def request(self, *, base: float | None, timing: Timing | None, best: float | None) -> Message:
+        """The run request for a candidate.
+
+        base: tolerance of float32, None: by the terms.  timing: None to call it once only."""
         rows = [
             {
                 "shape": argument.shape,
                 "dtype": argument.dtype,
                 "file": file and str(file),
                 "reference": answer and str(answer),
-                "tolerance": tolerance(argument.dtype, base),
+                "tolerance": tolerance(argument.dtype, self.terms, base),
                 "save": None,
             }
             for argument, file, answer in zip(self.arguments, self.files, self.answers, strict=True)
@@ -95,7 +99,8 @@ def _inputs(task: Task, directory: Path, *, positive: bool) -> Examination:
         files.append(None if array is None else directory / f"input{index}.npy")
         if array is not None:
             np.save(directory / f"input{index}.npy", array)
-    return Examination(parameters, tuple(files), (None,) * len(parameters))
+    terms = reduction_length(task.module["main"])
+    return Examination(parameters, terms, tuple(files), (None,) * len(parameters))
 
 
 def _answers(
@@ -106,7 +111,7 @@ def _answers(
     A function that cannot be compiled in float64 is run in its own types."""
     failure = ""
     for widen in (True, False):
-        request = examination.request(base=0.0, timing=None, best=None)
+        request = examination.request(base=None, timing=None, best=None)
         for index, (row, argument) in enumerate(zip(request["arguments"], examination.arguments, strict=True)):
             if widen and argument.dtype.startswith("float"):
                 row["dtype"] = "float64"

@@ -35,13 +35,14 @@ class Limits:
     build_seconds, run_seconds: wall time for building; for running, checking and timing, s.  reference_seconds: the
     same for the float64 reference, which is unscheduled, s.  memory_bytes: above what a fresh process uses (4 GiB, or
     half the machine's memory if that is less); four times the task's own buffers come on top.
-    tolerance: largest relative error of a float32 answer (a float16 answer may miss by 16 units in the last place)."""
+    tolerance: largest error of a float32 answer relative to its largest value; None: from the length of the longest
+    sum (`verify.tolerance`)."""
 
     build_seconds: float = 10.0
     run_seconds: float = 10.0
     reference_seconds: float = 120.0
     memory_bytes: int = field(default_factory=lambda: min(_MEMORY, _physical_bytes() // 2))
-    tolerance: float = 1e-4
+    tolerance: float | None = None
     timing: Timing = field(default_factory=Timing)
 
     def __post_init__(self) -> None:
@@ -55,7 +56,7 @@ def _physical_bytes() -> int:
 def _all_positive(options: Any) -> None:
     for option in fields(options):
         value = getattr(options, option.name)
-        if isinstance(value, Timing):
+        if isinstance(value, Timing) or (option.name == "tolerance" and value is None):
             continue
         if not isinstance(value, int | float) or not value > 0:
             raise InvalidOption(

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +37,7 @@ Results = Generator[tuple[int, Measurement], None, None]
 
 _BATCH_PER_WORKER = 4
 _MOST_DEATHS = 5
+_SAME_CODE = "the same code as an earlier candidate"
 
 
 class MeasurePool:
@@ -43,9 +45,12 @@ class MeasurePool:
 
     target: the TVM target of the tasks; its num-cores is the number of threads a candidate may use.  workers: how many
     candidates are built at a time; None: num-cores, or the host's cores where the target is a GPU.  Building and
-    running alternate in small batches."""
+    running alternate in small batches.  reuse: a candidate whose generated code is that of an earlier one gets its
+    Measurement instead of being run."""
 
-    def __init__(self, target: Any, *, limits: Limits | None = None, workers: int | None = None) -> None:
+    def __init__(
+        self, target: Any, *, limits: Limits | None = None, workers: int | None = None, reuse: bool = True
+    ) -> None:
         if workers is not None and workers < 1:
             raise InvalidOption(f"workers is {workers}", where="MeasurePool", remedy="give at least 1, or None")
         on_gpu = str(target.kind.name) == "cuda"
@@ -57,6 +62,8 @@ class MeasurePool:
         self._batch = (1 if on_gpu else _BATCH_PER_WORKER) * (workers or cores)
         self._workers = workers or cores
         self._examinations: dict[tuple[str, bool], Examination] = {}
+        self._reuse = reuse
+        self._measured: dict[tuple[str, bool, str], Measurement] = {}  # by task, verified or not, code
         self._trials: set[Trial] = set()
         self._deaths = 0
         self._busy = False
@@ -120,12 +127,20 @@ class MeasurePool:
                         self._mourn()
                         again.append((trial.index, orders[trial.index]))
                         continue
+                    key = (task.key, verify, trial.code)
+                    earlier = self._measured.get(key) if timing is not None and self._reuse else None
+                    if earlier is not None:
+                        self._close(trial)
+                        yield trial.index, replace(earlier, build_seconds=trial.build_seconds, run_seconds=0.0)
+                        continue
                     request = examination.request(base=self.limits.tolerance, timing=timing, best=best)
                     answer = trial.run(request, self.limits.run_seconds)
                     self._close(trial)
                     result = measurement(answer, build_seconds=trial.build_seconds, run_seconds=answer["elapsed"])
                     if result.status is Status.OK:
                         self._deaths = 0
+                    if timing is not None:
+                        self._remember(key, result)
                     if result.repeats:
                         best = result.seconds if best is None else min(best, result.seconds)
                     yield trial.index, result
@@ -133,6 +148,11 @@ class MeasurePool:
             for trial in tuple(self._trials):
                 self._close(trial)
             self._busy = False
+
+    def _remember(self, key: tuple[str, bool, str], result: Measurement) -> None:
+        """Keep what another candidate with this code would only repeat: a time or a wrong answer, not an accident."""
+        if result.repeats or result.status is Status.WRONG:
+            self._measured[key] = replace(result, message=result.message or _SAME_CODE)
 
     def _claim(self) -> None:
         if not self._finalizer.alive:
@@ -166,6 +186,7 @@ class MeasurePool:
                 for trial, answer in _answers(selector, self.limits.build_seconds):
                     trial.build_seconds = answer["elapsed"]
                     if answer["status"] is Status.OK:
+                        trial.code = answer["code"]
                         built.append(trial)
                         continue
                     self._close(trial)

@@ -26,6 +26,8 @@ class Trial:
         self.index = index
         self.request = request
         self.build_seconds = 0.0
+        self.code = ""
+        """Digest of the generated code, once it is built."""
         self._server = server
         self._process, self.channel = server.fork()
         self._generation = server.generation

@@ -41,13 +41,13 @@ def _serve(channel: socket.socket) -> None:
     started = time.perf_counter()
     try:
         target = tvmlib.Target(request["target"])
-        built = build(request["module"], target)
+        built, code = build(request["module"], target)
         device = tvmlib.device_of(target)
         device.sync()  # a GPU's context is made here, while others build, and not between two timings
     except Exception as error:
         messages.send(channel, _failure(error, Status.BUILD_ERROR, started))
         return
-    messages.send(channel, {"status": Status.OK, "elapsed": time.perf_counter() - started})
+    messages.send(channel, {"status": Status.OK, "code": code, "elapsed": time.perf_counter() - started})
     request = messages.receive(channel)
     started = time.perf_counter()
     try:
@@ -57,16 +57,17 @@ def _serve(channel: socket.socket) -> None:
     messages.send(channel, {**answer, "elapsed": time.perf_counter() - started})
 
 
-def build(module: str, target: Any) -> Any:
-    """The compiled library of a module for a target.  module: TVM's JSON.
+def build(module: str, target: Any) -> tuple[Any, str]:
+    """The compiled library of a module for a target, and the digest of its code.  module: TVM's JSON.
 
     Looking "main" up makes LLVM generate its machine code here rather than at the first call.
 
     RemoveWeightLayoutRewriteBlock is left out: it would change the parameters' shapes, and without layout rewriting
     there is nothing to remove."""
-    built = tvmlib.compile_primfuncs(tvmlib.ir.load_json(module), target)
+    executable = tvmlib.compile_primfuncs(tvmlib.ir.load_json(module), target)
+    built = executable.jit()
     built["main"]
-    return built
+    return built, tvmlib.code_digest(executable)
 
 
 def run(built: Any, device: Any, request: Message) -> Message:

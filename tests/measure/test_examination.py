@@ -22,7 +22,7 @@ def here(module: Any, memory: int, request: Message) -> Message:
     """Build and run in this process."""
     assert memory > 0
     try:
-        built = build(str(tvmlib.ir.save_json(module)), tvmlib.Target("llvm"))
+        built, _ = build(str(tvmlib.ir.save_json(module)), tvmlib.Target("llvm"))
     except Exception as error:
         return {"status": Status.BUILD_ERROR, "message": str(error)}
     return run(built, tvmlib.runtime.cpu(), request)

@@ -34,7 +34,7 @@ TASK = task_of(FUNC, "matmul")
 @pytest.fixture(scope="module")
 def pool() -> Iterator[MeasurePool]:
     limits = Limits(run_seconds=1.0, memory_bytes=2**29)
-    with MeasurePool(TASK.target, limits=limits, workers=2) as opened:
+    with MeasurePool(TASK.target, limits=limits, workers=2, reuse=False) as opened:
         yield opened
 
 
@@ -68,6 +68,19 @@ def test_a_healthy_candidate(pool: MeasurePool) -> None:
     assert_healthy(measurement)
     assert len(measurement.repeats) >= 3
     assert measurement.spread >= 0
+
+
+def test_the_same_code_is_run_once() -> None:
+    with MeasurePool(TASK.target, workers=2) as reusing:
+        first, second, other = reusing.measure(TASK, [tiled(), tiled(), tiled(tile=8)])
+        again = reusing.measure(TASK, [tiled()], verify=False)[0]
+    assert_healthy(first)
+    assert second.repeats == first.repeats
+    assert second.message == "the same code as an earlier candidate"
+    assert second.run_seconds == 0.0
+    assert other.repeats != first.repeats
+    assert again.error is None
+    assert again.run_seconds > 0
 
 
 FAILURES: dict[str, tuple[Schedulable, Status, str]] = {

@@ -36,10 +36,17 @@ def test_integers_must_be_equal() -> None:
 
 
 def test_narrow_types_may_err_more() -> None:
-    assert tolerance("float32", 1e-4) == 1e-4
-    assert tolerance("float64", 1e-4) == 1e-4
-    assert 1e-2 < tolerance("float16", 1e-4) < 2e-2
-    assert tolerance("int64", 1e-4) == tolerance("bool", 1e-4) == 0.0
+    assert tolerance("float32", 1) == 1e-5
+    assert tolerance("float64", 1000) == 1e-10
+    assert 1e-2 < tolerance("float16", 1) < 2e-2
+    assert tolerance("int64", 100) == tolerance("bool", 100) == 0.0
+
+
+def test_long_sums_may_err_more() -> None:
+    assert tolerance("float32", 4608) == pytest.approx(float(np.finfo(np.float32).eps) * (16 + 2 * 4608**0.5))
+    assert tolerance("float32", 10**6) > 2e-4
+    assert tolerance("float32", 10**6, 1e-4) == 1e-4
+    assert tolerance("float64", 10, 1e-4) == 1e-4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "uint8", "int64", "bool"])

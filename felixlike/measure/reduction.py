@@ -1,0 +1,25 @@
+"""How many terms a task sums up: what an answer's rounding error grows with.
+
+In: a PrimFunc with static shapes. Out: the largest product of reduction extents over its blocks, at least 1.
+"""
+
+from math import prod
+from typing import Any
+
+_REDUCTION = 2
+"""tvm::tirx::IterVarType::kCommReduce."""
+
+
+def reduction_length(func: Any) -> int:
+    """Terms of the longest sum (or maximum) of one value; 1 where nothing is reduced."""
+    from felixlike import tvmlib
+
+    longest = 1
+
+    def see(block: Any) -> None:
+        nonlocal longest
+        extents = [int(var.dom.extent) for var in block.iter_vars if int(var.iter_type) == _REDUCTION]
+        longest = max(longest, prod(extents))
+
+    tvmlib.structural_walk(func.body, (tvmlib.s_tir.SBlock, see))
+    return longest
