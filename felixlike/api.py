@@ -16,9 +16,9 @@ from felixlike.errors import InvalidOption
 from felixlike.frontend import Imported, Task, import_model
 from felixlike.hardware import device_name, resolve_target
 from felixlike.measure import MeasurePool
-from felixlike.report import Report, TaskReport, make_progress
+from felixlike.report import Report, RunLog, TaskReport, make_progress
 from felixlike.search import make_strategy
-from felixlike.tuning import Budget, Choice, Session, TaskState, choose, one_thread
+from felixlike.tuning import Budget, Choice, Event, Session, TaskState, choose, one_thread
 
 
 class Optimized:
@@ -85,10 +85,18 @@ def optimize(
     target = resolve_target(target)
     device = device_name(target)
     predictor = costmodel.load("cuda" if target.kind.name == "cuda" else "cpu", weights, seed=seed)
-    with records.open(store) as opened, reporter:
+    with records.open(store) as opened, reporter, RunLog(store) as log:
         reporter.say("importing the model")
         imported = import_model(model, shapes, target)
         budget.with_default(len(imported.tasks))
+        limits = {"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds}
+        about = {"model": imported.name, "target": str(target), "device": device, "seed": seed, "versions": _versions()}
+        log.write("start", **about, budget=limits, tasks={task.key: task.name for task in imported.tasks})
+
+        def observe(event: Event) -> None:
+            reporter.event(event)
+            log.event(event)
+
         with MeasurePool(target) as pool, one_thread():
             session = Session(
                 imported.tasks,
@@ -97,7 +105,7 @@ def optimize(
                 pool=pool,
                 store=opened,
                 seed=seed,
-                observe=reporter.event,
+                observe=observe,
             )
             session.run(budget)
             tuned = budget.elapsed()
@@ -105,21 +113,22 @@ def optimize(
             choices = [choose(state, predictor, pool) for state in session.states]
         compiled = deploy.compile_model(imported, _schedules(session.states, choices))
         verification = deploy.max_relative_error(compiled, _reference(model, imported), imported.examples)
-    report = Report(
-        model=imported.name,
-        tasks=tuple(_task_report(s, c) for s, c in zip(session.states, choices, strict=True)),
-        trials=budget.spent_trials,
-        rounds=budget.spent_rounds,
-        seconds=tuned,
-        total_seconds=time.monotonic() - started,
-        error=verification.error,
-        reference=verification.reference,
-        stopped=_why_stopped(budget, session),
-        device=device,
-        target=str(target),
-        versions=_versions(),
-        seed=seed,
-    )
+        report = Report(
+            model=imported.name,
+            tasks=tuple(_task_report(s, c) for s, c in zip(session.states, choices, strict=True)),
+            trials=budget.spent_trials,
+            rounds=budget.spent_rounds,
+            seconds=tuned,
+            total_seconds=time.monotonic() - started,
+            error=verification.error,
+            reference=verification.reference,
+            stopped=_why_stopped(budget, session),
+            device=device,
+            target=str(target),
+            versions=_versions(),
+            seed=seed,
+        )
+        log.write("end", report=report.to_json())
     return Optimized(compiled, report)
 
 

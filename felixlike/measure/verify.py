@@ -42,8 +42,8 @@ def tolerance(dtype: str, terms: int, given: float | None = None) -> float:
         max(ε · (16 + 2 √terms), 1e-5 for float32, 1e-10 for float64)
 
     terms: of the longest sum behind a value. Rounding errors of a sum in another order are those of a random walk,
-    about ε √terms (Higham, Accuracy and Stability of Numerical Algorithms, §4.2), seldom more than twice that.  given: the
-    user's own for float32, which wins there and is a least value elsewhere."""
+    about ε √terms (Higham, Accuracy and Stability of Numerical Algorithms, §4.2), seldom more than twice that.
+    given: the user's own for float32, which wins there and is a least value elsewhere."""
     kind = np.dtype(dtype)
     if kind.kind != "f":
         return 0.0

@@ -55,13 +55,14 @@ class TaskState:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What just happened, for progress reports.  state: of the task worked on.  index: its place among the tasks."""
+    """What just happened, for progress reports.  state: of the task worked on.  index: its place among the tasks.
+    measurement: with its candidate; None at the start of a round."""
 
     state: TaskState
     index: int
     budget: Budget
     measurement: Measurement | None = None
-    """None at the start of a round."""
+    candidate: Candidate | None = None
 
 
 class Session:
@@ -135,7 +136,7 @@ class Session:
                 done.append((candidate, self._note(state, candidate, measurement)))
                 state.trials += 1
                 budget.spent_trials += 1
-                self._observe(Event(state, index, budget, measurement))
+                self._observe(Event(state, index, budget, measurement, candidate))
                 if budget.seconds_left() <= 0:
                     break
         return done

@@ -1,0 +1,92 @@
+"""A run's log: every event as a line of JSON, in a file beside the store, one file a run.
+
+In: the session's events. Out: `<store>.logs/<UTC time>-<process>.jsonl`; nothing without a store. The log is for people
+and their tools, nothing reads it back here: if it cannot be written (a full disk), the run goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from felixlike.tuning import Event
+
+
+class RunLog:
+    """A context manager; the file is made when the run begins.  path: of the log, None where there is none."""
+
+    def __init__(self, store: str | os.PathLike[str] | None) -> None:
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        self.path = None if store is None else Path(f"{os.fspath(store)}.logs") / f"{stamp}-{os.getpid()}.jsonl"
+        self._file: TextIO | None = None
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                self.path.parent.mkdir(exist_ok=True)
+                self._file = self.path.open("x", encoding="utf-8")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None:
+            self.write("error", message=f"{type(error).__name__}: {error}")
+        self._close()
+
+    def write(self, event: str, **values: Any) -> None:
+        """One line: seconds since the start (which no clock's jump changes), UTC, the event, its values."""
+        if self._file is None:
+            return
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = {"seconds": round(time.monotonic() - self._started, 3), "time": now, "event": event, **values}
+        try:
+            self._file.write(json.dumps(_finite(line)) + "\n")
+            self._file.flush()
+        except OSError:
+            self._close()
+
+    def event(self, event: Event) -> None:
+        """The session's observer."""
+        state, found = event.state, event.measurement
+        values = {"task": state.task.name, "workload": state.task.key, "trials": event.budget.spent_trials}
+        if found is None or event.candidate is None:
+            self.write("round", **values, best=state.best[0] if state.best else None)
+            return
+        candidate: dict[str, Any] = {
+            "sketch": event.candidate.sketch.index,
+            "point": list(event.candidate.point),
+            "origin": event.candidate.origin,
+        }
+        self.write(
+            "measured",
+            **values,
+            **candidate,
+            status=found.status.value,
+            latency=found.seconds,
+            repeats=list(found.repeats),
+            error=found.error,
+            message=found.message,
+            build_seconds=found.build_seconds,
+            run_seconds=found.run_seconds,
+        )
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # what it still held cannot be written either
+                file.close()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no inf and no nan: null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,73 @@
+"""A log holds every event as a line of JSON, and never ends a run."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import workloads
+
+from felixlike.frontend.task import make_task
+from felixlike.hardware import resolve_target
+from felixlike.measure import Measurement, Status
+from felixlike.report import RunLog
+from felixlike.search import Candidate
+from felixlike.symbolic import sketches
+from felixlike.tuning import Budget, Event, TaskState
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def event() -> Event:
+    task = make_task(workloads.matmul(8, 8, 8), resolve_target("cpu"), name="product")
+    sketch = sketches(task)[0]
+    point = tuple(sketch.sample(1, seed=0)[0].tolist())
+    candidate = Candidate(sketch, point, math.nan, "random")
+    measurement = Measurement(Status.WRONG, error=math.inf, message="differs")
+    return Event(TaskState(task, np.random.default_rng(0)), 0, Budget(trials=4), measurement, candidate)
+
+
+def test_every_event_is_a_line(tmp_path: Path, event: Event) -> None:
+    with RunLog(tmp_path / "store.sqlite") as log:
+        log.write("start", model="m")
+        log.event(Event(event.state, 0, event.budget))
+        log.event(event)
+    (path,) = (tmp_path / "store.sqlite.logs").iterdir()
+    assert path == log.path
+    assert path.name.endswith(f"-{os.getpid()}.jsonl")
+    start, begun, measured = lines(path)
+    assert (start["event"], start["model"]) == ("start", "m")
+    assert (begun["event"], begun["task"], begun["best"]) == ("round", "product", None)
+    assert (measured["event"], measured["status"], measured["message"]) == ("measured", "wrong", "differs")
+    assert measured["latency"] is None
+    assert event.candidate is not None
+    assert measured["point"] == list(event.candidate.point)
+
+
+def test_an_error_is_the_last_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lost"), RunLog(tmp_path / "s") as log:
+        raise ValueError("lost")
+    assert log.path is not None
+    assert lines(log.path)[-1]["message"] == "ValueError: lost"
+
+
+def test_without_a_store_there_is_no_log() -> None:
+    with RunLog(None) as log:
+        log.write("start")
+    assert log.path is None
+
+
+def test_a_log_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "store.logs").write_text("a file where the folder should be")
+    with RunLog(tmp_path / "store") as log:
+        log.write("start")
+    with open("/dev/full", "w") as full, RunLog(None) as log:
+        log._file = full
+        log.write("start")
+        log.write("end")
+        assert log._file is None
