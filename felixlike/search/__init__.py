@@ -8,13 +8,14 @@ from felixlike.search.gradient import GradientOptions, GradientSearch
 from felixlike.search.random import RandomSearch
 from felixlike.search.scheduler import Progress, next_task
 from felixlike.search.space import Space
-from felixlike.search.strategy import Known, Strategy, draw
+from felixlike.search.strategy import Key, Known, Strategy, draw
 
 __all__ = [
     "STRATEGIES",
     "Candidate",
     "GradientOptions",
     "GradientSearch",
+    "Key",
     "Known",
     "Progress",
     "RandomSearch",

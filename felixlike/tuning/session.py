@@ -20,15 +20,16 @@ from felixlike.errors import InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, MeasurePool, Status
 from felixlike.records import Record, Store, make_record
-from felixlike.search import Candidate, Known, Progress, Space, Strategy, next_task
-from felixlike.tuning.budget import Budget
+from felixlike.search import Candidate, Key, Known, Progress, Space, Strategy, next_task
+from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 
 
 @dataclass(slots=True)
 class TaskState:
     """One task during a run.  measured: the Measurement of each known right candidate, by its key.
     trials: candidates measured in this run.  failures: how many of them were not right, by status.  unverifiable: why
-    answers cannot be checked, hence schedules not be used; empty where they can."""
+    answers cannot be checked, hence schedules not be used; empty where they can. rounds: full ones, of earlier runs
+    too. interrupted: what an earlier run had measured of the round it was stopped in."""
 
     task: Task
     rng: np.random.Generator
@@ -38,6 +39,8 @@ class TaskState:
     trials: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     unverifiable: str = ""
+    rounds: int = 0
+    interrupted: frozenset[Key] = frozenset()
     _space: Space | None = None
 
     @property
@@ -104,7 +107,7 @@ class Session:
         """One round of one task."""
         state = self.states[index]
         self._observe(Event(state, index, budget))
-        candidates = self._strategy.propose(state.space, self._model, state.known, count, state.rng)
+        candidates, nothing_left = self._propose(state, count)
         if not candidates:
             state.progress.exhausted = True
             return
@@ -116,9 +119,25 @@ class Session:
             return
         budget.spent_rounds += 1
         state.progress.best.append(state.best[0] if state.best else math.inf)
-        if len(candidates) < count:
-            state.progress.exhausted = True
+        state.progress.exhausted = nothing_left
         self._learn(state, measured, train_now=len(state.known.seen) > 1)
+
+    def _propose(self, state: TaskState, count: int) -> tuple[list[Candidate], bool]:
+        """The candidates of the task's next round, and whether there are no more after them.
+
+        Every round has a random generator of its own, and one that an earlier run did not finish is proposed as if
+        nothing of it were known, and then finished: so runs that are stopped and resumed measure the same candidates as
+        one that is not, as far as these do not depend on what was measured."""
+        while True:
+            state.rng = np.random.default_rng([_seed(self._seed, state.task), state.rounds])
+            state.rounds += 1
+            done, state.interrupted = state.interrupted, frozenset()
+            before = state.known if not done else Known(state.known.seen - done, state.known.best)
+            wanted = min(TRIALS_PER_ROUND, count + len(done))
+            proposed = self._strategy.propose(state.space, self._model, before, wanted, state.rng)
+            fresh = [candidate for candidate in proposed if candidate.key not in state.known.seen][:count]
+            if fresh or not done:
+                return fresh, len(proposed) < wanted
 
     def _measure(
         self, state: TaskState, index: int, candidates: Sequence[Candidate], budget: Budget
@@ -171,6 +190,8 @@ class Session:
             candidate = _candidate(state, record)
             if candidate is not None:
                 recalled.append((candidate, self._note(state, candidate, record.measurement)))
+        state.rounds, begun = divmod(len(recalled), TRIALS_PER_ROUND)
+        state.interrupted = frozenset(candidate.key for candidate, _ in recalled[len(recalled) - begun :])
         if recalled:
             state.failures.clear()  # those of earlier runs are not this run's
             self._learn(state, recalled, train_now=False)

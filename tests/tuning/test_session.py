@@ -164,6 +164,25 @@ def test_a_store_is_continued(tasks: tuple[Task, ...], tmp_path: Path) -> None:
     assert session.states[0].trials == len(second.measured)
 
 
+@pytest.mark.parametrize("stop", [3, 16, 21, 35])
+def test_a_stopped_run_measures_what_an_undisturbed_one_does(
+    tasks: tuple[Task, ...], tmp_path: Path, stop: int
+) -> None:
+    def interrupt(count: int) -> None:
+        if count == stop:
+            raise KeyboardInterrupt
+
+    whole = FakePool()
+    with records.open() as store:
+        _session(tasks[:1], whole, store, strategy="random").run(Budget(trials=40))
+    first, second = FakePool(hook=interrupt), FakePool()
+    with records.open(tmp_path / "s.sqlite") as store:
+        _session(tasks[:1], first, store, strategy="random").run(Budget(trials=40))
+        _session(tasks[:1], second, store, strategy="random").run(Budget(trials=40 - stop))
+    assert len(first.measured) == stop
+    assert sorted([*first.measured, *second.measured]) == sorted(whole.measured)
+
+
 def test_failures_are_counted_and_never_chosen(tasks: tuple[Task, ...]) -> None:
     def rule(candidate: Candidate) -> Measurement:
         wrong = candidate.point[-1] == 0
