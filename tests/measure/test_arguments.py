@@ -1,8 +1,8 @@
 from typing import Any
 
 import pytest
-from measure_cases import elementwise, matmul, te, tirx, topi
 
+from benchmarks.oracles.faulty import elementwise, matmul, te, tirx, topi
 from felixlike.errors import InvalidModel
 from felixlike.measure.arguments import arguments
 

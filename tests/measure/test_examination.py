@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from measure_cases import elementwise, matmul, task_of, te, tirx, topi
 
+from benchmarks.oracles.faulty import elementwise, matmul, task_of, te, tirx, topi
 from felixlike import tvmlib
 from felixlike.errors import ReferenceFailed
 from felixlike.frontend.task import Task

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from measure_cases import (
+
+from benchmarks.oracles.faulty import (
     Given,
     Refused,
     answering,
@@ -22,7 +23,6 @@ from measure_cases import (
     topi,
     unbuildable,
 )
-
 from felixlike.errors import InvalidOption, WorkerFailed
 from felixlike.measure import Limits, Measurement, MeasurePool, Schedulable, Status, Untuned, measure
 from felixlike.measure.server import ForkServer

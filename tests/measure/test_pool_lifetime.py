@@ -13,7 +13,7 @@ import pytest
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from measure_cases import calling, matmul, task_of, tiled
+from benchmarks.oracles.faulty import calling, matmul, task_of, tiled
 from felixlike.measure import Limits, MeasurePool
 
 task = task_of(matmul())

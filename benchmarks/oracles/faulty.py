@@ -1,5 +1,7 @@
-"""Tasks and candidates, good and bad, that the tests of this room share."""
+"""Tasks and candidates, good and bad: what measuring must survive."""
 
+import math
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +10,7 @@ from felixlike import tvmlib
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import resolve_target
+from felixlike.measure import Schedulable, Status
 
 te, tirx, topi = tvmlib.te, tvmlib.tirx, tvmlib.topi
 
@@ -90,3 +93,21 @@ def unbuildable(func: Any) -> Given:
 def answering(func: Any) -> Given:
     """A candidate with this function as it is."""
     return Given(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}))
+
+
+def candidates() -> dict[str, tuple[Schedulable, Status]]:
+    """What a candidate for `matmul()` may do to who measures it, and how that must be told."""
+    func = matmul()
+    return {
+        "that TVM refuses": (Refused(), Status.INVALID),
+        "that does not compile": (unbuildable(func), Status.BUILD_ERROR),
+        "that aborts": (calling(func, "abort"), Status.CRASHED),
+        "with a segmentation fault": (calling(func, "raise", int(signal.SIGSEGV)), Status.CRASHED),
+        "that leaves": (calling(func, "_exit", 3), Status.CRASHED),
+        "that hangs": (calling(func, "pause"), Status.TIMEOUT),
+        "that allocates 100 GB": (hog(64, 25 * 2**30), Status.OUT_OF_MEMORY),
+        "that prints a megabyte": (calling(func, "puts", "x" * 2**20), Status.WRONG),
+        "that answers NaN": (answering(matmul(added=math.nan)), Status.WRONG),
+        "with a wrong answer": (answering(matmul(added=1.0)), Status.WRONG),
+        "that computes some rows only": (answering(matmul(rows=60)), Status.WRONG),
+    }

@@ -1,0 +1,161 @@
+"""What must be survived: python -m benchmarks.faults [--kills 200].
+
+- kill -9 of the whole tuning process at random moments: every measurement that was reported is in the store, and the
+  run, started again until it ends, has measured exactly the candidates of an undisturbed one;
+- candidates that crash, hang, take all memory, print megabytes, answer NaN or something wrong: told as such, never
+  chosen, and the next candidate is measured as if nothing had happened.
+
+Writes docs/results/faults.json and .md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import write
+
+_TRIALS = 48
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--run", metavar="STORE", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run:
+        _run(Path(arguments.run))
+        return
+    rows = [_kills(arguments.kills), *_candidates()]
+    lines = ["| fault | tries | survived | what happened |", "| --- | --- | --- | --- |"]
+    lines += [f"| {r['fault']} | {r['tries']} | {r['survived']} | {r['outcome']} |" for r in rows]
+    write("faults", {"rows": rows}, "\n".join(lines), command=f"faults --kills {arguments.kills}")
+
+
+def _task() -> Any:
+    from benchmarks.operators import matmul
+    from felixlike.frontend.task import make_task
+    from felixlike.hardware import resolve_target
+
+    return make_task(matmul(32, 48, 40), resolve_target("cpu"), name="matmul")
+
+
+def _run(store: Path) -> None:
+    """A tuning run that says, a line each, what has been measured, once it is in the store."""
+    from felixlike import records
+    from felixlike.costmodel import CostModel
+    from felixlike.measure import Limits, MeasurePool, Timing
+    from felixlike.search import make_strategy
+    from felixlike.tuning import Budget, Event, Session
+
+    def observe(event: Event) -> None:
+        if event.measurement is not None and event.candidate is not None:
+            print(json.dumps(event.candidate.key), flush=True)
+
+    task = _task()
+    quick = Limits(timing=Timing(batch_seconds=1e-4, max_batches=3))
+    with MeasurePool(task.target, limits=quick) as pool, records.open(store) as opened:
+        session = Session(
+            [task], strategy=make_strategy("random"), model=CostModel(), pool=pool, store=opened, observe=observe
+        )
+        print("started", flush=True)
+        session.run(Budget(trials=_TRIALS))
+    print("ended", flush=True)
+
+
+def _kills(wanted: int) -> dict[str, Any]:
+    """Runs that are killed at random moments, again and again on one store, until they end by themselves."""
+    lost = different = kills = runs = 0
+    rng = random.Random(0)
+    with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
+        undisturbed = Path(folder) / "undisturbed.sqlite"
+        _spawn(undisturbed, None, rng)
+        expected = set(_stored(undisturbed))
+        assert len(expected) == _TRIALS
+        while kills < wanted:
+            runs += 1
+            store = Path(folder) / f"{runs}.sqlite"
+            reported: set[str] = set()
+            while True:
+                said, killed = _spawn(store, 1.5 if kills < wanted else None, rng)
+                kills += killed
+                reported |= said
+                lost += len(reported - set(_stored(store)))
+                if not killed:
+                    break
+            different += set(_stored(store)) != expected
+            print(f"{kills} kills, {runs} runs, {lost} lost, {different} different", flush=True)
+    good = lost == 0 and different == 0
+    outcome = f"{lost} reported measurements lost; {different} of {runs} resumed runs measured other candidates"
+    return {"fault": "kill -9 of the run", "tries": kills, "survived": kills if good else 0, "outcome": outcome}
+
+
+def _spawn(store: Path, within: float | None, rng: random.Random) -> tuple[set[str], bool]:
+    """One run.  within: it is killed at a random moment of so many seconds after it has started; None: it is not.
+
+    Returns what it reported as measured, and whether it was killed."""
+    command = [sys.executable, "-m", "benchmarks.faults", "--run", str(store)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if line != "started\n":
+            assert process.stderr is not None
+            raise RuntimeError(f"a run did not start: {process.stderr.read()[-500:]}")
+        if within is not None:
+            try:
+                process.wait(rng.uniform(0.0, within))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+        lines = process.stdout.read().splitlines()
+    ended = "ended" in lines
+    whole = {line for line in lines if line.startswith("[") and line.endswith("]]")}
+    return {json.dumps(json.loads(line)) for line in whole}, not ended
+
+
+def _stored(store: Path) -> list[str]:
+    """What a store holds of the task."""
+    from felixlike import records
+
+    if not store.exists():
+        return []
+    with records.open(store) as opened:
+        return [json.dumps((r.sketch, r.point)) for r in opened.measurements(_task())]
+
+
+def _candidates() -> list[dict[str, Any]]:
+    """Each bad candidate between two good ones."""
+    from benchmarks.oracles import faulty
+    from felixlike.measure import Limits, MeasurePool, Status
+
+    rows = []
+    task = faulty.task_of(faulty.matmul(), "matmul")
+    limits = Limits(run_seconds=2.0, memory_bytes=2**29)
+    with MeasurePool(task.target, limits=limits, reuse=False) as pool:
+        for fault, (candidate, expected) in faulty.candidates().items():
+            started = time.monotonic()
+            before, bad, after = pool.measure(task, [faulty.tiled(), candidate, faulty.tiled()])
+            good = before.status is after.status is Status.OK and bad.status is expected
+            outcome = f"{bad.status}: {bad.message[:80]} ({time.monotonic() - started:.1f} s for three)"
+            rows.append({"fault": f"a candidate {fault}", "tries": 1, "survived": int(good), "outcome": outcome})
+            print(rows[-1], flush=True)
+        os.kill(pool._server._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+        (after,) = pool.measure(task, [faulty.tiled()])
+        good = after.status is Status.OK
+        rows.append(
+            {"fault": "the measuring server killed", "tries": 1, "survived": int(good), "outcome": after.status}
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    main()
