@@ -15,12 +15,12 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from benchmarks.results import write
 
@@ -31,11 +31,7 @@ def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--run", metavar="STORE", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.run:
-        _run(Path(arguments.run))
-        return
     rows = [_kills(arguments.kills), *_candidates()]
     lines = ["| fault | tries | survived | what happened |", "| --- | --- | --- | --- |"]
     lines += [f"| {r['fault']} | {r['tries']} | {r['survived']} | {r['outcome']} |" for r in rows]
@@ -79,7 +75,9 @@ def _kills(wanted: int) -> dict[str, Any]:
     rng = random.Random(0)
     with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
         undisturbed = Path(folder) / "undisturbed.sqlite"
+        started = time.monotonic()
         _spawn(undisturbed, None, rng)
+        duration = time.monotonic() - started
         expected = set(_stored(undisturbed))
         assert len(expected) == _TRIALS
         while kills < wanted:
@@ -87,7 +85,7 @@ def _kills(wanted: int) -> dict[str, Any]:
             store = Path(folder) / f"{runs}.sqlite"
             reported: set[str] = set()
             while True:
-                said, killed = _spawn(store, 1.5 if kills < wanted else None, rng)
+                said, killed = _spawn(store, duration if kills < wanted else None, rng)
                 kills += killed
                 reported |= said
                 lost += len(reported - set(_stored(store)))
@@ -101,25 +99,37 @@ def _kills(wanted: int) -> dict[str, Any]:
 
 
 def _spawn(store: Path, within: float | None, rng: random.Random) -> tuple[set[str], bool]:
-    """One run.  within: it is killed at a random moment of so many seconds after it has started; None: it is not.
+    """One run, in a copy of this process that has everything imported.
 
-    Returns what it reported as measured, and whether it was killed."""
-    command = [sys.executable, "-m", "benchmarks.faults", "--run", str(store)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if line != "started\n":
-            assert process.stderr is not None
-            raise RuntimeError(f"a run did not start: {process.stderr.read()[-500:]}")
+    within: it is killed at a random moment of so many seconds after it has started; None: it is not. Returns what it
+    reported as measured, and whether it was killed."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(reading)
+        _run_here(store, writing)
+    os.close(writing)
+    with open(reading, encoding="utf-8") as said:
+        if said.readline() != "started\n":
+            raise RuntimeError(f"a run did not start; it left with {os.waitpid(process, 0)[1]}")
         if within is not None:
-            try:
-                process.wait(rng.uniform(0.0, within))
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-        lines = process.stdout.read().splitlines()
-    ended = "ended" in lines
+            time.sleep(rng.uniform(0.0, within))
+            os.kill(process, signal.SIGKILL)
+        lines = said.read().splitlines()
+    os.waitpid(process, 0)
     whole = {line for line in lines if line.startswith("[") and line.endswith("]]")}
-    return {json.dumps(json.loads(line)) for line in whole}, not ended
+    return {json.dumps(json.loads(line)) for line in whole}, "ended" not in lines
+
+
+def _run_here(store: Path, writing: int) -> NoReturn:
+    """The copy's part: run, say so, leave without any clean-up of the parent's state."""
+    try:
+        os.dup2(writing, sys.stdout.fileno())
+        _run(store)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 def _stored(store: Path) -> list[str]:
