@@ -51,7 +51,7 @@ if "OMP_NUM_THREADS" not in os.environ:
 
 import tvm  # noqa: E402
 import tvm.s_tir as s_tir  # noqa: E402
-from tvm import IRModule, ir, relax, runtime, te, tirx, topi, transform  # noqa: E402
+from tvm import IRModule, ir, relax, runtime, sym, te, tirx, topi, transform  # noqa: E402
 from tvm.ir.instrument import pass_instrument  # noqa: E402
 from tvm.s_tir import Schedule, ScheduleError  # noqa: E402
 from tvm.s_tir import meta_schedule as ms  # noqa: E402
@@ -94,6 +94,7 @@ __all__ = [
     "structural_hash",
     "structural_map",
     "structural_walk",
+    "sym",
     "te",
     "tirx",
     "topi",

@@ -26,9 +26,10 @@ class Part:
     """One of the loops that a split by factors that need not divide makes of others.
 
     share: all parts of that split, in their present order.  loops, variables: TVM's, of those that are split.
-    extent: iterations.  kind: "serial" or the thread it is bound to."""
+    extent: iterations.  place: its position in the split.  kind: "serial" or the thread it is bound to."""
 
-    def __init__(self, share: list[Part], members: FusedLoops, extent: Expr) -> None:
+    def __init__(self, share: list[Part], members: FusedLoops, extent: Expr, place: int) -> None:
+        self.place = place
         self.share, self.loops, self.variables, self.extent = share, members.loops, members.variables, extent
         self.kind = "serial"
 

@@ -7,7 +7,7 @@ has, which is what is compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -81,26 +81,35 @@ _FUSED = ("blockIdx.x", "vthread.x", "threadIdx.x", PIPELINE, "parallel", "vecto
 def _in_order(path: tuple[Loop, ...], values: Mapping[str, Number]) -> list[NestLoop]:
     """The loops from the outside inwards, neighbours of one kind fused, shares replaced by their parts."""
     found: list[NestLoop] = []
-    for kind, members in groupby(path, key=lambda loop: loop.share if loop.share is not None else _kind(loop, values)):
+    for kind, members in groups(path, lambda expression: _value(expression, values)):
         if isinstance(kind, Share):
             found += [NestLoop(part, _value(extent, values)) for part, extent in kind.parts]
             continue
         extents = [_value(loop.extent, values) for loop in members]
-        if kind not in _FUSED:
-            found += [NestLoop(kind, extent) for extent in extents]
-        elif kind in ("parallel", "vector") and math.prod(extents) == 1:
+        if kind in ("parallel", "vector") and math.prod(extents) == 1:
             found += [NestLoop("serial", 1)]  # these are not fused to an extent of 1
         else:
             found.append(NestLoop("serial" if kind == PIPELINE else kind, math.prod(extents)))
     return found
 
 
-def _kind(loop: Loop, values: Mapping[str, Number]) -> str:
+def groups(path: tuple[Loop, ...], value: Callable[[Expr], int]) -> Iterator[tuple[str | Share, tuple[Loop, ...]]]:
+    """(kind or share, the neighbouring loops that become one, or the parts of a share), from the outside inwards.
+
+    value: what an expression is at the point."""
+    for kind, members in groupby(path, key=lambda loop: loop.share if loop.share is not None else _kind(loop, value)):
+        if isinstance(kind, Share) or kind in _FUSED:
+            yield kind, tuple(members)
+        else:
+            yield from ((kind, (loop,)) for loop in members)
+
+
+def _kind(loop: Loop, value: Callable[[Expr], int]) -> str:
     if loop.thread:
         return loop.thread
-    if _value(loop.vector, values):
+    if value(loop.vector):
         return "vector"
-    return "parallel" if _value(loop.parallel, values) else "serial"
+    return "parallel" if value(loop.parallel) else "serial"
 
 
 def _value(expression: Expr, values: Mapping[str, Number]) -> int:

@@ -74,7 +74,7 @@ class Index:
 
     offset: Expr
     strides: tuple[tuple[Expr, Expr], ...]
-    """(loop variable, its coefficient), in the order of first use."""
+    """(loop variable, its coefficient), in the order in which TVM names them."""
     floors: tuple[Floor, ...] = ()
 
     @property
@@ -123,10 +123,14 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A read or write of one element of a buffer."""
+    """A read or write of one element of a buffer.
+
+    indices: where it lies, loops around the buffer's allocation standing at 0.  written: the same as TVM writes it:
+    within dimensions that are allocated whole such loops still move; empty where that makes no difference."""
 
     buffer: Buffer
     indices: tuple[Index, ...]
+    written: tuple[Index, ...] = ()
 
     def uses(self, variable: Expr) -> bool:
         """Whether the element depends on a loop variable."""
@@ -137,14 +141,15 @@ class Access:
 class Store:
     """One statement `target[…] = value`.
 
-    loads: the distinct reads in `value` (reads of the target included).  operations: how often each kind of
-    arithmetic is done in one execution, index arithmetic not counted.  spatial, reduction: loop variables its
-    data-parallel and its reduction iterators depend on.  regions: what TVM notes as its block's reads and writes, for
-    the postprocessors."""
+    loads: the distinct reads in `value` (reads of the target included).  repeats: how often each occurs.  operations:
+    how often each kind of arithmetic is done in one execution, index arithmetic not counted.  spatial, reduction: loop
+    variables its data-parallel and its reduction iterators depend on.  regions: what TVM notes as its block's reads and
+    writes, for the postprocessors."""
 
     block: str
     target: Access
     loads: tuple[Access, ...]
+    repeats: tuple[int, ...]
     operations: tuple[tuple[Operation, int], ...]
     spatial: frozenset[Expr]
     reduction: frozenset[Expr]
@@ -162,9 +167,11 @@ class Store:
 class Share:
     """Neighbouring loops that are fused and split by factors that need not divide them: a guard skips the rest.
 
-    parts: (kind, extent) of what they become, outermost first; kinds as in `NestLoop`."""
+    parts: (kind, extent) of what they become, outermost first; kinds as in `NestLoop`.  places: which part of the split
+    each of them is, counted from the one that takes the largest steps."""
 
     parts: tuple[tuple[str, Expr], ...]
+    places: tuple[int, ...]
 
     def among(self, thread: str) -> bool:
         """Whether one of the parts is bound to a kind of thread."""
@@ -252,8 +259,10 @@ def data_parallel(loop: Loop) -> bool:
     return not any(loop.variable in store.reduction for store in stores_under(loop))
 
 
-def affine(expression: Expr, loop_variables: frozenset[Expr]) -> Index | None:
-    """expression as a quasi-affine function of the loop variables, or None where it is not one."""
+def affine(expression: Expr, loop_variables: tuple[Expr, ...]) -> Index | None:
+    """expression as a quasi-affine function of the loop variables, or None where it is not one.
+
+    The strides are in the order of `loop_variables`."""
     constant, terms = linear_parts(expand(expression))
     offset: Expr = const(constant)
     strides: dict[Expr, Expr] = {}
@@ -276,10 +285,11 @@ def affine(expression: Expr, loop_variables: frozenset[Expr]) -> Index | None:
             return None
         floors.append(floor[0])
         offset += floor[1]
-    return Index(offset, tuple(strides.items()), tuple(floors))
+    ordered = tuple((v, strides[v]) for v in loop_variables if v in strides)
+    return Index(offset, ordered, tuple(floors))
 
 
-def _floor(base: Expr, factor: Expr, loop_variables: frozenset[Expr]) -> tuple[Floor, int] | None:
+def _floor(base: Expr, factor: Expr, loop_variables: tuple[Expr, ...]) -> tuple[Floor, int] | None:
     """factor · base as a `Floor` and a number to add, where base is a floor division by a number."""
     if base.op is not Op.FLOORDIV or not base.args[1].is_const or not factor.is_const or factor.value <= 0:
         return None
@@ -292,7 +302,7 @@ def _floor(base: Expr, factor: Expr, loop_variables: frozenset[Expr]) -> tuple[F
     return None if inner is None else (Floor(inner, divisor, scale), -shift * scale)
 
 
-def _depends(expression: Expr, loop_variables: frozenset[Expr]) -> bool:
+def _depends(expression: Expr, loop_variables: tuple[Expr, ...]) -> bool:
     if expression in loop_variables:
         return True
     return any(_depends(a, loop_variables) for a in expression.args)

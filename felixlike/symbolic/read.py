@@ -34,6 +34,8 @@ class _Reader:
         self._shares: dict[int, Share] = {}
         self._table: dict[Any, Expr] = dict(replay.table)
         self._loops: set[Expr] = set()
+        self._loops_in: dict[Any, tuple[Expr, ...]] = {}
+        """The loops that a variable of TVM's, a loop's or a block's, is made of, as TVM names them."""
         self._extents: dict[Expr, Expr] = {}
         self._fits: Expr = const(1)
         self._unit: set[Expr] = set()
@@ -68,6 +70,7 @@ class _Reader:
         variable = var(self._unique(str(loop.loop_var.name)), 0, max(0.0, extent.high - 1))
         self._table[loop.loop_var] = variable
         self._loops.add(variable)
+        self._loops_in[loop.loop_var] = (variable,)
         self._extents[variable] = extent
         if extent.is_const and extent.value == 1:
             self._unit.add(variable)
@@ -82,7 +85,9 @@ class _Reader:
         if parts is None:
             return None
         if id(parts) not in self._shares:
-            self._shares[id(parts)] = Share(tuple((part.kind, part.extent) for part in parts))
+            self._shares[id(parts)] = Share(
+                tuple((part.kind, part.extent) for part in parts), tuple(part.place for part in parts)
+            )
         return self._shares[id(parts)]
 
     def _unique(self, name: str) -> str:
@@ -101,6 +106,7 @@ class _Reader:
         outer = dict(self._table)
         for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
             self._table[iterator.var] = to_expr(value, outer)
+            self._loops_in[iterator.var] = self._named(value)
             self._note_cuts(self._table[iterator.var], to_expr(iterator.dom.extent, self._tiles))
         try:
             return self._statement(block)
@@ -117,14 +123,15 @@ class _Reader:
         loads: list[Any] = []
         tvmlib.structural_walk(body.value, (tvmlib.ir.TensorLoad, loads.append))
         target = self._element(body.buffer, body.indices, block)
-        reads = [self._element(load.source, load.indices, block) for load in loads]
+        reads = Counter(self._element(load.source, load.indices, block) for load in loads)
         kinds = {0: set(), 2: set()}  # type: dict[int, set[Expr]]
         for iterator in block.iter_vars:
             kinds.setdefault(int(iterator.iter_type), set()).update(self._loops_of(self._table[iterator.var]))
         return Store(
             block=str(block.name_hint),
             target=target,
-            loads=tuple(dict.fromkeys(reads)),
+            loads=tuple(reads),
+            repeats=tuple(reads.values()),
             operations=count_operations(body.value),
             spatial=frozenset(kinds[0]),
             reduction=frozenset(kinds[2]),
@@ -147,11 +154,16 @@ class _Reader:
             tuple(index.without(self._unit.__contains__) for index in access.indices),
         )
 
+    def _named(self, tvm_expr: Any) -> tuple[Expr, ...]:
+        """The loops of a TVM expression, in the order in which it names them."""
+        found: list[Expr] = []
+        tvmlib.structural_walk(tvm_expr, (tvmlib.tirx.Var, lambda v: found.extend(self._loops_in.get(v, ()))))
+        return tuple(dict.fromkeys(found))
+
     def _access(self, buffer: Any, indices: Any, block: Any) -> Access:
-        loops = frozenset(self._loops)
         found = []
         for index in indices:
-            line = affine(to_expr(index, self._table), loops)
+            line = affine(to_expr(index, self._table), self._named(index))
             if line is None:
                 raise UnsupportedSketch(
                     f"the index {index} of {buffer.name} is not affine in the loops", where=f"block {block.name_hint}"

@@ -110,7 +110,7 @@ class Replay:
         total = mul(to_expr(self.schedule.get(member).extent, self.table) for member in whole.loops)
         rest = ceildiv(total, mul(f for f in factors if f is not None))
         parts: list[Part] = []
-        parts += [Part(parts, whole, rest if f is None else f) for f in factors]
+        parts += [Part(parts, whole, rest if f is None else f, place) for place, f in enumerate(factors)]
         self._shares.append(parts)
         return list(parts)
 

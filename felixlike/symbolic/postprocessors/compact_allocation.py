@@ -10,7 +10,7 @@ PlanAndUpdateBufferAllocationLocation and CompactBufferAllocation.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.expression import Expr, const, expand, maximum, minimum
@@ -22,22 +22,36 @@ def compact_allocation(program: Program) -> Program:
     """The program with every internal buffer as small as its accesses allow."""
     paths = allocation_paths(program)
     extents = {loop.variable: loop.extent for _, path in program.stores() for loop in path}
-    renamed: dict[Buffer, Buffer] = {}
-    outer: dict[Buffer, frozenset[Expr]] = {}
+    homes: dict[Buffer, _Home] = {}
     for buffer in program.buffers:
         if not buffer.internal:
             continue
-        outer[buffer] = frozenset(loop.variable for loop in paths[buffer] if not _shared_by(loop, buffer))
+        outer = frozenset(loop.variable for loop in paths[buffer] if not _shared_by(loop, buffer))
         accesses = [a for s, _ in program.stores() for a in s.accesses if a.buffer is buffer]
-        renamed[buffer] = replace(buffer, shape=_shape(buffer, accesses, outer[buffer], extents))
+        whole = tuple(
+            _covered([access.indices[dimension] for access in accesses], full, outer, extents)
+            for dimension, full in enumerate(buffer.shape)
+        )
+        small = replace(buffer, shape=_shape(buffer, accesses, outer, whole, extents))
+        homes[buffer] = _Home(small, outer, whole)
     stores: dict[Store, Store] = {}
-    body = tuple(_rebuild(node, renamed, outer, stores) for node in program.body)
+    body = tuple(_rebuild(node, homes, stores) for node in program.body)
     return replace(
         program,
         body=body,
-        buffers=tuple(renamed.get(b, b) for b in program.buffers),
+        buffers=tuple(homes[b].buffer if b in homes else b for b in program.buffers),
         blankets={stores[s]: blanket for s, blanket in program.blankets.items()},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """How a buffer is allocated.  buffer: as small as it gets.  outer: variables of the loops around the allocation.
+    whole: for each dimension, whether one access alone goes through all of it."""
+
+    buffer: Buffer
+    outer: frozenset[Expr]
+    whole: tuple[bool, ...]
 
 
 def _shared_by(loop: Loop, buffer: Buffer) -> bool:
@@ -68,11 +82,11 @@ def _common(a: tuple[Loop, ...], b: tuple[Loop, ...]) -> tuple[Loop, ...]:
 
 
 def _shape(
-    buffer: Buffer, accesses: list[Access], outer: frozenset[Expr], extents: dict[Expr, Expr]
+    buffer: Buffer, accesses: list[Access], outer: frozenset[Expr], whole: tuple[bool, ...], extents: dict[Expr, Expr]
 ) -> tuple[Expr, ...]:
     shape = []
     for dimension, full in enumerate(buffer.shape):
-        if _covered([access.indices[dimension] for access in accesses], full, outer, extents):
+        if whole[dimension]:
             shape.append(full)
             continue
         low: Expr | None = None
@@ -116,26 +130,24 @@ def _moving(index: Index, outer: frozenset[Expr], buffer: Buffer) -> Expr:
     return expand(kept.expression - index.offset)
 
 
-def _rebuild(
-    node: Loop | Store,
-    renamed: dict[Buffer, Buffer],
-    outer: dict[Buffer, frozenset[Expr]],
-    stores: dict[Store, Store],
-) -> Loop | Store:
+def _rebuild(node: Loop | Store, homes: dict[Buffer, _Home], stores: dict[Store, Store]) -> Loop | Store:
     if isinstance(node, Loop):
-        return replace(node, body=tuple(_rebuild(child, renamed, outer, stores) for child in node.body))
+        return replace(node, body=tuple(_rebuild(child, homes, stores) for child in node.body))
     stores[node] = replace(
         node,
-        target=_rebased(node.target, renamed, outer),
-        loads=tuple(_rebased(load, renamed, outer) for load in node.loads),
+        target=_rebased(node.target, homes),
+        loads=tuple(_rebased(load, homes) for load in node.loads),
     )
     return stores[node]
 
 
-def _rebased(access: Access, renamed: dict[Buffer, Buffer], outer: dict[Buffer, frozenset[Expr]]) -> Access:
+def _rebased(access: Access, homes: dict[Buffer, _Home]) -> Access:
     """The access within the small buffer: terms of the loops around the allocation drop out."""
-    buffer = access.buffer
-    if buffer not in renamed:
+    home = homes.get(access.buffer)
+    if home is None:
         return access
-    indices = tuple(index.without(outer[buffer].__contains__) for index in access.indices)
-    return Access(renamed[buffer], indices)
+    indices = tuple(index.without(home.outer.__contains__) for index in access.indices)
+    written = tuple(
+        own if whole else small for own, small, whole in zip(access.indices, indices, home.whole, strict=True)
+    )
+    return Access(home.buffer, indices, written if written != indices else ())

@@ -44,7 +44,9 @@ def _share(store: Store, path: tuple[Loop, ...], members: tuple[Loop, ...], vect
         vector = const(1)
     divides = at_least(floordiv(total, vector) * vector - total, 0)  # it is never above 0
     vector = select(divides, vector, 1)
-    return Share((("serial", ceildiv(total, threads * vector)), ("threadIdx.x", threads), ("vector", vector)))
+    return Share(
+        (("serial", ceildiv(total, threads * vector)), ("threadIdx.x", threads), ("vector", vector)), (0, 1, 2)
+    )
 
 
 def _with_shares(node: Loop | Store, shares: Mapping[Loop, Share]) -> Loop | Store:

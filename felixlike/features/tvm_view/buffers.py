@@ -1,0 +1,212 @@
+"""TVM's entries on buffers (57–146): five buffers a row, 18 entries each, and the bytes touched at every loop.
+
+    unique bytes  = item · Π width_d over all loops, widths by TVM's interval arithmetic
+    lines         = max(1, iterations / inner · min(1, stride · item / 64))
+    unique lines  = max(1, unique bytes / min(64, contiguous))
+
+stride: of the innermost loop with a coefficient in the buffer's indices; inner: product of the extents inside it;
+contiguous: bytes of the last dimension that is covered whole, 1 without one. Widths and coefficients are TVM's own
+(`written`), which on fused loops are not the true ones. A buffer that is read and written goes by the indices of the
+write. Reuse is by the innermost loop that either no index uses, or under which an earlier store touched the buffer too.
+Buffers stand by falling lines, then falling bytes, then names; missing ones are zeros. Entries are NaN
+- of stores that touch a guarded buffer, one whose shape asks for the smaller of two extents: TVM writes its indices
+  relative to where the guard begins, and leaves such a dimension whole for some tiles, not for others;
+- on the bytes between uses, where such a store came before under the same loop;
+- where two buffers are alike in lines, bytes and name, as far as their entries differ: TVM's sorting is not stable.
+Follows TVM's per_store_feature.cc (group 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from felixlike.features.tvm_view.lowered import LoweredLoop, LoweredStore
+from felixlike.features.tvm_view.written import Written, bounds, coefficient
+from felixlike.symbolic.expression import Op
+from felixlike.symbolic.program import Buffer
+
+PER_BUFFER = 18
+"""Entries of a buffer."""
+
+SLOTS = 5
+"""Buffers described in a row."""
+
+_LINE = 64
+
+
+class Touched:
+    """What the stores so far touched under each loop: for each buffer, the elements of each store in turn."""
+
+    def __init__(self) -> None:
+        self._elements: dict[LoweredLoop, dict[Buffer, list[float]]] = {}
+
+    def note(self, loop: LoweredLoop, buffer: Buffer, elements: float) -> None:
+        """One more store touches elements of a buffer under a loop."""
+        self._elements.setdefault(loop, {}).setdefault(buffer, []).append(elements)
+
+    def elements(self, loop: LoweredLoop, buffer: Buffer) -> list[float]:
+        """One number a store."""
+        return self._elements[loop][buffer]
+
+    def bytes(self, loop: LoweredLoop) -> float:
+        """Of all buffers and all stores."""
+        return sum(sum(found) * buffer.item_bytes for buffer, found in self._elements[loop].items())
+
+
+@dataclass(slots=True)
+class _Use:
+    """How a store uses one buffer.
+
+    indices: of its accesses, one row an access.  elements: touched while the loops from a level inwards run, one number
+    a level, NaN where unknown.  widths: of the box that all loops touch."""
+
+    buffer: Buffer
+    read: bool
+    written: bool
+    indices: list[tuple[Written, ...]]
+    elements: list[float]
+    widths: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferEntries:
+    """entries: 90 numbers.  touched: bytes of all buffers while the loops from a level inwards run, one a level."""
+
+    entries: list[float]
+    touched: list[float]
+
+
+def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...]], touched: Touched) -> BufferEntries:
+    """The entries of one store; `touched` holds those before it, and gets its own.
+
+    shape: of a buffer where it is allocated."""
+    buffers = list(dict.fromkeys(access.buffer for access in store.store.accesses))
+    unknown = any(map(guarded, buffers))
+    uses = [_use(store, buffer) for buffer in buffers]
+    for use in uses:
+        if unknown:
+            use.elements = [math.nan] * len(use.elements)
+    for level, loop in enumerate(store.loops):
+        for use in uses:
+            touched.note(loop, use.buffer, use.elements[level])
+    levels = range(len(store.loops))
+    bytes_touched = [sum(u.elements[i] * u.buffer.item_bytes for u in uses) for i in levels]
+    if unknown:
+        return BufferEntries([math.nan] * (SLOTS * PER_BUFFER), bytes_touched)
+    found = sorted((_entries(store, use, shape(use.buffer), uses, touched) for use in uses), key=lambda pair: pair[0])
+    entries: list[float] = []
+    for _, alike in groupby(found, key=lambda pair: pair[0]):
+        blocks = [numbers for _, numbers in alike]
+        agreed = [column[0] if len(set(column)) == 1 else math.nan for column in zip(*blocks, strict=True)]
+        entries += agreed * len(blocks)
+    entries += [0.0] * (SLOTS * PER_BUFFER)
+    return BufferEntries(entries[: SLOTS * PER_BUFFER], bytes_touched)
+
+
+def guarded(buffer: Buffer) -> bool:
+    """Whether accesses may lie outside, so that the box of what is touched is larger than the buffer."""
+    return any(extent.op is Op.MIN for extent in buffer.shape)
+
+
+def _use(store: LoweredStore, buffer: Buffer) -> _Use:
+    written = buffer is store.store.target.buffer
+    loads = [load for load in store.store.loads if load.buffer is buffer]
+    accesses = [store.store.target] if written else loads
+    indices = [store.indices[access] for access in accesses]
+    running: dict[str, int] = {}
+    elements: list[float] = []
+    widths = [1] * len(buffer.shape)
+    for loop in reversed(store.loops):
+        running[loop.name] = loop.extent
+        widths = [_width(column, running) for column in zip(*indices, strict=True)]
+        elements.append(math.prod(widths))
+    return _Use(buffer, bool(loads), written, indices, elements[::-1], widths)
+
+
+def _width(indices: Iterable[Written], running: dict[str, int]) -> int:
+    ends = [bounds(index, running) for index in indices]
+    return max(high for _, high in ends) - min(low for low, _ in ends) + 1
+
+
+def _entries(
+    store: LoweredStore, use: _Use, shape: tuple[int, ...], uses: Sequence[_Use], touched: Touched
+) -> tuple[tuple[float, float, str], list[float]]:
+    """(what to sort by, the 18 entries)."""
+    item, iterations = use.buffer.item_bytes, store.iterations
+    moved = float(item * iterations)
+    stride, level = _stride(store, use, shape)
+    if store.loops:
+        unique = float(use.elements[0] * item)
+        inner = _inner(store, level + 1)
+        lines = max(1.0, iterations / inner * min(1.0, stride * item / _LINE))
+        unique_lines = max(1.0, unique / min(_LINE, _contiguous(use, shape)))
+    else:
+        unique = lines = unique_lines = 1.0
+    kind, iterations_apart, bytes_apart, count = _reuse(store, use, uses, touched)
+    uses_or_half = count or 0.5
+    numbers = [
+        float(use.read and not use.written),
+        float(use.written and not use.read),
+        float(use.read and use.written),
+        *map(_log, (moved, unique, lines, unique_lines)),
+        *(float(kind == k) for k in ("loop", "serial", "none")),
+        *map(_log, (iterations_apart, bytes_apart, count)),
+        *(_log(x / uses_or_half) for x in (moved, unique, lines, unique_lines)),
+        _log(stride if level == len(store.loops) - 1 else 0),
+    ]
+    return (-lines, -moved, use.buffer.name), numbers
+
+
+def _stride(store: LoweredStore, use: _Use, shape: tuple[int, ...]) -> tuple[int, int]:
+    """(elements, level) of the innermost loop that moves the buffer as TVM sees it; (0, -1) without one."""
+    steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    for level in reversed(range(len(store.loops))):
+        found = [_step(indices, steps, store.loops[level].name) for indices in use.indices]
+        smallest = min((step for step in found if step is not None), default=0)
+        if smallest:
+            return smallest, level
+    return 0, -1
+
+
+def _step(indices: tuple[Written, ...], steps: Sequence[int], name: str) -> int | None:
+    """Elements by the rightmost dimension that a loop moves; None where it moves none."""
+    for index, step in zip(reversed(indices), reversed(steps), strict=True):
+        factor = coefficient(index, name)
+        if factor:
+            return abs(factor) * step
+    return None
+
+
+def _contiguous(use: _Use, shape: tuple[int, ...]) -> int:
+    for width, extent in zip(reversed(use.widths), reversed(shape), strict=True):
+        if width == extent:
+            return extent * use.buffer.item_bytes
+    return 1
+
+
+def _reuse(store: LoweredStore, use: _Use, uses: Sequence[_Use], touched: Touched) -> tuple[str, float, float, int]:
+    """(kind, iterations and bytes between uses, number of uses)."""
+    moving = frozenset[str]().union(*(index.atoms for indices in use.indices for index in indices))
+    for level in reversed(range(len(store.loops))):
+        loop = store.loops[level]
+        if loop.name not in moving:
+            if level == len(store.loops) - 1:
+                apart: float = sum(u.buffer.item_bytes for u in uses)
+            else:
+                apart = touched.bytes(store.loops[level + 1])
+            return "loop", float(_inner(store, level + 1)), apart, loop.extent
+        earlier = touched.elements(loop, use.buffer)
+        if len(earlier) > 1:
+            return "serial", min(earlier) / loop.extent, touched.bytes(loop) / loop.extent, len(earlier) - 1
+    return "none", 0.0, 0.0, 0
+
+
+def _inner(store: LoweredStore, level: int) -> int:
+    return math.prod(loop.extent for loop in store.loops[level:])
+
+
+def _log(value: float) -> float:
+    return math.log2(abs(value) + 1)

@@ -1,0 +1,212 @@
+"""The program as TVM's extractor sees it at one point: fused loops, and indices in the words of TVM's simplifier.
+
+    for i_0, j_0, i_1:   (parallel)         parallel p:
+        for k:                      →           for k:
+            … A[i_0·8 + i_1, k]                     … A[p // 12 * 8 + p % 3, k]
+
+In: a program, values of its expressions. Out: for every store its loops, outermost first, and for every access its
+indices as small trees. Which loops fuse is known from the program; how TVM writes the remainders and quotients of a
+fused loop is its simplifier's choice, so indices pass through it (and nothing else does).
+Follows TVM's per_store_feature.cc: loops of extent 1 are removed, unless annotated; threads of a kernel stand at its
+top, in the order of their first appearance, whatever their extent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from felixlike import tvmlib
+from felixlike.features.tvm_view.written import Written, from_tvm
+from felixlike.symbolic.expression import Expr
+from felixlike.symbolic.nest import groups
+from felixlike.symbolic.program import PIPELINE, Access, Blanket, Index, Loop, Program, Share, Store
+
+Value: TypeAlias = Callable[[Expr], int]
+"""The value of an expression of the program at the point."""
+
+THREADS = ("blockIdx.x", "vthread.x", "threadIdx.x")
+"""What a loop is bound to on GPUs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredLoop:
+    """A loop of the lowered program, one object for all stores under it.
+
+    kind: "parallel", "vector", "serial" or the thread it is bound to.  variable: TVM's.  extent: iterations."""
+
+    kind: str
+    variable: Any
+    extent: int
+
+    @property
+    def name(self) -> str:
+        """The variable's name in indices; no other loop has it."""
+        return str(self.variable.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredStore:
+    """One store.  loops: outermost first.  indices: for each access, one tree a dimension."""
+
+    store: Store
+    loops: tuple[LoweredLoop, ...]
+    indices: Mapping[Access, tuple[Written, ...]]
+
+    @property
+    def iterations(self) -> int:
+        """Product of the extents."""
+        return math.prod(loop.extent for loop in self.loops)
+
+
+def lowered(program: Program, value: Value, *, cautious: bool = False) -> list[LoweredStore]:
+    """Every store in program order. Raises ValueError where TVM writes an index in words of another kind.
+
+    cautious: keep the remainder by the whole of a share that threads do not divide; see `uneven`."""
+    lowering = _Lowering(program, value, cautious)
+    return [lowering.store(store, path) for store, path in program.stores()]
+
+
+def uneven(program: Program, value: Value) -> bool:
+    """Whether threads share out loops that they do not divide.
+
+    Indices then hold f % total, where f may run past the total but for a guard. TVM sees that the remainder is f itself
+    from some guards, not from others."""
+    shares: dict[Share, int] = {}
+    for root in program.body:
+        for _, path in _under(root, ()):
+            for kind, members in groups(path, value):
+                if isinstance(kind, Share):
+                    shares[kind] = math.prod(value(member.extent) for member in members)
+    return any(math.prod(value(extent) for _, extent in kind.parts) != total for kind, total in shares.items())
+
+
+class _Lowering:
+    """One pass over the stores; loops are made when first met."""
+
+    def __init__(self, program: Program, value: Value, cautious: bool) -> None:
+        self._program, self._value, self._cautious = program, value, cautious
+        self._loops: dict[Any, LoweredLoop] = {}
+        self._analyzer = tvmlib.sym.Analyzer()
+        self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
+
+    def store(self, store: Store, path: tuple[Loop, ...]) -> LoweredStore:
+        """One store with its loops and indices."""
+        standing: dict[Expr, Any] = {}
+        """What the loops of the program are in terms of those here; missing ones stand at 0."""
+        blanket = self._program.blankets.get(store)
+        if blanket is not None and self._value(blanket.gate):
+            loops = self._split(path, blanket, standing)
+        else:
+            loops = self._grouped(path, standing)
+        indices = {
+            access: tuple(from_tvm(self._written(index, standing)) for index in access.written or access.indices)
+            for access in dict.fromkeys(store.accesses)
+        }
+        return LoweredStore(store, tuple(loops), indices)
+
+    def _split(self, path: tuple[Loop, ...], blanket: Blanket, standing: dict[Expr, Any]) -> list[LoweredLoop]:
+        """The two loops of a nest that is fused whole; TVM keeps both, however short."""
+        outer = self._loop("parallel", (path, 0), -(-self._value(blanket.total) // blanket.width))
+        inner = self._loop("vector", (path, 1), blanket.width)
+        self._unfuse(path, outer.variable * blanket.width + inner.variable, standing)
+        return [outer, inner]
+
+    def _grouped(self, path: tuple[Loop, ...], standing: dict[Expr, Any]) -> list[LoweredLoop]:
+        """The loops of any other nest."""
+        if not path:
+            return []
+        threads = self._threads[id(path[0])]
+        own = [
+            loop
+            for kind, members in groups(path, self._value)
+            for loop in self._group(kind, members, threads, standing)
+        ]
+        loops = [*threads.values(), *own]
+        noted = loops[:1] if self._value(path[0].unroll) else []
+        return [loop for loop in loops if loop.extent > 1 or loop.kind in THREADS or loop in noted]
+
+    def _group(
+        self,
+        kind: str | Share,
+        members: tuple[Loop, ...],
+        threads: Mapping[str, LoweredLoop],
+        standing: dict[Expr, Any],
+    ) -> list[LoweredLoop]:
+        """What neighbouring loops of a kind become."""
+        if isinstance(kind, Share):
+            parts = [
+                threads[part] if part in threads else self._loop(part, (kind, number), self._value(extent))
+                for number, (part, extent) in enumerate(kind.parts)
+            ]
+            whole: Any = tvmlib.tirx.const(0, "int64")
+            for number in sorted(range(len(parts)), key=kind.places.__getitem__):
+                whole = whole * parts[number].extent + parts[number].variable
+            self._unfuse(members, whole, standing, guarded=self._cautious)
+            return [part for part in parts if part not in threads.values()]
+        if kind in threads:
+            self._unfuse(members, threads[kind].variable, standing)
+            return []
+        extent = math.prod(self._value(member.extent) for member in members)
+        # TVM fuses nothing into a parallel or vector loop of extent 1.
+        loop = self._loop("serial" if kind == PIPELINE or extent == 1 else kind, members, extent)
+        self._unfuse(members, loop.variable, standing)
+        return [loop]
+
+    def _loop(self, kind: str, key: Any, extent: int) -> LoweredLoop:
+        if key not in self._loops:
+            variable = tvmlib.tirx.Var(f"l{len(self._loops)}", "int64")
+            self._analyzer.bind(variable, tvmlib.ir.Range(0, extent))
+            self._loops[key] = LoweredLoop(kind, variable, extent)
+        return self._loops[key]
+
+    def _threads_of(self, root: Loop) -> dict[str, LoweredLoop]:
+        """The threads of a kernel, in the order of their first appearance."""
+        found: dict[str, LoweredLoop] = {}
+        for _, path in _under(root, ()):
+            for kind, members in groups(path, self._value):
+                if isinstance(kind, Share):
+                    parts = [(part, self._value(extent)) for part, extent in kind.parts]
+                else:
+                    parts = [(kind, math.prod(self._value(m.extent) for m in members))]
+                for part, extent in parts:
+                    if part in THREADS and part not in found:
+                        found[part] = self._loop(part, (root, part), extent)
+        return found
+
+    def _unfuse(
+        self, members: tuple[Loop, ...], whole: Any, standing: dict[Expr, Any], *, guarded: bool = False
+    ) -> None:
+        """The loops that one of extent Π extents stands for: all but the outermost are remainders.
+
+        guarded: `whole` may run past that product, so only a member that is the first of all is no remainder."""
+        inner = 1
+        moving = [m for m in members if self._value(m.extent) > 1]
+        first = members[:1] if guarded else moving[:1]
+        for member in reversed(moving):
+            extent = self._value(member.extent)
+            quotient = whole if inner == 1 else tvmlib.tirx.floordiv(whole, inner)
+            standing[member.variable] = quotient if member in first else tvmlib.tirx.floormod(quotient, extent)
+            inner *= extent
+
+    def _written(self, index: Index, standing: Mapping[Expr, Any]) -> Any:
+        return self._analyzer.simplify(self._sum(index, standing))
+
+    def _sum(self, index: Index, standing: Mapping[Expr, Any]) -> Any:
+        total: Any = tvmlib.tirx.const(0, "int64")
+        for variable, stride in index.strides:
+            if variable in standing:
+                total = total + standing[variable] * self._value(stride)
+        for floor in index.floors:
+            total = total + tvmlib.tirx.floordiv(self._sum(floor.inner, standing), floor.divisor) * floor.factor
+        return total + self._value(index.offset)
+
+
+def _under(node: Loop | Store, path: tuple[Loop, ...]) -> Any:
+    if isinstance(node, Store):
+        yield node, path
+        return
+    for child in node.body:
+        yield from _under(child, (*path, node))
