@@ -8,7 +8,11 @@ import workloads
 
 from benchmarks import oracles
 from benchmarks.operators import OPERATORS
+from felixlike import tvmlib
+from felixlike.errors import UnsupportedSketch
 from felixlike.features import formulas, tvm_view
+from felixlike.features.tvm_view.intensity import intensity
+from felixlike.features.tvm_view.written import Written, bounds, coefficient, from_tvm
 from felixlike.symbolic import Sketch, sketches
 
 _CONDITIONS = range(7, 15)
@@ -52,3 +56,50 @@ def test_unknown_entries_are_the_documented_ones() -> None:
     (view,) = tvm_view(formulas(sketch), sketch.sample(1, seed=0))
     unknown = np.flatnonzero(np.isnan(view).any(axis=0)).tolist()
     assert unknown == list(_CONDITIONS)
+
+
+def test_there_is_no_view_where_threads_reduce_together() -> None:
+    sketch = sketches(OPERATORS["sum_rows"](small_size=True), "sm_90")[1]
+    with pytest.raises(UnsupportedSketch, match="threads reduce together"):
+        tvm_view(formulas(sketch), sketch.sample(1, seed=0))
+
+
+def _index(text: str) -> Written:
+    """An index over loops i and j."""
+    i, j = (tvmlib.tirx.Var(name, "int64") for name in "ij")
+    return from_tvm(eval(text, {"i": i, "j": j, "mod": tvmlib.tirx.floormod, "div": tvmlib.tirx.floordiv}))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("i * 4 + j", (0, 15)),
+        ("i * 4 - j", (-3, 12)),
+        ("div(i, 2) * 8 + 3", (3, 11)),
+        ("mod(i + 3, 2) + j", (1, 4)),  # a remainder stays at its value at the start
+    ],
+)
+def test_bounds_are_tvms(text: str, expected: tuple[int, int]) -> None:
+    assert bounds(_index(text), {"i": 4, "j": 4}) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "second"),
+    [("i * 64 + j * 4", 4, 4), ("i * 64 + j", 64, 1), ("i + j * 4", 4, 4), ("i + j", 1, 1), ("mod(i, 8) * 3", 3, 0)],
+)
+def test_coefficients_are_tvms(text: str, first: int, second: int) -> None:
+    index = _index(text)
+    assert (coefficient(index, "i"), coefficient(index, "j")) == (first, second)
+
+
+def test_indices_hold_arithmetic_only() -> None:
+    with pytest.raises(UnsupportedSketch, match="has no place in an index"):
+        from_tvm(tvmlib.tirx.call_pure_extern("int64", "f"))
+
+
+def test_intensity_is_linear_between_loops() -> None:
+    curve = np.exp2(intensity(2, [4, 5], [40, 10])) - 1
+    assert curve[:2] == pytest.approx([1.0, 1.0])  # the inner loop does 10 operations on 10 bytes, a quarter of all
+    assert curve[-1] == pytest.approx(1.0)
+    assert np.exp2(intensity(2, [4, 5], [20, 10])[4]) - 1 == pytest.approx(1 + (20 - 10) / (40 - 10))
+    assert intensity(0, [4, 5], [40, 10]) == [0.0] * 10

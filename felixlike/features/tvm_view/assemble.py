@@ -6,9 +6,13 @@ finds is not known:
 | TVM's entries | why NaN |
 | --- | --- |
 | 7–14 (integer and boolean counters) of stores with conditions | TVM's simplifier writes conditions anew |
-| 5 of stores whose value asks for a remainder | TVM's simplifier may settle the condition for some tiles |
-| 157, 158 of buffers whose accesses are guarded | TVM leaves such a dimension whole for some tiles, not for others |
+| 5, 147–156 of stores whose value asks for a remainder | TVM's simplifier may settle the condition for some tiles |
+| 57–156 of stores to or from a guarded buffer | TVM places it relative to where the guard begins |
+| 57–146: bytes between uses, after such a store in the same loop | likewise |
+| 57–146 of buffers alike in lines, bytes and name, where they differ | TVM's sorting is not stable |
+| 157, 158 of guarded buffers | TVM leaves such a dimension whole for some tiles, not for others |
 
+A guarded buffer is one whose accesses may lie outside, so that its shape asks for the smaller of two extents.
 Where threads reduce together there is no view: TVM rewrites such a store into several before it looks.
 """
 
@@ -26,7 +30,7 @@ from felixlike.features.table import NAMES
 from felixlike.features.tvm_view.buffers import Touched, buffer_entries, guarded
 from felixlike.features.tvm_view.counters import index_counters
 from felixlike.features.tvm_view.intensity import intensity
-from felixlike.features.tvm_view.lowered import THREADS, LoweredStore, Value, lowered, uneven
+from felixlike.features.tvm_view.lowered import THREADS, LoweredStore, Value, lowered
 from felixlike.symbolic import Points
 from felixlike.symbolic.evaluate import Graph
 from felixlike.symbolic.expression import Expr
@@ -62,9 +66,6 @@ def tvm_view(formulas: Formulas, points: Points) -> list[npt.NDArray[np.float64]
         for member, value in zip(members, _values(program, formulas, points[members]), strict=True):
             ours = features[member, rows]
             views[member] = _view(program, lowered(program, value), value, ours)
-            if uneven(program, value):
-                other = _view(program, lowered(program, value, cautious=True), value, ours)
-                views[member][views[member] != other] = np.nan
     return views
 
 

@@ -9,10 +9,9 @@ contiguous: bytes of the last dimension that is covered whole, 1 without one. Wi
 (`written`), which on fused loops are not the true ones. A buffer that is read and written goes by the indices of the
 write. Reuse is by the innermost loop that either no index uses, or under which an earlier store touched the buffer too.
 Buffers stand by falling lines, then falling bytes, then names; missing ones are zeros. Entries are NaN
-- of stores that touch a guarded buffer, one whose shape asks for the smaller of two extents: TVM writes its indices
-  relative to where the guard begins, and leaves such a dimension whole for some tiles, not for others;
+- of stores that touch a guarded buffer;
 - on the bytes between uses, where such a store came before under the same loop;
-- where two buffers are alike in lines, bytes and name, as far as their entries differ: TVM's sorting is not stable.
+- where two buffers are alike in lines, bytes and name, as far as their entries differ.
 Follows TVM's per_store_feature.cc (group 2).
 """
 

@@ -14,7 +14,7 @@ top, in the order of their first appearance, whatever their extent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -61,33 +61,17 @@ class LoweredStore:
         return math.prod(loop.extent for loop in self.loops)
 
 
-def lowered(program: Program, value: Value, *, cautious: bool = False) -> list[LoweredStore]:
-    """Every store in program order. Raises ValueError where TVM writes an index in words of another kind.
-
-    cautious: keep the remainder by the whole of a share that threads do not divide; see `uneven`."""
-    lowering = _Lowering(program, value, cautious)
+def lowered(program: Program, value: Value) -> list[LoweredStore]:
+    """Every store in program order. Raises UnsupportedSketch where TVM's words for an index are not understood."""
+    lowering = _Lowering(program, value)
     return [lowering.store(store, path) for store, path in program.stores()]
-
-
-def uneven(program: Program, value: Value) -> bool:
-    """Whether threads share out loops that they do not divide.
-
-    Indices then hold f % total, where f may run past the total but for a guard. TVM sees that the remainder is f itself
-    from some guards, not from others."""
-    shares: dict[Share, int] = {}
-    for root in program.body:
-        for _, path in _under(root, ()):
-            for kind, members in groups(path, value):
-                if isinstance(kind, Share):
-                    shares[kind] = math.prod(value(member.extent) for member in members)
-    return any(math.prod(value(extent) for _, extent in kind.parts) != total for kind, total in shares.items())
 
 
 class _Lowering:
     """One pass over the stores; loops are made when first met."""
 
-    def __init__(self, program: Program, value: Value, cautious: bool) -> None:
-        self._program, self._value, self._cautious = program, value, cautious
+    def __init__(self, program: Program, value: Value) -> None:
+        self._program, self._value = program, value
         self._loops: dict[Any, LoweredLoop] = {}
         self._analyzer = tvmlib.sym.Analyzer()
         self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
@@ -100,7 +84,7 @@ class _Lowering:
         if blanket is not None and self._value(blanket.gate):
             loops = self._split(path, blanket, standing)
         else:
-            loops = self._grouped(path, standing)
+            loops = self._grouped(store, path, standing)
         indices = {
             access: tuple(from_tvm(self._written(index, standing)) for index in access.written or access.indices)
             for access in dict.fromkeys(store.accesses)
@@ -114,46 +98,65 @@ class _Lowering:
         self._unfuse(path, outer.variable * blanket.width + inner.variable, standing)
         return [outer, inner]
 
-    def _grouped(self, path: tuple[Loop, ...], standing: dict[Expr, Any]) -> list[LoweredLoop]:
+    def _grouped(self, store: Store, path: tuple[Loop, ...], standing: dict[Expr, Any]) -> list[LoweredLoop]:
         """The loops of any other nest."""
         if not path:
             return []
         threads = self._threads[id(path[0])]
-        own = [
-            loop
-            for kind, members in groups(path, self._value)
-            for loop in self._group(kind, members, threads, standing)
-        ]
+        own: list[LoweredLoop] = []
+        for kind, members in groups(path, self._value):
+            if isinstance(kind, Share):
+                own += self._shared(kind, members, threads, standing, known=self._gapless(store, path, members))
+            elif kind in threads:
+                self._unfuse(members, threads[kind].variable, standing)
+            else:
+                own.append(self._fused(kind, members, standing))
         loops = [*threads.values(), *own]
         noted = loops[:1] if self._value(path[0].unroll) else []
         return [loop for loop in loops if loop.extent > 1 or loop.kind in THREADS or loop in noted]
 
-    def _group(
+    def _fused(self, kind: str, members: tuple[Loop, ...], standing: dict[Expr, Any]) -> LoweredLoop:
+        """One loop for neighbouring loops of a kind. TVM fuses nothing into a parallel or vector loop of extent 1."""
+        extent = math.prod(self._value(member.extent) for member in members)
+        loop = self._loop("serial" if kind == PIPELINE or extent == 1 else kind, members, extent)
+        self._unfuse(members, loop.variable, standing)
+        return loop
+
+    def _shared(
         self,
-        kind: str | Share,
+        share: Share,
         members: tuple[Loop, ...],
         threads: Mapping[str, LoweredLoop],
         standing: dict[Expr, Any],
+        *,
+        known: bool,
     ) -> list[LoweredLoop]:
-        """What neighbouring loops of a kind become."""
-        if isinstance(kind, Share):
-            parts = [
-                threads[part] if part in threads else self._loop(part, (kind, number), self._value(extent))
-                for number, (part, extent) in enumerate(kind.parts)
-            ]
-            whole: Any = tvmlib.tirx.const(0, "int64")
-            for number in sorted(range(len(parts)), key=kind.places.__getitem__):
-                whole = whole * parts[number].extent + parts[number].variable
-            self._unfuse(members, whole, standing, guarded=self._cautious)
-            return [part for part in parts if part not in threads.values()]
-        if kind in threads:
-            self._unfuse(members, threads[kind].variable, standing)
-            return []
-        extent = math.prod(self._value(member.extent) for member in members)
-        # TVM fuses nothing into a parallel or vector loop of extent 1.
-        loop = self._loop("serial" if kind == PIPELINE or extent == 1 else kind, members, extent)
-        self._unfuse(members, loop.variable, standing)
-        return [loop]
+        """The parts of a share but for those that are threads.
+
+        known: whether TVM understands from the share's guard that it does not run past the product of its members."""
+        parts = [
+            threads[part] if part in threads else self._loop(part, (share, number), self._value(extent))
+            for number, (part, extent) in enumerate(share.parts)
+        ]
+        whole: Any = tvmlib.tirx.const(0, "int64")
+        for number in sorted(range(len(parts)), key=share.places.__getitem__):
+            whole = whole * parts[number].extent + parts[number].variable
+        self._unfuse(members, whole, standing, known=known)
+        return [part for part in parts if part not in threads.values()]
+
+    def _gapless(self, store: Store, path: tuple[Loop, ...], members: tuple[Loop, ...]) -> bool:
+        """Whether every index of a shared copy runs through a range without gaps as its loops turn, `members` first.
+
+        Only then does TVM's iterator analysis understand the copy, and with it the guard."""
+        inner = {member.variable for member in members}
+        extents = {loop.variable: self._value(loop.extent) for loop in path}
+        for load in store.loads:
+            for index in (part for whole in load.indices for part in _affine_parts(whole)):
+                terms = [(v, abs(self._value(step)), extents[v]) for v, step in index.strides if extents[v] > 1]
+                reach = 1 + sum(step * (extent - 1) for v, step, extent in terms if v in inner)
+                if not _continues(reach, {step: extent for v, step, extent in terms if v not in inner}):
+                    return False
+        return True
 
     def _loop(self, kind: str, key: Any, extent: int) -> LoweredLoop:
         if key not in self._loops:
@@ -176,15 +179,13 @@ class _Lowering:
                         found[part] = self._loop(part, (root, part), extent)
         return found
 
-    def _unfuse(
-        self, members: tuple[Loop, ...], whole: Any, standing: dict[Expr, Any], *, guarded: bool = False
-    ) -> None:
+    def _unfuse(self, members: tuple[Loop, ...], whole: Any, standing: dict[Expr, Any], *, known: bool = True) -> None:
         """The loops that one of extent Π extents stands for: all but the outermost are remainders.
 
-        guarded: `whole` may run past that product, so only a member that is the first of all is no remainder."""
+        known: whether TVM knows that `whole` stays below that product; else loops of extent 1 count as outermost."""
         inner = 1
         moving = [m for m in members if self._value(m.extent) > 1]
-        first = members[:1] if guarded else moving[:1]
+        first = moving[:1] if known else members[:1]
         for member in reversed(moving):
             extent = self._value(member.extent)
             quotient = whole if inner == 1 else tvmlib.tirx.floordiv(whole, inner)
@@ -202,6 +203,22 @@ class _Lowering:
         for floor in index.floors:
             total = total + tvmlib.tirx.floordiv(self._sum(floor.inner, standing), floor.divisor) * floor.factor
         return total + self._value(index.offset)
+
+
+def _continues(reach: int, loops: dict[int, int]) -> bool:
+    """Whether loops go on from a range of `reach` values without a gap.  loops: step → extent; a step that is as long
+    as the range so far comes first."""
+    while reach in loops:
+        step = reach
+        reach *= loops.pop(step)
+    return all(step <= reach for step in loops)
+
+
+def _affine_parts(index: Index) -> Iterator[Index]:
+    """The index without its floors, and what stands in them."""
+    yield index
+    for floor in index.floors:
+        yield from _affine_parts(floor.inner)
 
 
 def _under(node: Loop | Store, path: tuple[Loop, ...]) -> Any:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike.errors import UnsupportedSketch
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -28,7 +30,7 @@ _BINARY = ("Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max")
 
 
 def from_tvm(node: Any) -> Written:
-    """The tree of a TVM expression. Raises ValueError for operators that indices do not have."""
+    """The tree of a TVM expression. Raises UnsupportedSketch for operators that indices do not have."""
     kind = type(node).__name__
     if kind == "IntImm":
         return Written("Const", value=int(node.value))
@@ -36,7 +38,7 @@ def from_tvm(node: Any) -> Written:
         name = str(node.name)
         return Written("Var", name=name, atoms=frozenset((name,)))
     if kind not in _BINARY:
-        raise ValueError(f"{kind} has no place in an index")
+        raise UnsupportedSketch(f"{kind} has no place in an index", where=str(node)[:80])
     args = (from_tvm(node.a), from_tvm(node.b))
     return Written(kind, args, atoms=args[0].atoms | args[1].atoms)
 
