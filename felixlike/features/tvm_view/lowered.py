@@ -153,8 +153,10 @@ class _Lowering:
         for load in store.loads:
             for index in (part for whole in load.indices for part in _affine_parts(whole)):
                 terms = [(v, abs(self._value(step)), extents[v]) for v, step in index.strides if extents[v] > 1]
-                reach = 1 + sum(step * (extent - 1) for v, step, extent in terms if v in inner)
-                if not _continues(reach, {step: extent for v, step, extent in terms if v not in inner}):
+                outer = {step: extent for v, step, extent in terms if v not in inner}
+                moved = sum(step * (extent - 1) for v, step, extent in terms if v in inner)
+                # An index that the copy itself does not move starts from the smallest step.
+                if not _continues(moved + 1 if moved else min(outer, default=1), outer):
                     return False
         return True
 
