@@ -1,6 +1,6 @@
 """How exact programs, constraints and formulas are: python -m benchmarks.exactness [--target sm_90] [--only NAME].
 
-For every operator of `benchmarks.operators` and every task of ResNet-18 and BERT, every sketch, at random points:
+For every operator of `benchmarks.operators` and every task of four networks, every sketch, at random points:
 
 (a) loop nests: the symbolic program at the point against TVM's postprocessed schedule: loops, kinds, extents, notes;
 (b) counts: all formulas against walking every iteration, on a small twin of the operator;
@@ -78,7 +78,7 @@ def _workloads(target: str, only: str) -> Iterator[tuple[str, tuple[Sketch, ...]
     for name, make in OPERATORS.items():
         if only in name:
             yield name, sketches(make(), target), sketches(make(small_size=True), target)
-    for network in ("resnet18", "bert"):
+    for network in ("resnet18", "bert", "mobilenet_v2", "vit"):
         model, inputs = getattr(models, network)()
         for task in extract_tasks(model, inputs, target):
             name = f"{network}: {task.name}"

@@ -33,6 +33,24 @@ def bert(layers: int = 2, hidden: int = 256, length: int = 64) -> Model:
     return Output(BertModel(config), "last_hidden_state").eval(), (ids,)
 
 
+def mobilenet_v2(size: int = 224) -> Model:
+    """MobileNet-v2 at 1×3×size×size; pooled output."""
+    from transformers import MobileNetV2Config, MobileNetV2Model
+
+    torch.manual_seed(0)
+    model = MobileNetV2Model(MobileNetV2Config())
+    return Output(model, "pooler_output").eval(), (torch.randn(1, 3, size, size),)
+
+
+def vit(layers: int = 2, size: int = 224) -> Model:
+    """A vision transformer of base width with few layers at 1×3×size×size; last_hidden_state as output."""
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    model = ViTModel(ViTConfig(num_hidden_layers=layers, image_size=size))
+    return Output(model, "last_hidden_state").eval(), (torch.randn(1, 3, size, size),)
+
+
 def mlp(batch: int = 8) -> Model:
     """128 → 256 → 10 with ReLU and softmax."""
     torch.manual_seed(0)

@@ -153,6 +153,26 @@ def transpose(*shape: int) -> Any:
     return _func(x, topi.transpose(x, axes))
 
 
+def split_heads(length: int, heads: int, width: int) -> Any:
+    """Matrices of each head out of one: length × (heads · width) → heads × length × width."""
+    x = _input(length, heads * width)
+    apart = topi.transpose(topi.reshape(x, (1, length, heads, width)), (0, 2, 1, 3))
+    return _func(x, topi.reshape(apart, (heads, length, width)))
+
+
+def merge_heads(length: int, heads: int, width: int) -> Any:
+    """The way back: heads × length × width → length × (heads · width)."""
+    x = _input(heads, length, width)
+    apart = topi.transpose(topi.reshape(x, (1, heads, length, width)), (0, 2, 1, 3))
+    return _func(x, topi.reshape(apart, (length, heads * width)))
+
+
+def patches(channels: int, size: int) -> Any:
+    """The places of an image one after the other, behind one more: channels × size × size → (1 + size²) × channels."""
+    x, first = _input(channels, size, size), _input(1, channels, name="first")
+    return _func(x, first, topi.concatenate((first, topi.transpose(topi.reshape(x, (channels, size * size)))), axis=0))
+
+
 def gather(rows: int, columns: int, count: int) -> Any:
     """An embedding lookup."""
     table, ids = _input(rows, columns, name="table"), _input(count, name="ids", dtype="int64")
@@ -204,6 +224,10 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "sum_all": _sizes(reduction, ((256, 320), None), ((6, 8), None)),
     "broadcast_chain": _sizes(broadcast_chain, (512, 768), (6, 10)),
     "transpose": _sizes(transpose, (12, 64, 128), (2, 6, 10)),
+    "split_heads": _sizes(split_heads, (64, 4, 64), (5, 3, 4)),
+    "merge_heads": _sizes(merge_heads, (64, 4, 64), (5, 3, 4)),
+    "patches": _sizes(patches, (96, 14), (5, 3)),
     "gather": _sizes(gather, (30522, 256, 64), (12, 6, 5)),
+    "gather_repeated": _sizes(gather, (128, 64, 1024), (4, 6, 10)),
     "concat": _sizes(concat, (64, 256, 192), (4, 6, 5)),
 }

@@ -79,6 +79,10 @@ class UnsupportedSketch(FelixlikeError):
     """A sketch is not yet understood symbolically; it is tuned by sampling instead."""
 
 
+class WrongSketch(UnsupportedSketch):
+    """TVM lowers a sketch to a program that does not compute what the task asks for; no point of it is any use."""
+
+
 class InvalidPoint(FelixlikeError, ValueError):
     """A point does not fit its sketch: wrong length, or a constraint is broken."""
 

@@ -91,6 +91,7 @@ __all__ = [
     "relink_relax",
     "runtime",
     "s_tir",
+    "simplify",
     "structural_hash",
     "structural_map",
     "structural_walk",
@@ -117,6 +118,11 @@ def identity(value: Any) -> int | None:
     Random variables of a trace cannot be hashed, and comparing them one by one with same_as is slow."""
     handle = getattr(value, "__chandle__", None)
     return int(handle()) if handle is not None else None
+
+
+def simplify(expression: Any) -> Any:
+    """A PrimExpr as TVM's simplifier leaves it where nothing is known of its variables."""
+    return sym.Analyzer().simplify(expression)
 
 
 def without_attributes(func: Any, *names: str) -> Any:

@@ -52,10 +52,24 @@ def row_sum(rows: int = 12, columns: int = 60) -> Any:
 
 
 def max_pool(channels: int = 8, size: int = 14) -> Any:
-    """3×3 maximum with stride 2 and padding 1; two of its three sketches fuse the window, which is not affine."""
+    """3×3 maximum with stride 2 and padding 1; two of its three sketches fuse the window and split it anew."""
     x = te.placeholder((1, channels, size, size), name="X")
     pooled = topi.nn.pool2d(x, (3, 3), (2, 2), (1, 1), (1, 1, 1, 1), "max")
     return te.create_prim_func([x, pooled])
+
+
+def large_sum(rows: int = 1024, columns: int = 1024) -> Any:
+    """The sum of everything; two of its three sketches fuse both loops, and these have more values than are tried."""
+    x = te.placeholder((rows, columns), name="X")
+    return te.create_prim_func([x, topi.sum(x)])
+
+
+def padded_product() -> Any:
+    """A product with a border of zeros on one side."""
+    a, b = te.placeholder((12, 8), name="A"), te.placeholder((8, 20), name="B")
+    r = te.reduce_axis((0, 8), name="k")
+    c = te.compute((12, 20), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), name="C")
+    return te.create_prim_func([a, b, topi.nn.pad(c, (0, 0), (1, 0), name="pad")])
 
 
 def chain(rows: int = 30, columns: int = 50) -> Any:
@@ -81,5 +95,10 @@ ALL: dict[str, Callable[[], Any]] = {
     "softmax": softmax,
     "row_sum": row_sum,
     "max_pool": max_pool,
+    "sum_all": lambda: large_sum(6, 8),
+    "merge_heads": lambda: OPERATORS["merge_heads"](small_size=True),
+    "split_heads": lambda: OPERATORS["split_heads"](small_size=True),
+    "patches": lambda: OPERATORS["patches"](small_size=True),
     "chain": chain,
+    "gather": lambda: OPERATORS["gather_repeated"](small_size=True),
 }

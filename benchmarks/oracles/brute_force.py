@@ -35,13 +35,15 @@ class _Loop:
 
 @dataclass(eq=False)
 class _Store:
-    """elements: buffer → the index arrays of its accesses, one array of all iterations for each dimension."""
+    """elements: buffer → the index arrays of its accesses, one array of all iterations for each dimension.
+    looked_up: (buffer, dimension) pairs whose index is loaded; its array holds the elements of the index buffer."""
 
     block: str
     loops: list[_Loop]
     target: Any
     loaded: list[Any]
     elements: dict[Any, list[list[Ints]]]
+    looked_up: set[tuple[Any, int]]
 
 
 def count(sketch: Sketch, point: tuple[int, ...], device: Device) -> dict[str, dict[str, float]]:
@@ -106,17 +108,24 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
         values = _iterations(path)
         for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
             values[iterator.var] = _value(value, values)
-        loads: list[Any] = []
-        tvmlib.structural_walk(block.body.value, (tvmlib.ir.TensorLoad, loads.append))
+        loads = _loads(block.body.value)
+        looked_up: set[tuple[Any, int]] = set()
         elements: dict[Any, list[list[Ints]]] = {}
         for buffer, indices in [(block.body.buffer, block.body.indices), *((x.source, x.indices) for x in loads)]:
             arrays = [_value(i, values) for i in indices]
             elements.setdefault(buffer, []).append(arrays)
+            looked_up |= {(buffer, d) for d, i in enumerate(indices) if _loads(i)}
         name = str(block.name_hint).removesuffix("_update")
-        stores.append(_Store(name, path, block.body.buffer, [x.source for x in loads], elements))
+        stores.append(_Store(name, path, block.body.buffer, [x.source for x in loads], elements, looked_up))
 
     visit(func.body, [])
     return stores, homes
+
+
+def _loads(expression: Any) -> list[Any]:
+    found: list[Any] = []
+    tvmlib.structural_walk(expression, (tvmlib.ir.TensorLoad, found.append))
+    return found
 
 
 class _Values(dict[Any, Ints]):
@@ -147,6 +156,8 @@ def _value(node: Any, values: _Values) -> Ints:
             return values[node]
         case "Cast":
             return _value(node.value, values)
+        case "TensorLoad":  # as if all elements were different
+            return _flat([_value(i, values) for i in node.indices], [int(e) for e in node.source.shape])
     a, b = _value(node.a, values), _value(node.b, values)
     operations = {
         "Add": np.add,
@@ -159,6 +170,14 @@ def _value(node: Any, values: _Values) -> Ints:
     }
     result: Ints = operations[type(node).__name__](a, b)
     return result
+
+
+def _flat(arrays: list[Ints], shape: list[int]) -> Ints:
+    """Positions in row-major order."""
+    flat = np.zeros_like(arrays[0])
+    for extent, array in zip(shape, arrays, strict=True):
+        flat = flat * extent + array
+    return flat
 
 
 class _Counter:
@@ -184,12 +203,13 @@ class _Counter:
             if outer < level or self.fixed(buffer, outer):
                 runs[(slice(None),) * outer + (slice(1, None),)] = False
         rows = runs.reshape(-1)
-        return [
-            int(max(a[d][rows].max() for a in self.accesses(buffer)))
-            - int(min(a[d][rows].min() for a in self.accesses(buffer)))
-            + 1
-            for d in range(len(buffer.shape))
-        ]
+        return [self.width(buffer, d, rows) for d in range(len(buffer.shape))]
+
+    def width(self, buffer: Any, dimension: int, rows: npt.NDArray[np.bool_]) -> int:
+        arrays = [a[dimension][rows] for a in self.accesses(buffer)]
+        if (buffer, dimension) in self.store.looked_up:
+            return min(max(len(np.unique(a)) for a in arrays), int(buffer.shape[dimension]))
+        return int(max(a.max() for a in arrays)) - int(min(a.min() for a in arrays)) + 1
 
     def accesses(self, buffer: Any) -> list[list[Ints]]:
         return self.store.elements[buffer]
@@ -211,11 +231,15 @@ class _Counter:
         steps = []
         shape = self.shape(buffer)
         for arrays in self.accesses(buffer):
-            flat = np.zeros(self.total, dtype=np.int64)
-            for extent, array in zip(shape, arrays, strict=True):
-                flat = flat * extent + array
-            last = self.inner(level + 1) * (self.extents[level] - 1)
-            steps.append(abs(int(flat[last] - flat[0])) / (self.extents[level] - 1))
+            count = self.extents[level] - 1
+            last = self.inner(level + 1) * count
+            total = 0.0
+            for d, (extent, array) in enumerate(zip(shape, arrays, strict=True)):
+                way = float(array[last] - array[0])
+                if (buffer, d) in self.store.looked_up:
+                    way = count * extent / 3 if way else 0.0
+                total = total * extent + way
+            steps.append(abs(total) / count)
         return min((s for s in steps if s), default=0)
 
     def moved(self, buffer: Any, level: int) -> bool:

@@ -131,19 +131,9 @@ class StoreView:
             flat: Expr = const(0)
             step: Expr = const(1)
             for index, extent in zip(reversed(access.indices), reversed(buffer.shape), strict=True):
-                flat = flat + _step(index, loop) * step
+                flat = flat + index.step(loop.variable, loop.extent) * step
                 step = step * extent
             flat = expand(flat)
             flat = -flat if flat.high <= 0 else flat
             smallest = flat if smallest is None else minimum(smallest, flat)
         return smallest
-
-
-def _step(index: Index, loop: Loop) -> Expr:
-    """What one step of a loop adds to an index, on average over the loop, all other loops standing at 0."""
-    total = index.stride(loop.variable)
-    for floor in index.floors:
-        first, last = floor.inner.span({loop.variable: loop.extent})
-        if first is not last:
-            total = total + (floor.of(last) - floor.of(first)) / maximum(loop.extent - 1, 1)
-    return total

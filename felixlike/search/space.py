@@ -24,7 +24,7 @@ class Space:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.sketches: tuple[Sketch, ...] = sketches(task)
+        self.sketches: tuple[Sketch, ...] = tuple(s for s in sketches(task) if not s.wrong)
         self.understood = tuple(s for s in self.sketches if s.understood)
         self.opaque = tuple(s for s in self.sketches if not s.understood)
         """Sketches that are tuned by sampling."""

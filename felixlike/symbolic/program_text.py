@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from felixlike.symbolic.expression import Expr
-from felixlike.symbolic.program import Access, Loop, Program, Store
+from felixlike.symbolic.program import Loop, Program, Store
 
 
 def program_text(program: Program) -> str:
@@ -56,8 +56,4 @@ def _when(gate: Expr) -> str:
 def _statement(store: Store) -> str:
     operator = "⊕=" if store.is_reduction else "="
     loads = [load for load in store.loads if load.buffer is not store.target.buffer]
-    return f"{_element(store.target)} {operator} f({', '.join(map(_element, loads))})"
-
-
-def _element(access: Access) -> str:
-    return f"{access.buffer.name}[{', '.join(str(index.expression) for index in access.indices)}]"
+    return f"{store.target} {operator} f({', '.join(map(str, loads))})"

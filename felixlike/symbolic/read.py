@@ -10,11 +10,23 @@ from collections import Counter
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.errors import UnsupportedSketch
+from felixlike.errors import UnsupportedSketch, WrongSketch
 from felixlike.symbolic.convert import to_expr
-from felixlike.symbolic.expression import Expr, at_least, const, var, variables
+from felixlike.symbolic.expression import Expr, at_least, const, expand, var, variables
 from felixlike.symbolic.operations import count_operations
-from felixlike.symbolic.program import PIPELINE, Access, Buffer, Loop, Program, Share, Store, affine
+from felixlike.symbolic.program import (
+    PIPELINE,
+    Access,
+    Buffer,
+    Index,
+    Lookup,
+    Loop,
+    Program,
+    Share,
+    Store,
+    affine,
+    stores_under,
+)
 from felixlike.symbolic.replay import Replay
 
 
@@ -49,7 +61,21 @@ class _Reader:
         if self._main.body.block.name_hint != "root":
             raise UnsupportedSketch("the function's outermost block is not a root block", where="main")
         body = self._visit(root.body)
+        self._check_spans(body)
         return Program(body, tuple(self._buffers.values()), stages=self._stages, fits=self._fits)
+
+    def _check_spans(self, body: tuple[Loop | Store, ...]) -> None:
+        """Raise UnsupportedSketch where the values of an index cannot be told, WrongSketch where part of an output is
+        never written.
+
+        ReverseComputeAt moves a padding block into its producer's tiles, and its border, which reads nothing there, is
+        then left out."""
+        for store in (store for node in body for store in stores_under(node)):
+            for access in store.accesses:
+                spans = [index.span(self._extents) for index in access.indices]
+                scattered = any(index.lookup is not None for index in access.indices)
+                if access is store.target and not access.buffer.internal and not scattered:
+                    _check_written(access.buffer, [expand(high - low + 1) for low, high in spans])
 
     def _visit(self, stmt: Any) -> tuple[Loop | Store, ...]:
         match type(stmt).__name__:
@@ -109,7 +135,7 @@ class _Reader:
             self._loops_in[iterator.var] = self._named(value)
             self._note_cuts(self._table[iterator.var], to_expr(iterator.dom.extent, self._tiles))
         try:
-            return self._statement(block)
+            return self._statement(realize)
         finally:
             self._table = outer
 
@@ -118,12 +144,11 @@ class _Reader:
             if self._extents[variable].high > domain.high:
                 self._fits = self._fits * at_least(domain - self._extents[variable], 0)
 
-    def _statement(self, block: Any) -> Store:
+    def _statement(self, realize: Any) -> Store:
+        block = realize.block
         body = block.body
-        loads: list[Any] = []
-        tvmlib.structural_walk(body.value, (tvmlib.ir.TensorLoad, loads.append))
         target = self._element(body.buffer, body.indices, block)
-        reads = Counter(self._element(load.source, load.indices, block) for load in loads)
+        reads = Counter(self._element(load.source, load.indices, block) for load in _loads(body.value))
         kinds = {0: set(), 2: set()}  # type: dict[int, set[Expr]]
         for iterator in block.iter_vars:
             kinds.setdefault(int(iterator.iter_type), set()).update(self._loops_of(self._table[iterator.var]))
@@ -136,10 +161,7 @@ class _Reader:
             spatial=frozenset(kinds[0]),
             reduction=frozenset(kinds[2]),
             is_reduction=any(int(i.iter_type) == 2 for i in block.iter_vars),
-            regions=tuple(
-                self._access(region.source, [r.min for r in region.region], block)
-                for region in (*block.reads, *block.writes)
-            ),
+            regions=tuple(self._region(region, realize) for region in (*block.reads, *block.writes)),
             text=str(body.value),
         )
 
@@ -148,11 +170,7 @@ class _Reader:
 
     def _element(self, buffer: Any, indices: Any, block: Any) -> Access:
         """An access without the loops of extent 1, which some primitives drop from indices and others keep."""
-        access = self._access(buffer, indices, block)
-        return Access(
-            access.buffer,
-            tuple(index.without(self._unit.__contains__) for index in access.indices),
-        )
+        return self._access(buffer, indices, block).without(self._unit.__contains__)
 
     def _named(self, tvm_expr: Any) -> tuple[Expr, ...]:
         """The loops of a TVM expression, in the order in which it names them."""
@@ -161,15 +179,34 @@ class _Reader:
         return tuple(dict.fromkeys(found))
 
     def _access(self, buffer: Any, indices: Any, block: Any) -> Access:
-        found = []
-        for index in indices:
-            line = affine(to_expr(index, self._table), self._named(index))
+        found = tuple(self._index(buffer, d, index, block) for d, index in enumerate(indices))
+        return Access(self._buffer(buffer), found)
+
+    def _index(self, buffer: Any, dimension: int, index: Any, block: Any) -> Index:
+        loads = _loads(index)
+        if loads:
+            sources = tuple(dict.fromkeys(self._access(load.source, load.indices, block) for load in loads))
+            return Index(const(0), (), lookup=Lookup(sources, to_expr(buffer.shape[dimension], self._tiles)))
+        line = affine(to_expr(index, self._table), self._named(index))
+        if line is None:
+            raise UnsupportedSketch(
+                f"the index {index} of {buffer.name} is not affine in the loops", where=f"block {block.name_hint}"
+            )
+        return line
+
+    def _region(self, region: Any, realize: Any) -> Access:
+        """A block's region as TVM's walk for strides sees it: simplified without bounds; whatever is not a sum of
+        multiples counts as 0."""
+        values = dict(zip((i.var for i in realize.block.iter_vars), realize.iter_values, strict=True))
+        seen = []
+        for r in region.region:
+            place = tvmlib.simplify(tvmlib.structural_map(r.min, (tvmlib.tirx.Var, lambda v: values.get(v, v))))
+            seen_place = tvmlib.structural_map(place, (_UNSEEN, _nothing))
+            line = affine(to_expr(seen_place, self._table), self._named(seen_place))
             if line is None:
-                raise UnsupportedSketch(
-                    f"the index {index} of {buffer.name} is not affine in the loops", where=f"block {block.name_hint}"
-                )
-            found.append(line)
-        return Access(self._buffer(buffer), tuple(found))
+                raise UnsupportedSketch(f"the region {region} is not affine in the loops", where="regions")
+            seen.append(line)
+        return Access(self._buffer(region.source), tuple(seen))
 
     def _buffer(self, buffer: Any) -> Buffer:
         if buffer not in self._buffers:
@@ -181,6 +218,29 @@ class _Reader:
                 scope=str(buffer.scope()).partition(".")[0],
             )
         return self._buffers[buffer]
+
+
+def _check_written(output: Buffer, reached: list[Expr]) -> None:
+    for count, extent in zip(reached, output.shape, strict=True):
+        if count.is_const and extent.is_const and count.value < extent.value:
+            raise WrongSketch(
+                f"TVM computes only {count} of {extent} elements along an axis of {output.name}", where="main"
+            )
+
+
+_UNSEEN = (tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod, tvmlib.tirx.Min, tvmlib.tirx.Max, tvmlib.ir.TensorLoad)
+"""What TVM's walk for strides does not look into."""
+
+
+def _nothing(expression: Any) -> Any:
+    return tvmlib.tirx.const(0, str(expression.ty.dtype))
+
+
+def _loads(expression: Any) -> list[Any]:
+    """The loads in a TVM expression, those within indices included."""
+    found: list[Any] = []
+    tvmlib.structural_walk(expression, (tvmlib.ir.TensorLoad, found.append))
+    return found
 
 
 def _item_bytes(dtype: str) -> int:

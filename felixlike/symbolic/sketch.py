@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import tvmlib
-from felixlike.errors import InvalidPoint, InvalidSchedule, UnsupportedSketch
+from felixlike.errors import InvalidPoint, InvalidSchedule, UnsupportedSketch, WrongSketch
 from felixlike.frontend.task import Task
 from felixlike.symbolic.constraints import Constraint, tile_constraints
 from felixlike.symbolic.evaluate import Graph
@@ -97,6 +97,11 @@ class Sketch:
     def understood(self) -> bool:
         """Whether there is a symbolic program, hence formulas."""
         return not self.reason
+
+    @property
+    def wrong(self) -> bool:
+        """Whether TVM lowers it to programs that compute something else."""
+        return bool(self.reason) and isinstance(self._structures[(-1,) * len(self.location_columns)], WrongSketch)
 
     @property
     def program(self) -> Program:

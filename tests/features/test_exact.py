@@ -27,6 +27,7 @@ SMALL: dict[str, Callable[[], Any]] = {
     "row_sum": lambda: workloads.row_sum(6, 24),
     "max_pool": lambda: workloads.max_pool(4, 8),
     "chain": lambda: workloads.chain(6, 10),
+    **{name: workloads.ALL[name] for name in ("gather", "sum_all", "merge_heads", "split_heads", "patches")},
 }
 
 

@@ -79,4 +79,4 @@ def test_bad_names(sketch: Sketch, explanation: Explanation) -> None:
     with pytest.raises(InvalidPoint):
         explain(sketch, point=[1, 2])
     with pytest.raises(UnsupportedSketch):
-        explain(sketches(workloads.max_pool())[0])
+        explain(sketches(workloads.large_sum())[0])

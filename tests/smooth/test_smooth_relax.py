@@ -12,7 +12,7 @@ from felixlike.smooth import Relaxed, relax
 from felixlike.smooth.relax import WIDTH
 from felixlike.symbolic import Kind, sketches
 
-CASES = ("matmul_relu", "conv2d", "softmax", "depthwise")
+CASES = ("matmul_relu", "conv2d", "softmax", "depthwise", "max_pool")
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -24,6 +24,8 @@ CASES: dict[str, tuple[str, int, tuple[int, ...]]] = {
     "softmax_rfactor": ("softmax", 0, (0, 0, -1, 0, 0)),
     "row_sum_rfactor": ("row_sum", 1, ()),
     "chain": ("chain", 0, ()),
+    "max_pool_rfactor": ("max_pool", 0, (-1,)),
+    "gather": ("gather", 0, ()),
 }
 
 

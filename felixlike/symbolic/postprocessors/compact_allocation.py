@@ -86,7 +86,7 @@ def _shape(
 ) -> tuple[Expr, ...]:
     shape = []
     for dimension, full in enumerate(buffer.shape):
-        if whole[dimension]:
+        if whole[dimension] or any(access.indices[dimension].lookup is not None for access in accesses):
             shape.append(full)
             continue
         low: Expr | None = None

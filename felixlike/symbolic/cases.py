@@ -1,0 +1,96 @@
+"""A number that depends on a few tile factors, as an expression that tells their values apart.
+
+In: tile variables, a function of their values. Out: one expression for each number the function gives:
+
+    {t = 1: 3, t = 3: 3, t = 9: 2}    →    select([t ≥ 9], 2, 3)
+
+This is how quantities without a formula, such as the values x % 3 takes in some of the loops, become exact formulas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby, product
+
+from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expression import Expr, Group, Number, at_least, const, group_of, select
+from felixlike.symbolic.factors import divisors
+
+_MOST = 200
+"""Combinations of values that are told apart."""
+
+Case = tuple[int, ...]
+
+
+def by_cases(variables: Sequence[Expr], numbers: Callable[[Mapping[str, int]], Sequence[Number]]) -> tuple[Expr, ...]:
+    """`numbers`, a function of the variables' values by name, as expressions.
+
+    Raises UnsupportedSketch for variables that are no tile factors, and where there are too many combinations."""
+    told, cases = _cases(variables)
+    results = [(key, numbers(values)) for key, values in cases]
+    return tuple(
+        _told(told, [(key, column) for (key, _), column in zip(results, columns, strict=True)])
+        for columns in zip(*(found for _, found in results), strict=True)
+    )
+
+
+def _told(variables: Sequence[Expr], cases: Sequence[tuple[Case, Number]]) -> Expr:
+    """The chain of numbers shifted to be positive, and shifted back: smooth forms are logarithms."""
+    shift = max(0, 1 - min(number for _, number in cases))
+    return _chain(variables, [(key, number + shift) for key, number in cases]) - shift
+
+
+def _chain(variables: Sequence[Expr], cases: Sequence[tuple[Case, Number]]) -> Expr:
+    """Selects by the first variable, its values ascending, around those by the others."""
+    if not variables:
+        return const(cases[0][1])
+    found: Expr | None = None
+    last: Expr | None = None
+    for value, members in groupby(cases, key=lambda case: case[0][0]):
+        here = _chain(variables[1:], [(key[1:], number) for key, number in members])
+        if found is None:
+            found = here
+        elif here is not last:
+            found = select(at_least(variables[0], value), here, found)
+        last = here
+    assert found is not None
+    return found
+
+
+def _cases(variables: Sequence[Expr]) -> tuple[list[Expr], list[tuple[Case, dict[str, int]]]]:
+    """The variables that tell the combinations apart, and for each combination their values and everyone's values."""
+    groups: dict[Group, list[Expr]] = {}
+    for variable in variables:
+        group = group_of(variable)
+        if group is None:
+            raise UnsupportedSketch(f"the values of {variable} are not told apart", where="indices")
+        groups.setdefault(group, []).append(variable)
+    told: list[Expr] = []
+    choices: list[list[tuple[Case, dict[str, int]]]] = []
+    for group, members in groups.items():
+        told += _telling(group, members)
+        choices.append(sorted(_of_group(group, members)))
+    if math.prod(map(len, choices)) > _MOST:
+        raise UnsupportedSketch(f"more than {_MOST} combinations of tile factors to tell apart", where="indices")
+    combined = [
+        (sum((key for key, _ in parts), ()), {name: x for _, values in parts for name, x in values.items()})
+        for parts in product(*choices)
+    ]
+    return told, combined
+
+
+def _telling(group: Group, members: Sequence[Expr]) -> Sequence[Expr]:
+    """The first of all factors of a loop follows from the others."""
+    return members[1:] if len(members) == group.size else members
+
+
+def _of_group(group: Group, members: Sequence[Expr]) -> Iterator[tuple[Case, dict[str, int]]]:
+    whole = len(members) == group.size
+    allowed = [[d for d in divisors(group.product) if m.low <= d <= m.high] for m in members]
+    if math.prod(map(len, allowed)) > _MOST**2:
+        raise UnsupportedSketch(f"too many ways to split {group.name} to tell them apart", where="indices")
+    for values in product(*allowed):
+        together = math.prod(values)
+        if together == group.product if whole else group.product % together == 0:
+            yield values[1:] if whole else values, {m.name: v for m, v in zip(members, values, strict=True)}
