@@ -10,6 +10,7 @@ finds is not known:
 | 57–156 of stores to or from a guarded buffer | TVM places it relative to where the guard begins |
 | 57–146: bytes between uses, after such a store in the same loop | likewise |
 | 57–146 of buffers alike in lines, bytes and name, where they differ | TVM's sorting is not stable |
+| 7–14, 57–156 of programs with indices that are loaded | what TVM makes of such an index is not modelled |
 | 157, 158 of guarded buffers | TVM leaves such a dimension whole for some tiles, not for others |
 
 A guarded buffer is one whose accesses may lie outside, so that its shape asks for the smaller of two extents.
@@ -78,6 +79,8 @@ def _view(
     view = np.stack([_row(ours[i], stores[i]) for i in last.values()])
     for row, i in zip(view, last.values(), strict=True):
         row[57:147], row[147:157] = groups[i]
+    if any(index.lookup is not None for s in stores for access in s.store.accesses for index in access.indices):
+        view[:, [*range(7, 15), *range(57, 157)]] = np.nan
     return view
 
 

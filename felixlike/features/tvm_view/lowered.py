@@ -22,7 +22,7 @@ from felixlike import tvmlib
 from felixlike.features.tvm_view.written import Written, from_tvm
 from felixlike.symbolic.expression import Expr
 from felixlike.symbolic.nest import groups
-from felixlike.symbolic.program import PIPELINE, Access, Blanket, Index, Loop, Program, Share, Store
+from felixlike.symbolic.program import PIPELINE, Access, Blanket, Index, Loop, Program, Rest, Share, Store
 
 Value: TypeAlias = Callable[[Expr], int]
 """The value of an expression of the program at the point."""
@@ -203,7 +203,8 @@ class _Lowering:
             if variable in standing:
                 total = total + standing[variable] * self._value(stride)
         for floor in index.floors:
-            total = total + tvmlib.tirx.floordiv(self._sum(floor.inner, standing), floor.divisor) * floor.factor
+            part = tvmlib.tirx.floormod if isinstance(floor, Rest) else tvmlib.tirx.floordiv
+            total = total + part(self._sum(floor.inner, standing), floor.divisor) * floor.factor
         return total + self._value(index.offset)
 
 
