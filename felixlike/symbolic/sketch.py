@@ -7,6 +7,7 @@ missing, and `reason` says why.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,6 @@ from felixlike.frontend.task import Task
 from felixlike.symbolic.constraints import Constraint, tile_constraints
 from felixlike.symbolic.evaluate import Graph
 from felixlike.symbolic.expression import Expr, at_most, const
-from felixlike.symbolic.factors import draw_factorisations
 from felixlike.symbolic.nest import concrete_nest, scheduled_nest
 from felixlike.symbolic.postprocessors import (
     Limits,
@@ -35,11 +35,14 @@ from felixlike.symbolic.program import Program
 from felixlike.symbolic.read import read_program
 from felixlike.symbolic.replay import Replay
 from felixlike.symbolic.trace import groups, point_of, sketch_key, trace_variables, with_point
+from felixlike.symbolic.urn import Urn
 from felixlike.symbolic.variables import Kind, Variable
 
 Points = npt.NDArray[np.int64]
 
-_BATCH = 10_000
+_BATCH = 100_000
+"""Most points that are drawn at once."""
+
 _HOPELESS = 3_000_000
 """Random points without a single valid one after which sampling gives up."""
 
@@ -77,6 +80,7 @@ class Sketch:
         self._trace = trace
         self._postprocessors = tuple(postprocessors)
         self._structures: dict[tuple[int, ...], Structure | UnsupportedSketch] = {}
+        self._urns: dict[tuple[int, ...], Urn] = {}
         self.location_columns = tuple(i for i, v in enumerate(self.variables) if v.kind is Kind.LOCATION)
 
     def __repr__(self) -> str:
@@ -150,9 +154,8 @@ class Sketch:
         structure = self._structures[chosen]
         if isinstance(structure, UnsupportedSketch) or all(place == -1 for place in chosen):
             return
-        rows = self._sample_tiles(_PROBED, np.random.default_rng(0))
+        rows = self._urn(chosen).draw(_PROBED, np.random.default_rng(0))
         rows[:, self.location_columns] = chosen
-        rows = rows[self.valid(rows)]
         most = np.argsort(-(rows > 1).sum(axis=1), kind="stable")[:_PROBES]
         names = [v.name for v in self.variables]
         for point in rows[most].tolist():
@@ -170,16 +173,17 @@ class Sketch:
     # -- points -------------------------------------------------------------------------------------------------------
 
     def sample(self, count: int, seed: int, *, paths: int = _PATHS) -> Points:
-        """int64[count, variables]: random valid points. The same seed gives the same points.
+        """int64[count, variables]: random points, all valid ones equally likely. The same seed gives the same points.
 
-        paths: most combinations of compute locations among them; each needs a symbolic program of its own, once."""
+        paths: most combinations of compute locations among them; each needs a symbolic program of its own, once. They
+        are drawn first, as TVM would for random tiles, and one that is drawn twice counts twice.
+        Raises InvalidSchedule where no point is valid."""
         rng = np.random.default_rng(seed)
         if not self.understood:
             return self._sample_by_tvm(count, rng)
         if not self.location_columns:
-            gate = self.structure(()).gate
-            return self._sample_tiles(count, rng) if gate.is_const else self._sample_valid(count, [()], rng)
-        drawn = [self._sample_path(row, rng) for row in self._sample_tiles(min(count, paths), rng)]
+            return self._sample_valid(count, [()], rng)
+        drawn = [self._sample_path(row, rng) for row in self._any.draw(min(count, paths), rng)]
         return self._sample_valid(count, drawn, rng)
 
     def valid(self, points: Points) -> npt.NDArray[np.bool_]:
@@ -220,32 +224,41 @@ class Sketch:
             )
         return points
 
-    def _sample_tiles(self, count: int, rng: np.random.Generator) -> Points:
-        """Random values for everything but compute locations, which stay at the root."""
-        points = np.full((count, len(self.variables)), -1, dtype=np.int64)
-        for _, columns in groups(self.variables):
-            first, last = self.variables[columns[0]], self.variables[columns[-1]]
-            if first.kind is Kind.TILE:
-                points[:, columns] = draw_factorisations(first.extent, len(columns), last.choices[-1], count, rng)
-            elif first.kind is not Kind.LOCATION:
-                points[:, columns[0]] = rng.choice(first.choices, size=count)
-        return points
+    @cached_property
+    def _any(self) -> Urn:
+        """Values for everything but compute locations, whether they are valid or not."""
+        return Urn(self.variables, const(1))
+
+    def _urn(self, locations: tuple[int, ...]) -> Urn:
+        """The points for chosen compute locations; those not given are at the root. Raises UnsupportedSketch."""
+        structure = self.structure(locations)
+        if structure.locations not in self._urns:
+            self._urns[structure.locations] = Urn(self.variables, structure.gate)
+        return self._urns[structure.locations]
 
     def _sample_valid(self, count: int, paths: Sequence[tuple[int, ...]], rng: np.random.Generator) -> Points:
         """Rows drawn until enough are valid, each with one of the paths. Raises InvalidSchedule where none are."""
+        urns = [self._urn(path) for path in paths]
+        sizes = np.array([urn.size for urn in urns], dtype=np.float64)
+        if not sizes.any():
+            raise InvalidSchedule("no point is valid", where=repr(self))
         kept: list[Points] = []
-        missing, tried = count, 0
-        while missing:
-            if not kept and tried > _HOPELESS:
+        found, tried = 0, 0
+        while found < count:
+            if not found and tried > _HOPELESS:
                 raise InvalidSchedule(f"none of {tried} random points is valid", where=repr(self))
-            rows = self._sample_tiles(max(2 * missing, min(tried, 10 * _BATCH)), rng)
-            tried += len(rows)
-            rows[:, self.location_columns] = np.array(paths, dtype=np.int64)[rng.integers(len(paths), size=len(rows))]
-            rows = rows[self.valid(rows)][:missing]
-            if len(rows):
-                kept.append(rows)
-            missing -= len(rows)
-        return np.concatenate(kept)
+            missing = count - found
+            number = math.ceil(1.1 * missing * tried / found) if found else max(missing, tried)
+            number = min(number, _BATCH)
+            drawn = []
+            for path, urn, share in zip(paths, urns, rng.multinomial(number, sizes / sizes.sum()), strict=True):
+                rows = urn.draw(int(share), rng)
+                rows[:, self.location_columns] = path
+                drawn.append(rows)
+            rows = np.concatenate(drawn)
+            kept.append(rng.permutation(rows) if len(paths) > 1 else rows)
+            found, tried = found + len(rows), tried + number
+        return np.concatenate([np.empty((0, len(self.variables)), dtype=np.int64), *kept])[:count]
 
     def _sample_path(self, row: Points, rng: np.random.Generator) -> tuple[int, ...]:
         """Compute locations that TVM could draw for these tiles, one after the other."""
@@ -256,16 +269,16 @@ class Sketch:
             gates = Graph([gate for _, gate in offered]).evaluate(values, 1)[0]
             open_ = [d for (d, _), gate in zip(offered, gates, strict=True) if gate > 0.5]
             rng.shuffle(open_)
-            # A place that TVM offers but where the block cannot be read symbolically is passed over.
+            # A place that TVM offers for these tiles is passed over where the block cannot be read symbolically, or no
+            # tiles satisfy the rest of the gate.
             chosen = (*chosen, next(d for d in open_ if d == -1 or self._has(chosen, d)))
         return chosen
 
     def _has(self, chosen: tuple[int, ...], decision: int) -> bool:
         try:
-            self.structure((*chosen, decision))
+            return self._urn((*chosen, decision)).size > 0
         except UnsupportedSketch:
             return False
-        return True
 
     def _placed(self, points: Points, locations: tuple[int, ...]) -> npt.NDArray[np.bool_]:
         """bool[n]: whether TVM would leave the blocks where `locations` puts them."""

@@ -1,0 +1,120 @@
+"""Urns hold every point that satisfies a gate, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+import workloads
+
+from felixlike.errors import InvalidSchedule
+from felixlike.symbolic import Kind, factors, sketches, urn
+from felixlike.symbolic.evaluate import Graph
+from felixlike.symbolic.expression import Expr, Group, at_least, at_most, const, floordiv, select
+from felixlike.symbolic.factors import divisors, factorisations
+from felixlike.symbolic.urn import Urn
+from felixlike.symbolic.variables import Variable
+
+
+def tile(name: str, extent: int, parts: int, instruction: int) -> list[Variable]:
+    group = Group(name, extent, parts)
+    return [Variable(f"{name}.{i}", Kind.TILE, extent, divisors(extent), instruction, i, group) for i in range(parts)]
+
+
+UNROLL = Variable("unroll", Kind.UNROLL, 0, (0, 16, 64), 2, 0)
+VARIABLES = (*tile("i", 12, 3, 0), *tile("j", 18, 3, 1), UNROLL)
+I0, I1, I2, J0, J1, J2, U = (v.expression for v in VARIABLES)
+
+GATES = {
+    "nothing": const(1),
+    "threads": at_least(I1 * J1, 3) * at_most(I1 * J1, 12),
+    "memory": at_most(I1 * I2 + J1 * J2, 20) * at_least(I1 * J1, 3),
+    "a choice": at_most(U * I0, 64) * at_least(I0, 2),
+    "squares": at_most(I1 * I1 * J2, 18),
+    "a quotient": at_least(I1 / I2 + J0 / J1 * 3, 3),
+    "floors": at_least(floordiv(I0 * J0 + 2, I2), 4) * (1 - at_least(J2, 3) * at_least(U, 16)),
+    "branches": at_most(select(at_least(J1, 3), I2 * I1, J2 * I0), 4),
+}
+
+
+def all_points(members: tuple[Variable, ...], gate: Expr) -> set[tuple[int, ...]]:
+    """One by one."""
+    tables = []
+    for _, own in itertools.groupby(members, key=lambda v: v.instruction):
+        variables = list(own)
+        if variables[0].kind is Kind.TILE:
+            table = factorisations(variables[0].extent, len(variables), variables[-1].choices[-1])
+            assert table is not None
+            tables.append(table.tolist())
+        else:
+            tables.append([[c] for c in variables[0].choices])
+    points = np.array([list(itertools.chain(*parts)) for parts in itertools.product(*tables)], dtype=np.float64)
+    values = {v.name: points[:, i] for i, v in enumerate(members)}
+    accepted = Graph([gate]).evaluate(values, len(points))[:, 0] > 0.5
+    return {tuple(p) for p in points[accepted].astype(int).tolist()}
+
+
+@pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
+@pytest.mark.parametrize("longest", [1 << 18, 20, 0])
+def test_every_valid_point_is_drawn_and_equally_often(
+    gate: Expr, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(urn, "_LONGEST", longest)
+    found = Urn(VARIABLES, gate)
+    expected = all_points(VARIABLES, gate)
+    points = found.draw(200_000, np.random.default_rng(0))
+    drawn = Counter(map(tuple, points.tolist()))
+    assert set(drawn) == expected
+    # Counts are Poisson's: six standard deviations, for up to a thousand points
+    mean = len(points) / len(expected)
+    assert max(abs(n - mean) for n in drawn.values()) < 6 * mean**0.5
+    if longest > 1000:
+        assert found.size == len(expected)
+        assert len(points) == 200_000
+
+
+def test_factors_that_a_test_sees_the_product_of_are_not_told_apart() -> None:
+    by_threads = Urn(VARIABLES, GATES["threads"])
+    combinations = {frozenset(found.names): len(found.classes) for found in by_threads._lists}
+    assert combinations[frozenset({"unroll"})] == 1
+    assert combinations[frozenset(v.name for v in VARIABLES[:6])] < 6 * 6
+
+
+def test_loops_with_too_many_factorisations_are_drawn_prime_by_prime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factors, "_TABLE_LIMIT", 50)  # 18 has fewer; nothing else has loops of 9009
+    members = (*tile("i", 9009, 5, 0), *tile("j", 18, 3, 1), UNROLL)
+    i0, j0 = members[0].expression, members[5].expression
+    found = Urn(members, at_most(i0 * j0, 64) * at_least(j0, 2))
+    points = found.draw(20_000, np.random.default_rng(0))
+    assert 0 < len(points) < 20_000
+    assert (points[:, :5].prod(axis=1) == members[0].extent).all()
+    assert (points[:, 0] * points[:, 5] <= 64).all()
+    assert set(points[:, 5]) == set(divisors(18)) - {1}
+
+
+def test_an_urn_may_be_empty() -> None:
+    for gate in (const(0), at_least(I0 * J0, 1000)):
+        assert Urn(VARIABLES, gate).size == 0
+        assert Urn(VARIABLES, gate).draw(5, np.random.default_rng(0)).shape == (0, 7)
+
+
+def test_small_spaces_are_drawn_whole() -> None:
+    """On a GPU, where a gate asks for a pipeline of two steps; and TVM accepts what is drawn."""
+    sketch = sketches(workloads.matmul(1, 4, 2), "sm_90")[1]
+    gate = sketch.structure(()).gate
+    assert not gate.is_const
+    expected = all_points(sketch.variables, gate)
+    points = sketch.sample(20 * len(expected), seed=0)
+    assert sketch.valid(points).all()
+    assert {tuple(p) for p in points.tolist()} == expected
+    for point in points[:5].tolist():
+        sketch.schedule(point)
+
+
+def test_a_space_without_valid_points_is_refused() -> None:
+    sketch = sketches(workloads.matmul(8, 8, 8), "sm_90")[0]
+    sketch._urns[()] = Urn(sketch.variables, const(0))
+    with pytest.raises(InvalidSchedule, match="no point is valid"):
+        sketch.sample(3, seed=0)
