@@ -51,8 +51,10 @@ def log_diff_exp(a: Tensor, b: Tensor) -> Tensor:
     1 + (FLOOR / d)²."""
     d = -torch.expm1(torch.clamp(b - a, max=20.0))
     root = torch.sqrt(d * d + 4 * FLOOR * FLOOR)
-    # Two ways to write (d + root) / 2: each loses its digits where the other keeps them.
-    return a + torch.log(torch.where(d > 0, 0.5 * (d + root), 2 * FLOOR * FLOOR / (root - d)))
+    # Two ways to write (d + root) / 2: each loses its digits where the other keeps them. A divisor that is rounded to 0
+    # would make the gradient nan even where its quotient is not chosen.
+    divisor = torch.where(d > 0, 1.0, root - d)
+    return a + torch.log(torch.where(d > 0, 0.5 * (d + root), 2 * FLOOR * FLOOR / divisor))
 
 
 def softplus(x: Tensor) -> Tensor:

@@ -50,6 +50,16 @@ def test_log_diff_exp_stays_finite_outside_its_domain() -> None:
     assert torch.isfinite(kernels.log_diff_exp(_tensor(0.0, 0.0, 0.0), _tensor(0.0, 3.0, 100.0))).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_diff_exp_has_finite_gradients(dtype: torch.dtype) -> None:
+    """Also in float32, where 1 − e^(b−a) is 1 for all but near arguments."""
+    a = torch.linspace(-100, 100, 4001, dtype=dtype, requires_grad=True)
+    b = torch.zeros(4001, dtype=dtype, requires_grad=True)
+    gradients = torch.autograd.grad(kernels.log_diff_exp(a, b).sum(), (a, b))
+    assert all(torch.isfinite(g).all() for g in gradients)
+    torch.testing.assert_close(gradients[0][a > 17], torch.ones(int((a > 17).sum()), dtype=dtype))
+
+
 def test_mix_takes_the_value_of_the_first_open_gate() -> None:
     values = _tensor(5.0, 7.0, 9.0)
     for gates, wanted in (((1.0, 0.0), 5.0), ((0.0, 1.0), 7.0), ((0.0, 0.0), 9.0), ((1.0, 1.0), 5.0)):

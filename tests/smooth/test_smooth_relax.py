@@ -44,7 +44,9 @@ def test_narrower_is_nearer(relaxed: Relaxed) -> None:
     assert errors[0] > errors[1] > errors[2]
 
 
-def test_nothing_is_infinite_in_the_box_and_ten_percent_outside(relaxed: Relaxed) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nothing_is_infinite_in_the_box_and_ten_percent_outside(relaxed: Relaxed, dtype: torch.dtype) -> None:
+    relaxed = relax(relaxed.formulas, dtype=dtype)
     sketch = relaxed.formulas.sketch
     start = relaxed.log_points(sketch.sample(64, seed=8))
     generator = torch.Generator().manual_seed(0)
@@ -59,6 +61,16 @@ def test_nothing_is_infinite_in_the_box_and_ten_percent_outside(relaxed: Relaxed
     assert torch.isfinite(values).all()
     assert x.grad is not None
     assert torch.isfinite(x.grad).all()
+
+
+def test_the_search_computes_the_same_gradients_in_less_precision(relaxed: Relaxed) -> None:
+    points = relaxed.formulas.sketch.sample(64, seed=3)
+    found: list[torch.Tensor] = []
+    for dtype in (torch.float32, torch.float64):
+        rough = relax(relaxed.formulas, dtype=dtype)
+        x = rough.log_points(points).requires_grad_(True)
+        found += torch.autograd.grad(rough(x).sum(), x)
+    torch.testing.assert_close(*found, atol=1e-2, rtol=1e-3)
 
 
 def test_gradients_agree_with_finite_differences(relaxed: Relaxed) -> None:
