@@ -154,7 +154,8 @@ class Lowered(nn.Module):
         self._width = len(columns)
         self.steps = nn.ModuleList()
         by_level: dict[int, dict[tuple[str, int], list[int]]] = {}
-        for i, atom in enumerate(builder.atoms):
+        for i in sorted(_needed(builder.atoms, roots)):
+            atom = builder.atoms[i]
             if atom.kind != "column":
                 by_level.setdefault(atom.level, {}).setdefault(_bucket(atom), []).append(i)
         for level in sorted(by_level):
@@ -174,6 +175,18 @@ class Lowered(nn.Module):
             values = torch.cat([values, *step(values, width)])
         result: Tensor = self.output(values).T
         return result
+
+
+def _needed(atoms: Sequence[_Atom], roots: Sequence[Form]) -> set[int]:
+    """The atoms that the roots depend on: the inner selects of a chain, say, mostly serve the chain alone."""
+    needed: set[int] = set()
+    waiting = [a for form in roots for a, _ in form.terms]
+    while waiting:
+        atom = waiting.pop()
+        if atom not in needed:
+            needed.add(atom)
+            waiting += [a for form in atoms[atom].inputs for a, _ in form.terms]
+    return needed
 
 
 def _bucket(atom: _Atom) -> tuple[str, int]:
