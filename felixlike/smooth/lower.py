@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,12 +24,13 @@ _CLOSED = -60.0
 """Stands for log 0 where a sum of exponentials is padded."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """A linear form: constant + Σ weight · atom."""
+    """A linear form: constant + Σ weight · atom.  level: of its deepest atom.  Equal forms of a builder are one."""
 
     constant: float
     terms: tuple[tuple[int, float], ...]
+    level: int
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class _Builder:
     atoms: list[_Atom] = field(default_factory=list)
     forms: list[Form] = field(default_factory=list)
     known: dict[tuple[object, ...], int] = field(default_factory=dict)
+    shared: dict[tuple[float, tuple[tuple[int, float], ...]], Form] = field(default_factory=dict)
 
     def build(self) -> list[Form]:
         for node in self.graph.nodes:
@@ -62,13 +65,13 @@ class _Builder:
         args = [self.forms[a] for a in node.args]
         match node.op:
             case "Constant":
-                return Form(node.value, ())
+                return self._linear(node.value, ())
             case "Column":
                 return self._atom("column", (), self.columns[node.name])
             case "Plus":
-                return _combine(args[0], args[1], 1.0)
+                return self._combine(args[0], args[1], 1.0)
             case "Minus":
-                return _combine(args[0], args[1], -1.0)
+                return self._combine(args[0], args[1], -1.0)
             case "Times":
                 return self._times(node)
             case "Mix":
@@ -93,20 +96,33 @@ class _Builder:
         """The form of one atom; constants are evaluated at once."""
         key = (kind, inputs, column)
         if key not in self.known:
-            level = 0 if kind == "column" else 1 + max((self._level(f) for f in inputs), default=0)
+            level = 0 if kind == "column" else 1 + max(form.level for form in inputs)
             self.known[key] = len(self.atoms)
             self.atoms.append(_Atom(kind, inputs, level, column))
-        return Form(0.0, ((self.known[key], 1.0),))
+        return self._linear(0.0, ((self.known[key], 1.0),))
 
-    def _level(self, form: Form) -> int:
-        return max((self.atoms[a].level for a, _ in form.terms), default=0)
+    def _linear(self, constant: float, terms: tuple[tuple[int, float], ...]) -> Form:
+        form = self.shared.get((constant, terms))
+        if form is None:
+            form = Form(constant, terms, max([self.atoms[atom].level for atom, _ in terms], default=0))
+            self.shared[constant, terms] = form
+        return form
+
+    def _combine(self, a: Form, b: Form, sign: float) -> Form:
+        weights = dict(a.terms)
+        for atom, weight in b.terms:
+            weights[atom] = weights.get(atom, 0.0) + sign * weight
+        return self._linear(a.constant + sign * b.constant, tuple(sorted((k, w) for k, w in weights.items() if w)))
+
+    def _scale(self, form: Form, factor: float) -> Form:
+        return self._linear(form.constant * factor, tuple((a, w * factor) for a, w in form.terms if factor))
 
     def _times(self, node: SmoothNode) -> Form:
         a, b = (self.forms[x] for x in node.args)
         if not a.terms:
-            return _scale(b, a.constant)
+            return self._scale(b, a.constant)
         if not b.terms:
-            return _scale(a, b.constant)
+            return self._scale(a, b.constant)
         return self._atom("product", tuple(self._flat("Times", node)))
 
     def _flat(self, op: str, node: SmoothNode) -> list[Form]:
@@ -127,17 +143,6 @@ class _Builder:
             last = node.args[2]
             node = self.graph.nodes[last]
         return self._atom("mix", (*gates, *values, self.forms[last]))
-
-
-def _combine(a: Form, b: Form, sign: float) -> Form:
-    weights = dict(a.terms)
-    for atom, weight in b.terms:
-        weights[atom] = weights.get(atom, 0.0) + sign * weight
-    return Form(a.constant + sign * b.constant, tuple(sorted((k, w) for k, w in weights.items() if w)))
-
-
-def _scale(form: Form, factor: float) -> Form:
-    return Form(form.constant * factor, tuple((a, w * factor) for a, w in form.terms if factor))
 
 
 class Lowered(nn.Module):
@@ -214,14 +219,14 @@ class _Affine(nn.Module):
         super().__init__()
         used = sorted({position[a] for form in forms for a, _ in form.terms})
         row = {p: i for i, p in enumerate(used)}
-        weight = torch.zeros(len(forms), len(used), dtype=torch.float64)
+        weight = np.zeros((len(forms), len(used)))
         for j, form in enumerate(forms):
             for atom, factor in form.terms:
-                weight[j, row[position[atom]]] += factor
+                weight[j, row[position[atom]]] = factor
         self.everything = len(used) == width
         self.register_buffer("used", torch.tensor(used, dtype=torch.long))
-        self.register_buffer("weight", weight)
-        self.register_buffer("bias", torch.tensor([[f.constant] for f in forms], dtype=torch.float64))
+        self.register_buffer("weight", torch.from_numpy(weight))
+        self.register_buffer("bias", torch.tensor([f.constant for f in forms], dtype=torch.float64)[:, None])
 
     def forward(self, values: Tensor) -> Tensor:
         inputs = values if self.everything else values.index_select(0, self.used)
@@ -256,13 +261,15 @@ def _padded(atom: _Atom, arity: int) -> tuple[Form, ...]:
     """The inputs filled up with neutral ones."""
     if atom.kind == "mix":
         count = (len(atom.inputs) - 1) // 2
-        gates, values = atom.inputs[:count], atom.inputs[count:]
-        missing = arity - count
-        return (*gates, *[Form(0.0, ())] * missing, *values[:-1], *[Form(0.0, ())] * missing, values[-1])
-    neutral = {"log_sum_exp": _CLOSED, "product": 1.0}.get(atom.kind)
-    if neutral is None:
-        return atom.inputs
-    return (*atom.inputs, *[Form(neutral, ())] * (arity - len(atom.inputs)))
+        closed = [_ZERO] * (arity - count)
+        return (*atom.inputs[:count], *closed, *atom.inputs[count:-1], *closed, atom.inputs[-1])
+    missing = arity - len(atom.inputs)
+    return (*atom.inputs, *[_NEUTRAL[atom.kind]] * missing) if missing else atom.inputs
+
+
+_ZERO = Form(0.0, (), 0)
+_NEUTRAL = {"log_sum_exp": Form(_CLOSED, (), 0), "product": Form(1.0, (), 0)}
+"""What operations are filled up with."""
 
 
 def _mix(x: Sequence[Tensor], _: float) -> Tensor:
