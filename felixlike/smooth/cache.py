@@ -19,20 +19,34 @@ import platformdirs
 
 from felixlike.smooth.graph import InvalidGraph, SmoothGraph
 from felixlike.smooth.rules import VERSION, program
-from felixlike.symbolic.expression import Expr, topological
+from felixlike.symbolic.expression import Expr, Op, topological
 
 
 def cache_key(roots: Sequence[Expr], shifted: frozenset[str]) -> str:
-    """The same for equal formulas in every process."""
-    nodes = topological(roots)
-    position = {node: i for i, node in enumerate(nodes)}
-    digest = hashlib.sha256()
-    for text in (str(VERSION), metadata.version("egglog"), program(), repr(sorted(shifted))):
-        digest.update(text.encode())
-    for node in nodes:
-        digest.update(repr((node.op.name, [position[a] for a in node.args], node.payload)).encode())
-    digest.update(repr([position[r] for r in roots]).encode())
-    return digest.hexdigest()
+    """The same for equal formulas in every process, whatever else it made before."""
+    known: dict[Expr, str] = {}
+    for node in topological(roots):
+        known[node] = _digest(repr((node.op.name, *_parts(node, [known[a] for a in node.args]))))
+    rules = (VERSION, metadata.version("egglog"), program(), sorted(shifted))
+    return _digest(repr((rules, [known[root] for root in roots])))
+
+
+def _parts(node: Expr, args: list[str]) -> tuple[object, ...]:
+    """What a node is made of. Terms of sums and products stand in the order of their creation, which differs between
+    processes; here they are sorted."""
+    match node.op:
+        case Op.ADD:
+            return node.payload[0], sorted(zip(args, node.payload[1:], strict=True))
+        case Op.MUL:
+            return (sorted(zip(args, node.payload, strict=True)),)
+        case Op.MIN | Op.MAX:
+            return (sorted(args),)
+        case _:
+            return node.payload, args
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=24).hexdigest()
 
 
 def folder() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import pytest
 
@@ -34,6 +35,19 @@ def test_keys_follow_formulas_and_bounds() -> None:
     assert key != cache.cache_key([A * B + 1], NONE)
     assert key != cache.cache_key([A * ex.var("b", 1, 32)], NONE)
     assert key != cache.cache_key([A * B], frozenset({"a"}))
+
+
+def test_keys_do_not_depend_on_what_was_made_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terms stand in the order of their creation, and another process may have made them in another order."""
+    found = []
+    for first in ("abc", "cab"):
+        monkeypatch.setattr(ex, "_nodes", WeakValueDictionary())
+        made = [ex.var(name, 1, 64) for name in first]
+        a, b, c = sorted(made, key=lambda v: v.name)
+        sum_ = (a * b + 2 * c - 3) * ex.at_least(b - c, 1)
+        found.append(cache.cache_key([sum_, ex.maximum(a * c, b * b), ex.floordiv(a, b)], NONE))
+    assert found[0] == found[1]
+    assert found[0] != cache.cache_key([sum_, ex.maximum(a * c, b * b), ex.floordiv(b, a)], NONE)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"nodes": [], "roots": [3], "saturated": true}'])
