@@ -7,7 +7,9 @@ gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -61,8 +63,8 @@ class Relaxed(nn.Module):
         key = "_".join(map(str, locations)) or "only"
         formulas = self.formulas.of_structure(locations)
         if key not in self._lowered:
-            graph = self.graph(locations)
-            self._lowered[key] = Lowered(graph, self._columns).to(self.dtype)
+            with _uncollected():
+                self._lowered[key] = Lowered(self.graph(locations), self._columns).to(self.dtype)
         found = self._lowered[key]
         assert isinstance(found, Lowered)
         return found, torch.from_numpy(self.formulas.rows(formulas))
@@ -103,6 +105,21 @@ def smooth_graph(roots: Sequence[Expr], shifted: frozenset[str]) -> SmoothGraph:
         graph = saturate(roots, shifted=shifted)
         cache.store(key, graph)
     return graph
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python looks for no cycles meanwhile.
+
+    E-graphs and smooth programs are many objects without cycles; each full search that they set off walks everything
+    TVM and torch hold, too, and takes longer than all the rest."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def relax(formulas: Formulas, *, width: float = WIDTH, dtype: torch.dtype = torch.float64) -> Relaxed:
