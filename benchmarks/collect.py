@@ -44,7 +44,7 @@ def _collect(name: str, task: Task, store: records.Store, model: object, rounds:
         return
     with MeasurePool(task.target) as pool:
         best = float("inf")
-        for strategy, share in (("random", missing - missing // 2), ("gradient", missing // 2)):
+        for strategy, total in (("random", rounds - missing // 2), ("gradient", rounds)):
             session = Session(
                 [task],
                 strategy=make_strategy(strategy),
@@ -53,7 +53,7 @@ def _collect(name: str, task: Task, store: records.Store, model: object, rounds:
                 store=store,
                 seed=have,
             )
-            session.run(Budget(rounds=share))
+            session.run(Budget(rounds=total))
             state = session.states[0]
             best = state.best[0] if state.best else best
             if session.interrupted:

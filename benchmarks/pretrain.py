@@ -57,7 +57,7 @@ def main() -> None:
 def _read(path: str) -> list[Samples]:
     """Workloads with enough measurements and something to choose."""
     found: dict[str, Samples] = {}
-    with records.open(path) as store:
+    with records.open(path, read_only=True) as store:
         for name, module, inputs in workloads():
             for task in import_model(module, inputs).tasks:
                 if task.key not in found:

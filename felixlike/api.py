@@ -73,8 +73,9 @@ def optimize(
     model: a torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax IRModule or a PrimFunc.
     shapes: example tensors, tuples of sizes, or either by input name. rounds, trials, seconds: limits, whichever runs
     out first; a round measures up to 16 candidates of one task. Without any limit there are 4 rounds a task. Whatever
-    the budget, every task gets a verified schedule. store: a file that keeps every measurement; a later run continues
-    from it. weights: of the cost model, None for those shipped. seed: fixes the choice of candidates, given the same
+    the budget, every task gets a verified schedule. store: a file that keeps every measurement; limits then are totals
+    over all runs of the model with it, so a later run returns at once, and goes on from there with larger limits.
+    weights: of the cost model, None for those shipped. seed: fixes the choice of candidates, given the same
     measurements. progress: True, False or "plain". Ctrl-C ends the search early and returns the best so far. Raises
     InvalidBudget, InvalidOption, UnknownTarget, InvalidShape, InvalidModel and its kinds, StoreError, InvalidWeights
     before any long work; CompilationFailed."""
@@ -116,8 +117,8 @@ def optimize(
         report = Report(
             model=imported.name,
             tasks=tuple(_task_report(s, c) for s, c in zip(session.states, choices, strict=True)),
-            trials=budget.spent_trials,
-            rounds=budget.spent_rounds,
+            trials=budget.spent_trials - budget.found_trials,
+            rounds=budget.spent_rounds - budget.found_rounds,
             seconds=tuned,
             total_seconds=time.monotonic() - started,
             error=verification.error,
@@ -127,6 +128,7 @@ def optimize(
             target=str(target),
             versions=_versions(),
             seed=seed,
+            recalled=budget.found_trials,
         )
         log.write("end", report=report.to_json())
     return Optimized(compiled, report)

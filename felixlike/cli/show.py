@@ -45,5 +45,5 @@ def _store(path: Path) -> Any:
     from felixlike import records
     from felixlike.report import store_table
 
-    with records.open(path) as store:
+    with records.open(path, read_only=True) as store:
         return store_table(str(path), store.summary())

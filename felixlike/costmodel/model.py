@@ -6,6 +6,7 @@ In: features. Out: log(1 / latency) up to a constant for each task.
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,14 @@ class CostModel:
         self._pretrained = copy.deepcopy(self.network) if pretrained else None
         self.dataset = Dataset()
         self._rng = np.random.default_rng(seed)
+
+    def version(self) -> str:
+        """The same for networks with the same weights."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.network.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     @property
     def trained(self) -> bool:

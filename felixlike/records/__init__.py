@@ -1,6 +1,17 @@
 """Nothing measured is lost: one SQLite file of workloads and measurements."""
 
 from felixlike.records.record import Record, make_record
-from felixlike.records.store import Store, WorkloadSummary, open  # noqa: A004
+from felixlike.records.run import Run, make_run
+from felixlike.records.store import Brief, Store, StoredWorkload, WorkloadSummary, open  # noqa: A004
 
-__all__ = ["Record", "Store", "WorkloadSummary", "make_record", "open"]
+__all__ = [
+    "Brief",
+    "Record",
+    "Run",
+    "Store",
+    "StoredWorkload",
+    "WorkloadSummary",
+    "make_record",
+    "make_run",
+    "open",
+]

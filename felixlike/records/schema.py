@@ -1,26 +1,40 @@
 """The tables of a store, their version, and how a Record becomes a row and comes back.
 
-nan is stored as NULL (SQLite has no nan), inf as itself; lists as JSON. Nothing read back is ever run.
+nan is stored as NULL (SQLite has no nan), inf as itself; lists as JSON. Every row ends with a checksum of its values:
+a damaged row is noticed when it is read, and equal measurements are the same row in every store. Nothing read back is
+ever run.
 """
 
+import hashlib
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.records.record import Record
 
 APPLICATION = 0x666C6978  # "flix", SQLite's mark of whose file it is
-VERSION = 1
+VERSION = 2
 
 TABLES = (
     """
     CREATE TABLE workloads (
         key TEXT PRIMARY KEY,       -- Task.key
         name TEXT NOT NULL,         -- for people
-        module TEXT NOT NULL,       -- TVM's JSON of the IRModule
+        module TEXT NOT NULL,       -- TVM's JSON of the IRModule; empty where it was lost
         target TEXT NOT NULL,       -- TVM's text of the target
-        flops REAL NOT NULL         -- floating-point operations of one call
+        flops REAL NOT NULL,        -- floating-point operations of one call
+        checksum BLOB NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE sketches (
+        task TEXT NOT NULL REFERENCES workloads (key),
+        key TEXT NOT NULL,          -- Sketch.key
+        trace TEXT NOT NULL,        -- MetaSchedule's JSON: [instructions, decisions]; a point replaces the decisions
+        checksum BLOB NOT NULL,
+        PRIMARY KEY (task, key)
     )
     """,
     """
@@ -40,32 +54,80 @@ TABLES = (
         device TEXT NOT NULL,
         target TEXT NOT NULL,
         tvm TEXT NOT NULL,
-        felixlike TEXT NOT NULL,
+        felixlike TEXT NOT NULL,    -- empty: measured by another tuner
         seed INTEGER NOT NULL,
-        time REAL NOT NULL          -- seconds since 1970
+        time REAL NOT NULL,         -- seconds since 1970, for people only
+        checksum BLOB NOT NULL UNIQUE
     )
     """,
-    "CREATE INDEX fastest ON measurements (task, target, device, status, seconds)",
+    "CREATE INDEX fastest ON measurements (task, device, status, seconds)",
+    """
+    CREATE TABLE runs (
+        id TEXT PRIMARY KEY,        -- at random
+        model TEXT NOT NULL,        -- of its tasks' keys
+        device TEXT NOT NULL,
+        target TEXT NOT NULL,
+        tvm TEXT NOT NULL,
+        felixlike TEXT NOT NULL,
+        weights TEXT NOT NULL,      -- digest of the cost model's weights at the start
+        seed INTEGER NOT NULL,
+        seconds REAL NOT NULL       -- spent on tuning so far
+    )
+    """,
+    """
+    CREATE TABLE commands (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        options TEXT NOT NULL UNIQUE    -- JSON of what `felixlike tune` was asked
+    )
+    """,
 )
 
+WORKLOAD = ("key", "name", "module", "target", "flops")
+SKETCH = ("task", "key", "trace")
 COLUMNS = (
     *("task", "sketch", "point", "status", "seconds", "repeats", "spread", "error", "message"),
     *("build_seconds", "run_seconds", "device", "target", "tvm", "felixlike", "seed", "time"),
 )
+"""Of a measurement. In the tables a checksum follows these and those of WORKLOAD and SKETCH."""
+
+RUN = ("id", "model", "device", "target", "tvm", "felixlike", "weights", "seed", "seconds")
+
+Row = tuple[Any, ...]
 
 
-def to_row(record: Record) -> tuple[Any, ...]:
-    """A record's values, in the order of COLUMNS."""
+def checksum(values: Sequence[Any]) -> bytes:
+    """16 bytes for a row's values. Collisions are never met by chance (2⁻⁶⁴ among 2³² rows)."""
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).digest()
+
+
+def sealed(values: Row) -> Row:
+    """The values with their checksum."""
+    return (*values, checksum(values))
+
+
+def opened(row: Row) -> Row:
+    """The values of a row that ends with its checksum, or with None where there is none (files of version 1).
+
+    Raises ValueError where it is not theirs."""
+    *values, found = row
+    if found is not None and found != checksum(values):
+        raise ValueError("its checksum is not right")
+    return tuple(values)
+
+
+def to_row(record: Record) -> Row:
+    """A record's values, in the order of COLUMNS, exactly as SQLite will give them back."""
     found = record.measurement
     return (
         *(record.task, record.sketch, json.dumps(record.point)),
-        *(found.status.value, _null(found.seconds), json.dumps(found.repeats), _null(found.spread), found.error),
-        *(found.message, found.build_seconds, found.run_seconds),
-        *(record.device, record.target, record.tvm, record.felixlike, record.seed, record.time),
+        *(found.status.value, _null(found.seconds), json.dumps([float(s) for s in found.repeats])),
+        *(_null(found.spread), None if found.error is None else _null(found.error)),
+        *(found.message, float(found.build_seconds), float(found.run_seconds)),
+        *(record.device, record.target, record.tvm, record.felixlike, int(record.seed), float(record.time)),
     )
 
 
-def from_row(row: tuple[Any, ...]) -> Record:
+def from_row(row: Row) -> Record:
     """The record of a row.  Raises ValueError or TypeError if the row was not written by this module."""
     value = dict(zip(COLUMNS, row, strict=True))
     measurement = Measurement(
@@ -81,7 +143,7 @@ def from_row(row: tuple[Any, ...]) -> Record:
     return Record(
         task=value["task"],
         sketch=value["sketch"],
-        point=tuple(int(step) for step in json.loads(value["point"])),
+        point=point_from(value["point"]),
         measurement=measurement,
         device=value["device"],
         target=value["target"],
@@ -92,8 +154,13 @@ def from_row(row: tuple[Any, ...]) -> Record:
     )
 
 
+def point_from(text: str) -> tuple[int, ...]:
+    """A point from its column."""
+    return tuple(int(step) for step in json.loads(text))
+
+
 def _null(number: float) -> float | None:
-    return None if math.isnan(number) else number
+    return None if math.isnan(number) else float(number)
 
 
 def _nan(number: float | None) -> float:

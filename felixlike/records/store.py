@@ -1,35 +1,45 @@
-"""A store: one SQLite file in which every measurement is safe once append() has returned.
-
-WAL with synchronous=FULL: killed at any moment, it reopens with everything reported. Several processes may use one
-file; each waits its turn. Everything SQLite complains about becomes a StoreError.
-"""
+"""A store: one SQLite file in which every measurement is safe once append() has returned."""
 
 import os
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from felixlike.errors import StoreError
 from felixlike.frontend.task import Task
+from felixlike.measure.measurement import Status
+from felixlike.records.file import StoreFile
 from felixlike.records.record import Record
-from felixlike.records.schema import APPLICATION, COLUMNS, TABLES, VERSION, from_row, to_row
+from felixlike.records.run import Run
+from felixlike.records.schema import (
+    COLUMNS,
+    RUN,
+    SKETCH,
+    WORKLOAD,
+    Row,
+    from_row,
+    opened,
+    point_from,
+    sealed,
+    to_row,
+)
 
-_MEMORY = ":memory:"
-_BUSY_MILLISECONDS = 30_000
-_SELECT = f"SELECT {', '.join(COLUMNS)} FROM measurements"
-_INSERT = f"INSERT INTO measurements ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-_REPLACE = "give the name of a file that does not exist yet, or restore this one from a copy"
+if TYPE_CHECKING:
+    from felixlike.symbolic import Sketch
+
+_RIGHT = "status = 'ok' AND seconds IS NOT NULL"
+_AT_ONCE = 500
+"""Rows asked for by number in one query."""
 
 
-def open(path: "str | os.PathLike[str] | None" = None) -> "Store":  # noqa: A001
+def open(path: "str | os.PathLike[str] | None" = None, *, read_only: bool = False) -> "Store":  # noqa: A001
     """A store in this file, made if there is none; in memory if path is None.
 
-    Raises StoreError if the file cannot be opened or written, is damaged, is not a store, or is of a newer version."""
-    return Store(path)
+    A file of an older version is upgraded. read_only: the file is neither made, nor upgraded, nor changed. Raises
+    StoreError if it cannot be opened or written, is damaged, is not a store, or is of a newer version."""
+    return Store(path, read_only=read_only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +57,34 @@ class WorkloadSummary:
     best: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class StoredWorkload:
+    """name: for people.  module: TVM's JSON of the IRModule, empty where it was lost.  target: TVM's text."""
+
+    task: str
+    name: str
+    module: str
+    target: str
+
+
+class Brief(NamedTuple):
+    """What a search must know of each measurement.  id: its number.  seconds: inf unless right, nan if only checked.
+    own: made by felixlike, not taken over from another tuner."""
+
+    id: int
+    sketch: str
+    point: tuple[int, ...]
+    seconds: float
+    own: bool
+
+
 class Store:
     """Workloads and measurements.  A context manager; for use by the thread that opened it."""
 
-    def __init__(self, path: "str | os.PathLike[str] | None" = None) -> None:
+    def __init__(self, path: "str | os.PathLike[str] | None" = None, *, read_only: bool = False) -> None:
         self.path = None if path is None else Path(path)
-        self._where = "the store in memory" if self.path is None else str(self.path)
-        self._known: set[str] = set()
-        self._refuse_bad_place()
-        with self._explained():
-            self._connection = sqlite3.connect(
-                _MEMORY if self.path is None else self.path, timeout=_BUSY_MILLISECONDS / 1000, isolation_level=None
-            )
-        try:
-            with self._explained():
-                self._prepare()
-        except BaseException:
-            self._connection.close()
-            raise
+        self._file = StoreFile(self.path, read_only=read_only)
+        self._known: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -74,140 +94,216 @@ class Store:
 
     def close(self) -> None:
         """Close the file.  May be called again."""
-        with self._explained():
-            self._connection.close()
+        self._file.close()
 
-    def append(self, task: Task, record: Record) -> None:
-        """Add a measurement of a task, for good once this returns.
+    # -- measurements -------------------------------------------------------------------------------------------------
 
-        Raises ValueError if the record is of another task, StoreError if the file cannot be written."""
-        if record.task != task.key:
-            raise ValueError(f"the record is of task {record.task}, not of {task.key} ({task.name})")
-        with self._explained(), self._transaction():
-            if task.key not in self._known:
-                self._add_workload(task)
-            self._connection.execute(_INSERT, to_row(record))
-        self._known.add(task.key)
+    def append(self, task: Task, record: Record, sketch: "Sketch | None" = None) -> None:
+        """Add a measurement of a task, for good once this returns. A record that is there already is not added again.
 
-    def best(self, task: Task, *, device: str | None = None) -> Record | None:
+        sketch: the one that was measured, so that its trace is kept.  Raises ValueError if the record is of another
+        task, StoreError if the file cannot be written."""
+        self.extend(task, [record], sketch)
+
+    def extend(self, task: Task, records: Iterable[Record], sketch: "Sketch | None" = None) -> None:
+        """Add many measurements of a task at once, all or none.  See append."""
+        rows = []
+        for record in records:
+            if record.task != task.key:
+                raise ValueError(f"the record is of task {record.task}, not of {task.key} ({task.name})")
+            rows.append(sealed(to_row(record)))
+        new = (task.key, "" if sketch is None else sketch.key)
+        with self._file.explained(), self._file.transaction():
+            if new not in self._known:
+                self.add_rows("workloads", [sealed(_workload(task))])
+                if sketch is not None:
+                    self.add_rows("sketches", [sealed((task.key, sketch.key, sketch.trace_json()))])
+            self.add_rows("measurements", rows)
+        self._known.add(new)
+
+    def best(self, task: Task | str, *, device: str | None = None) -> Record | None:
         """The fastest OK measurement of a task for its target; None if there is none.
 
-        device: its name; None: this machine's, since times of different machines do not compare."""
-        from felixlike.hardware import device_name
+        task: or its key, with a device.  device: its name; None: this machine's, since times of different machines do
+        not compare."""
+        found = self.fastest(task, 1, device=device)
+        return found[0] if found else None
 
-        condition = "task = ? AND target = ? AND device = ? AND status = 'ok' AND seconds IS NOT NULL"
-        values = (task.key, str(task.target), device_name(task.target) if device is None else device)
-        with self._explained():
-            row = self._connection.execute(
-                f"{_SELECT} WHERE {condition} ORDER BY seconds, id LIMIT 1", values
-            ).fetchone()
-        return None if row is None else self._record(row)
+    def fastest(self, task: Task | str, count: int, *, device: str | None = None) -> list[Record]:
+        """The fastest OK measurements of a task, fastest first, at most `count`.  See best."""
+        key, where = _place(task, device)
+        with self._file.explained():
+            rows = self._file.execute(
+                f"{self._select(COLUMNS)} WHERE task = ? AND device = ? AND {_RIGHT} ORDER BY seconds, id LIMIT ?",
+                (key, where, count),
+            ).fetchall()
+        found = [self._record(row) for row in rows]
+        if any(r.task != key or r.device != where or r.measurement.status is not Status.OK for r in found):
+            raise self._file.damaged("its index does not fit its table")
+        return found
 
     def measurements(self, task: Task | None = None) -> Iterator[Record]:
         """All records, of one task or of all, in the order in which they were appended, read as they are asked for."""
         condition, values = ("", ()) if task is None else (" WHERE task = ?", (task.key,))
-        with self._explained():
-            rows = self._connection.execute(f"{_SELECT}{condition} ORDER BY id", values)
-        while True:
-            with self._explained():
-                row = rows.fetchone()
-            if row is None:
-                return
+        for row in self._rows(f"{self._select(COLUMNS)}{condition} ORDER BY id", values):
             yield self._record(row)
+
+    def briefs(self, task: Task | str, *, device: str | None = None) -> Iterator[Brief]:
+        """Every measurement of a task on a device in a few words, in the order in which they were appended.
+
+        Many can be read quickly; they are not checked for damage one by one, as records are.  See best."""
+        query = "SELECT id, sketch, point, status, seconds, felixlike FROM measurements WHERE task = ? AND device = ?"
+        for number, sketch, point, status, seconds, version in self._rows(f"{query} ORDER BY id", _place(task, device)):
+            spent = float("inf") if status != Status.OK else float("nan") if seconds is None else seconds
+            try:
+                yield Brief(number, sketch, point_from(point), spent, version != "")
+            except (ValueError, TypeError) as error:
+                raise self._file.damaged(f"it holds a damaged row ({error})") from error
+
+    def numbered(self, numbers: Sequence[int]) -> Iterator[Record]:
+        """The records with these numbers (Brief.id), in the order in which they were appended."""
+        ordered = sorted(numbers)
+        for start in range(0, len(ordered), _AT_ONCE):
+            some = ordered[start : start + _AT_ONCE]
+            query = f"{self._select(COLUMNS)} WHERE id IN ({', '.join('?' * len(some))}) ORDER BY id"
+            for row in self._rows(query, some):
+                yield self._record(row)
+
+    def count(self) -> int:
+        """How many measurements there are."""
+        with self._file.explained():
+            return int(self._file.execute("SELECT count(*) FROM measurements").fetchone()[0])
 
     def summary(self) -> tuple[WorkloadSummary, ...]:
         """For every workload, target and device, how much is known; in the order of the first measurement."""
         query = (
-            "SELECT w.key, w.name, w.flops, m.target, m.device, count(*), sum(m.status = 'ok'),"
-            " min(CASE WHEN m.status = 'ok' THEN m.seconds END)"
-            " FROM workloads w JOIN measurements m ON m.task = w.key"
-            " GROUP BY w.key, m.target, m.device ORDER BY min(m.id)"
+            "SELECT key, name, flops, target, device, measured, right, best FROM workloads JOIN"
+            " (SELECT task, device, count(*) measured, sum(status = 'ok') right,"
+            " min(CASE WHEN status = 'ok' THEN seconds END) best, min(id) first"
+            " FROM measurements GROUP BY task, device) ON key = task ORDER BY first"
         )
-        with self._explained():
-            rows = self._connection.execute(query).fetchall()
+        with self._file.explained():
+            rows = self._file.execute(query).fetchall()
         return tuple(WorkloadSummary(*row) for row in rows)
 
-    def _add_workload(self, task: Task) -> None:
-        from felixlike import tvmlib
+    # -- what was measured --------------------------------------------------------------------------------------------
 
-        module = str(tvmlib.ir.save_json(task.module))
-        self._connection.execute(
-            "INSERT OR IGNORE INTO workloads (key, name, module, target, flops) VALUES (?, ?, ?, ?, ?)",
-            (task.key, task.name, module, str(task.target), task.flops),
-        )
+    def workloads(self) -> tuple[StoredWorkload, ...]:
+        """All workloads, in the order in which they were added."""
+        return tuple(StoredWorkload(*row[:4]) for row in self.values("workloads"))
 
-    def _record(self, row: tuple[Any, ...]) -> Record:
-        try:
-            return from_row(row)
-        except (ValueError, TypeError) as error:
-            raise StoreError(f"it holds a damaged row ({error})", where=self._where, remedy=_REPLACE) from error
+    def trace(self, task: str, sketch: str) -> str | None:
+        """MetaSchedule's JSON of a sketch's trace, [instructions, decisions]; None where it was not kept."""
+        return next((t for found, key, t in self.values("sketches") if (found, key) == (task, sketch)), None)
 
-    def _refuse_bad_place(self) -> None:
-        """SQLite says "unable to open database file" for all of these."""
-        if self.path is None:
+    # -- runs ---------------------------------------------------------------------------------------------------------
+
+    def begin(self, run: Run) -> float:
+        """Note that a run has begun; the seconds that earlier runs of its model have spent on its device."""
+        with self._file.explained(), self._file.transaction():
+            (spent,) = self._file.execute(
+                "SELECT total(seconds) FROM runs WHERE model = ? AND device = ?", (run.model, run.device)
+            ).fetchone()
+            values = (run.id, run.model, run.device, run.target, run.tvm, run.felixlike, run.weights, run.seed, 0.0)
+            self.add_rows("runs", [values])
+        return float(spent)
+
+    def spend(self, run: Run, seconds: float) -> None:
+        """Note how long a run has taken so far."""
+        with self._file.explained(), self._file.transaction():
+            self._file.execute("UPDATE runs SET seconds = ? WHERE id = ?", (seconds, run.id))
+
+    def note_command(self, options: str) -> None:
+        """Remember what `felixlike tune` was asked (JSON) as the latest command."""
+        with self._file.explained(), self._file.transaction():
+            self._file.execute("DELETE FROM commands WHERE options = ?", (options,))
+            self._file.execute("INSERT INTO commands (options) VALUES (?)", (options,))
+
+    def commands(self) -> tuple[str, ...]:
+        """What `felixlike tune` was asked with this store, the latest last."""
+        return tuple(options for (options,) in self.values("commands"))
+
+    # -- rows, for merging and the like -------------------------------------------------------------------------------
+
+    @property
+    def file(self) -> StoreFile:
+        """The file below."""
+        return self._file
+
+    def values(self, table: str) -> Iterator[Row]:
+        """The values of a table's rows, without checksums, in the order in which they were added. Raises StoreError
+        at a damaged row."""
+        for row in self.rows(table):
+            yield self._opened(row) if table in _SEALED else row
+
+    def rows(self, table: str) -> Iterator[Row]:
+        """The rows of a table as they are, checksums last where it has them."""
+        if self._file.version < 2 and table not in ("workloads", "measurements"):
             return
-        if self.path.is_dir():
-            raise StoreError("it is a directory", where=self._where, remedy="give the name of a file in it")
-        if not self.path.parent.is_dir():
-            raise StoreError(
-                f"there is no directory {self.path.parent}", where=self._where, remedy="make it, or give another path"
-            )
+        yield from self._rows(f"{self._select(_TABLES[table], table)} ORDER BY rowid")
 
-    def _prepare(self) -> None:
-        """Set the connection up, and make the tables of a new file."""
-        execute = self._connection.execute
-        execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-        execute("PRAGMA journal_mode = WAL")
-        execute("PRAGMA synchronous = FULL")
-        execute("PRAGMA foreign_keys = ON")
-        with self._transaction():
-            (application,) = execute("PRAGMA application_id").fetchone()
-            (version,) = execute("PRAGMA user_version").fetchone()
-            (tables,) = execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if application == version == tables == 0:
-                for statement in TABLES:
-                    execute(statement)
-                execute(f"PRAGMA application_id = {APPLICATION}")
-                execute(f"PRAGMA user_version = {VERSION}")
-                return
-        if application != APPLICATION:
-            raise StoreError("it is a SQLite file of another program", where=self._where, remedy=_REPLACE)
-        if version > VERSION:
-            raise StoreError(
-                f"it has version {version}, but this felixlike knows only versions up to {VERSION}",
-                where=self._where,
-                remedy="use the newer felixlike that wrote it, or another file",
-            )
-        (health,) = execute("PRAGMA quick_check(1)").fetchone()
-        if health != "ok":
-            raise StoreError(f"it is damaged ({' '.join(health.split())})", where=self._where, remedy=_REPLACE)
+    def add_rows(self, table: str, rows: Sequence[Row]) -> int:
+        """Add rows as `rows` gives them, inside a transaction; how many of them were new."""
+        names = (*_TABLES[table], "checksum") if table in _SEALED else _TABLES[table]
+        statement = (
+            f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) {_ON_CONFLICT[table]}"
+        )
+        return max(0, self._file.connection.executemany(statement, rows).rowcount)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All or nothing, alone in the file."""
-        self._connection.execute("BEGIN IMMEDIATE")
+    def _select(self, columns: Sequence[str], table: str = "measurements") -> str:
+        seal = ("checksum" if self._file.version >= 2 else "NULL",) if table in _SEALED else ()
+        return f"SELECT {', '.join((*columns, *seal))} FROM {table}"
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        """The rows of a query, read as they are asked for."""
+        with self._file.explained():
+            cursor = self._file.execute(query, values)
+        with closing(cursor):
+            while True:
+                with self._file.explained():
+                    row = cursor.fetchone()
+                if row is None:
+                    return
+                yield row
+
+    def _opened(self, row: Row) -> Row:
         try:
-            yield
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
+            return opened(row)
+        except (ValueError, TypeError) as error:
+            raise self._file.damaged(f"it holds a damaged row ({error})") from error
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """SQLite's errors as StoreErrors with a remedy."""
+    def _record(self, row: Row) -> Record:
         try:
-            yield
-        except sqlite3.ProgrammingError as error:
-            raise StoreError(
-                str(error), where=self._where, remedy="use a store in the thread that opened it, before it is closed"
-            ) from error
-        except sqlite3.OperationalError as error:
-            raise StoreError(
-                str(error),
-                where=self._where,
-                remedy="see that the file and its directory can be written, the disk has room, and nobody holds a lock",
-            ) from error
-        except sqlite3.Error as error:
-            raise StoreError(f"it is damaged or not a store ({error})", where=self._where, remedy=_REPLACE) from error
+            return from_row(opened(row))
+        except (ValueError, TypeError) as error:
+            raise self._file.damaged(f"it holds a damaged row ({error})") from error
+
+
+_SEALED = ("workloads", "sketches", "measurements")
+_TABLES = {"workloads": WORKLOAD, "sketches": SKETCH, "measurements": COLUMNS, "runs": RUN, "commands": ("options",)}
+_ON_CONFLICT = {
+    # A workload whose module was lost with a damaged file gets it back.
+    "workloads": "ON CONFLICT (key) DO UPDATE SET name = excluded.name, module = excluded.module,"
+    " flops = excluded.flops, checksum = excluded.checksum WHERE module = '' AND excluded.module != ''",
+    "sketches": "ON CONFLICT (task, key) DO NOTHING",
+    "measurements": "ON CONFLICT (checksum) DO NOTHING",
+    "runs": "ON CONFLICT (id) DO UPDATE SET seconds = max(seconds, excluded.seconds)",
+    "commands": "ON CONFLICT (options) DO NOTHING",
+}
+
+
+def _place(task: Task | str, device: str | None) -> tuple[str, str]:
+    """(task's key, device's name)"""
+    if isinstance(task, str):
+        if device is None:
+            raise ValueError("a task's key alone does not say which device is meant")
+        return task, device
+    from felixlike.hardware import device_name
+
+    return task.key, device_name(task.target) if device is None else device
+
+
+def _workload(task: Task) -> Row:
+    from felixlike import tvmlib
+
+    return task.key, task.name, str(tvmlib.ir.save_json(task.module)), str(task.target), float(task.flops)

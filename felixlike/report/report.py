@@ -47,7 +47,7 @@ class Report:
     model: its name.  tasks: heaviest first.  trials, rounds, seconds: spent on tuning.  total_seconds: import,
     compilation and checks included.  error: maximum relative error of the whole compiled model, and reference:
     against what ("float64 eager", …). stopped: why tuning ended.  device, target, versions: where this holds.  seed:
-    of the run."""
+    of the run.  recalled: candidates that earlier runs had measured, and that count towards the limits."""
 
     model: str
     tasks: tuple[TaskReport, ...]
@@ -62,6 +62,7 @@ class Report:
     target: str
     versions: dict[str, str]
     seed: int
+    recalled: int = 0
 
     def __str__(self) -> str:
         from felixlike.report.tables import report_text

@@ -90,7 +90,9 @@ def _notes(report: Report) -> list[str]:
             lines.append(f"{task.name}: {task.note}")
     lines.append(
         f"{report.trials} candidates in {report.rounds} rounds and {report.seconds:.0f} s of tuning "
-        f"({report.total_seconds:.0f} s in all); {report.stopped}."
+        f"({report.total_seconds:.0f} s in all)"
+        + (f", after {report.recalled} candidates from the store" if report.recalled else "")
+        + f"; {report.stopped}."
     )
     error = f"{report.error:.1e}" if math.isfinite(report.error) else "unknown"
     lines.append(f"Maximum relative error of the whole model against {report.reference}: {error}.")

@@ -5,8 +5,10 @@ In: a space, a cost model, what is known. Out: candidates, never one that was me
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Protocol
 
 import numpy as np
@@ -30,8 +32,7 @@ class Known:
         """Note a measurement; inf seconds for a failure."""
         self.seen.add(candidate.key)
         if np.isfinite(seconds):
-            self.best.append((seconds, candidate))
-            self.best.sort(key=lambda pair: pair[0])
+            insort(self.best, (seconds, candidate), key=itemgetter(0))
 
 
 class Strategy(Protocol):

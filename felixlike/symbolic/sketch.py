@@ -7,6 +7,7 @@ missing, and `reason` says why.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +35,16 @@ from felixlike.symbolic.primitives.location import Location
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.read import read_program
 from felixlike.symbolic.replay import Replay
-from felixlike.symbolic.trace import groups, point_of, sketch_key, trace_variables, with_point
+from felixlike.symbolic.trace import (
+    groups,
+    point_of,
+    point_of_json,
+    sketch_key,
+    texts,
+    trace_json,
+    trace_variables,
+    with_point,
+)
 from felixlike.symbolic.urn import Urn
 from felixlike.symbolic.variables import Kind, Variable
 
@@ -326,6 +336,31 @@ class Sketch:
         if sketch_key(own) != self.key:
             raise InvalidPoint("the trace's instructions are not this sketch's", where=repr(self))
         return point_of(trace, self.variables)
+
+    def trace_json(self) -> str:
+        """The sketch's trace as MetaSchedule writes it: JSON of [instructions, decisions]."""
+        return trace_json(self._trace)
+
+    def traced_point(self, trace: Any) -> tuple[int, ...] | None:
+        """The point of a trace in MetaSchedule's JSON, as its databases hold them; None if it is not of this sketch.
+
+        MetaSchedule leaves out instructions whose results nothing uses, and postprocessors' steps may follow."""
+        for own, chosen in self._forms:
+            if texts(trace[0][: len(own)]) == own:
+                decisions = {int(index): decision for index, decision in trace[1]}
+                return point_of_json(own, decisions, chosen, self.variables)
+        return None
+
+    @cached_property
+    def _forms(self) -> list[tuple[list[Any], list[int]]]:
+        """The instructions in full and without unused ones, as texts, with the places of those that decide."""
+        forms = []
+        for trace in (self._trace, self._trace.simplified(True)):
+            own = texts(json.loads(trace_json(trace))[0])
+            chosen = [i for i, instruction in enumerate(own) if instruction[0].startswith("Sample")]
+            if len(chosen) == len(list(groups(self.variables))):
+                forms.append((own, chosen))
+        return forms
 
     def _new_schedule(self, seed: int) -> Any:
         return tvmlib.Schedule(self.task.module, seed=seed, debug_mask="none", error_render_level="none")

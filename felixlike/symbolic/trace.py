@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from felixlike import tvmlib
@@ -132,6 +132,41 @@ def point_of(trace: Any, variables: Sequence[Variable]) -> tuple[int, ...]:
     return tuple(point)
 
 
+def point_of_json(
+    instructions: Sequence[Any], decisions: Mapping[int, Any], places: Sequence[int], variables: Sequence[Variable]
+) -> tuple[int, ...]:
+    """The point of a trace's JSON.  instructions: as `texts`.  decisions: by the instruction's place.  places: of the
+    instruction that decides each group.  Raises InvalidPoint where a decision is missing or of another kind."""
+    point: list[int] = []
+    try:
+        for place, (_, members) in zip(places, groups(variables), strict=True):
+            decision = decisions[place]
+            match variables[members[0]].kind:
+                case Kind.TILE:
+                    if len(decision) != len(members):
+                        raise InvalidPoint(f"{len(decision)} factors for {len(members)} loops", where="trace")
+                    point += [int(f) for f in decision]
+                case Kind.UNROLL | Kind.FETCH | Kind.THREADS:
+                    point.append(int(instructions[place][2][0][int(decision)]))
+                case Kind.LOCATION:
+                    point.append(int(decision))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        if isinstance(error, InvalidPoint):
+            raise
+        raise InvalidPoint(f"a decision is missing or damaged ({error!r})", where="trace") from error
+    return tuple(point)
+
+
+def trace_json(trace: Any) -> str:
+    """A trace as MetaSchedule's databases hold it: JSON of [instructions, decisions]."""
+    return json.dumps(_plain(trace.as_json(), lambda number: number.value))
+
+
+def texts(value: Any) -> Any:
+    """JSON's lists with everything in them as text: TVM writes one number now as 4, now as "4"."""
+    return [texts(v) for v in value] if isinstance(value, list) else str(value)
+
+
 def groups(variables: Sequence[Variable]) -> Iterator[tuple[int, tuple[int, ...]]]:
     """(group, columns of its variables) in order."""
     columns: dict[int, list[int]] = {}
@@ -147,12 +182,12 @@ def sketch_key(trace: Any) -> str:
     return hashlib.sha256(json.dumps(_plain(instructions)).encode()).hexdigest()[:16]
 
 
-def _plain(value: Any) -> Any:
-    """TVM's containers as Python's, for json."""
+def _plain(value: Any, leaf: Callable[[Any], Any] = str) -> Any:
+    """TVM's containers as Python's, for json.  leaf: what becomes of TVM's numbers."""
     if isinstance(value, (str, int, float, type(None))):
         return value
     if hasattr(value, "items"):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): _plain(v, leaf) for k, v in value.items()}
     if hasattr(value, "__iter__"):
-        return [_plain(v) for v in value]
-    return str(value)
+        return [_plain(v, leaf) for v in value]
+    return leaf(value)

@@ -1,7 +1,8 @@
 """How long a run may go on: rounds, trials, seconds, whichever runs out first.
 
 In: the user's limits. Out: `Budget`, which says how many candidates may still be measured. Without any limit a run
-has four rounds a task.
+has four rounds a task. Limits are totals: what a store already holds counts, so that a run that is started again goes
+on where it stopped, and returns at once where nothing is left.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ TRIALS_PER_ROUND = 16
 @dataclass(slots=True)
 class Budget:
     """Limits and what has been spent.  rounds: of one task each.  trials: measured candidates.  seconds: since
-    `started`. None: no limit of that kind. Raises InvalidBudget for negative or non-numeric limits."""
+    `started`, and of earlier runs. None: no limit of that kind. found_…: how much of what is spent earlier runs had
+    spent. Raises InvalidBudget for negative or non-numeric limits."""
 
     rounds: int | None = None
     trials: int | None = None
@@ -28,6 +30,9 @@ class Budget:
     started: float = field(default_factory=time.monotonic)
     spent_rounds: int = 0
     spent_trials: int = 0
+    found_rounds: int = 0
+    found_trials: int = 0
+    found_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value, kinds in (
@@ -49,13 +54,19 @@ class Budget:
             self.rounds = DEFAULT_ROUNDS_PER_TASK * tasks
         return self
 
+    def find(self, *, rounds: int = 0, trials: int = 0, seconds: float = 0.0) -> None:
+        """Count what earlier runs have spent."""
+        self.spent_rounds, self.found_rounds = self.spent_rounds + rounds, self.found_rounds + rounds
+        self.spent_trials, self.found_trials = self.spent_trials + trials, self.found_trials + trials
+        self.found_seconds += seconds
+
     def elapsed(self) -> float:
-        """Seconds since the start."""
+        """Seconds since the start of this run."""
         return time.monotonic() - self.started
 
     def seconds_left(self) -> float:
         """Seconds until the limit; inf without one."""
-        return math.inf if self.seconds is None else self.seconds - self.elapsed()
+        return math.inf if self.seconds is None else self.seconds - self.found_seconds - self.elapsed()
 
     def next_batch(self) -> int:
         """How many candidates the next round may measure; 0 if the budget is spent."""

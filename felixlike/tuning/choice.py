@@ -46,12 +46,17 @@ class Choice:
 
 def choose(state: TaskState, model: CostModel, pool: MeasurePool) -> Choice:
     """The schedule of one task."""
-    if state.best is not None:
-        seconds, candidate = state.best
-        return Choice(How.MEASURED, candidate, seconds, state.measured[candidate.key].error)
-    if state.unverifiable:
-        return Choice(How.UNTUNED, None, math.nan, None, state.unverifiable)
     try:
+        for seconds, candidate in state.known.best:
+            error = state.measured[candidate.key].error
+            if error is None:  # taken over from another tuner, which does not check answers
+                checked = pool.check(state.task, candidate)
+                if checked.status is not Status.OK:
+                    continue
+                error = checked.error
+            return Choice(How.MEASURED, candidate, seconds, error)
+        if state.unverifiable:
+            return Choice(How.UNTUNED, None, math.nan, None, state.unverifiable)
         for candidate in _unmeasured(state, model):
             checked = pool.check(state.task, candidate)
             if checked.status is Status.OK:

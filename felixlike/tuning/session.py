@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +22,13 @@ from felixlike.costmodel import CostModel
 from felixlike.errors import InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, MeasurePool, Status
-from felixlike.records import Record, Store, make_record
+from felixlike.records import Record, Store, make_record, make_run
 from felixlike.search import Candidate, Key, Known, Progress, Space, Strategy, next_task
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
+
+_RECALLED = 1024
+"""The most measurements of a task that are recalled in full, half of them the fastest, the others spread over the rest;
+of all others a run knows only that they were measured."""
 
 
 @dataclass(slots=True)
@@ -91,14 +98,20 @@ class Session:
         self._observe = observe if observe is not None else _ignore
 
     def run(self, budget: Budget) -> None:
-        """Spend the budget. An interrupt (Ctrl-C) ends the run early and sets `interrupted`."""
+        """Spend what is left of the budget once all that the store holds is counted.
+
+        An interrupt (Ctrl-C) ends the run early and sets `interrupted`."""
+        run = make_run([state.task for state in self.states], weights=self._model.version(), seed=self._seed)
+        budget.find(seconds=self._store.begin(run))
         try:
             for state in self.states:
-                self._recall(state)
+                self._recall(state, budget)
             while (count := budget.next_batch()) and (index := self._next()) is not None:
                 self._round(index, count, budget)
+                self._store.spend(run, budget.elapsed())
         except KeyboardInterrupt:
             self.interrupted = True
+            self._store.spend(run, budget.elapsed())
 
     def _next(self) -> int | None:
         return next_task([state.progress for state in self.states])
@@ -107,6 +120,7 @@ class Session:
         """One round of one task."""
         state = self.states[index]
         self._observe(Event(state, index, budget))
+        begun = bool(state.interrupted)  # by an earlier run, which counted it
         candidates, nothing_left = self._propose(state, count)
         if not candidates:
             state.progress.exhausted = True
@@ -117,7 +131,7 @@ class Session:
             state.unverifiable = str(error)
             state.progress.exhausted = True
             return
-        budget.spent_rounds += 1
+        budget.spent_rounds += not begun
         state.progress.best.append(state.best[0] if state.best else math.inf)
         state.progress.exhausted = nothing_left
         self._learn(state, measured, train_now=len(state.known.seen) > 1)
@@ -151,6 +165,7 @@ class Session:
                 self._store.append(
                     state.task,
                     make_record(state.task, candidate.sketch.key, candidate.point, measurement, seed=self._seed),
+                    candidate.sketch,
                 )
                 done.append((candidate, self._note(state, candidate, measurement)))
                 state.trials += 1
@@ -183,26 +198,57 @@ class Session:
         if train_now:
             self._model.refresh(state.task.key)
 
-    def _recall(self, state: TaskState) -> None:
-        """Start from what the store knows of the task on this device."""
-        recalled: list[tuple[Candidate, float]] = []
-        for record in self._store.measurements(state.task):
+    def _recall(self, state: TaskState, budget: Budget) -> None:
+        """Start from what the store knows of the task on this device, and count it."""
+        numbers, spent, history = array("q"), array("d"), array("d")
+        last: deque[Key] = deque(maxlen=TRIALS_PER_ROUND - 1)
+        for brief in self._store.briefs(state.task):
+            state.known.seen.add((brief.sketch, brief.point))
+            numbers.append(brief.id)
+            spent.append(brief.seconds)
+            if brief.own:
+                history.append(brief.seconds)
+                last.append((brief.sketch, brief.point))
+        if not numbers:
+            return
+        rounds = _best_after_rounds(np.array(history))
+        state.progress.best += rounds
+        budget.find(rounds=len(rounds), trials=len(history))
+        state.rounds, begun = divmod(len(history), TRIALS_PER_ROUND)
+        state.interrupted = frozenset(list(last)[len(last) - begun :])
+        latest: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Measurement]] = {}
+        for record in self._store.numbered(_worth_recalling(np.array(numbers), np.array(spent))):
             candidate = _candidate(state, record)
             if candidate is not None:
-                recalled.append((candidate, self._note(state, candidate, record.measurement)))
-        state.rounds, begun = divmod(len(recalled), TRIALS_PER_ROUND)
-        state.interrupted = frozenset(candidate.key for candidate, _ in recalled[len(recalled) - begun :])
-        if recalled:
-            state.failures.clear()  # those of earlier runs are not this run's
-            self._learn(state, recalled, train_now=False)
+                latest[candidate.key] = (candidate, record.measurement)
+        recalled = [(candidate, self._note(state, candidate, found)) for candidate, found in latest.values()]
+        state.failures.clear()  # those of earlier runs are not this run's
+        self._learn(state, recalled, train_now=False)
+
+
+def _best_after_rounds(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
+    """The best latency after each round that a task has had: every TRIALS_PER_ROUND measurements, begun ones too."""
+    if not len(seconds):
+        return []
+    best = np.fmin.accumulate(seconds)  # nan: only checked
+    ends = np.arange(TRIALS_PER_ROUND, len(best) + TRIALS_PER_ROUND, TRIALS_PER_ROUND)
+    return [math.inf if math.isnan(b) else float(b) for b in best[np.minimum(ends, len(best)) - 1]]
+
+
+def _worth_recalling(
+    numbers: np.ndarray[Any, np.dtype[np.int64]], seconds: np.ndarray[Any, np.dtype[np.float64]]
+) -> list[int]:
+    """The numbers of at most _RECALLED measurements: the fastest ones, and others evenly over the rest."""
+    if len(numbers) <= _RECALLED:
+        return [int(n) for n in numbers]
+    order = np.argsort(seconds, kind="stable")  # nan last
+    fastest, rest = order[: _RECALLED // 2], order[_RECALLED // 2 :]
+    spread = rest[np.linspace(0, len(rest) - 1, _RECALLED - len(fastest)).astype(np.int64)]
+    return [int(n) for n in numbers[np.concatenate([fastest, spread])]]
 
 
 def _candidate(state: TaskState, record: Record) -> Candidate | None:
-    """The candidate of a record made on this device for this target; None for others."""
-    from felixlike.hardware import device_name
-
-    if record.target != str(state.task.target) or record.device != device_name(state.task.target):
-        return None
+    """The candidate of a record; None if its sketch is none of the task's any more."""
     sketch = state.space.by_key(record.sketch)
     if sketch is None or len(record.point) != len(sketch.variables):
         return None

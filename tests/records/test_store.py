@@ -185,11 +185,11 @@ def of_unknown_status(path: Path) -> None:
         (of_another_program, r"store\.db: it is a SQLite file of another program"),
         (
             newer,
-            r"store\.db: it has version 7, but this felixlike knows only versions up to 1.*use the newer felixlike",
+            r"store\.db: it has version 7, but this felixlike knows only versions up to 2.*use the newer felixlike",
         ),
         (truncated, r"store\.db: it is damaged"),
         (overwritten, r"store\.db: it is damaged"),
-        (of_unknown_status, r"store\.db: it holds a damaged row \('excellent' is not a valid Status\)"),
+        (of_unknown_status, r"store\.db: it holds a damaged row \(its checksum is not right\)"),
         (lambda path: path.mkdir(), r"store\.db: it is a directory.*give the name of a file in it"),
     ],
     ids=["text", "birds", "newer", "truncated", "overwritten", "status", "directory"],
@@ -211,7 +211,7 @@ def test_a_place_that_cannot_be_written() -> None:
 
 
 def test_a_file_that_stays_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("felixlike.records.store._BUSY_MILLISECONDS", 10)
+    monkeypatch.setattr("felixlike.records.file.BUSY_MILLISECONDS", 10)
     with records.open(path) as store:
         holder = sqlite3.connect(path, isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")

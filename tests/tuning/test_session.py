@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -75,11 +77,12 @@ def _session(
     seed: int = 0,
     strategy: str = "gradient",
     observe: Callable[[Event], None] | None = None,
+    model: CostModel | None = None,
 ) -> Session:
     return Session(
         tasks,
         strategy=make_strategy(strategy),
-        model=CostModel(seed=seed),
+        model=CostModel(seed=seed) if model is None else model,
         pool=cast(MeasurePool, pool),
         store=store,
         seed=seed,
@@ -155,10 +158,11 @@ def test_an_interrupt_keeps_what_was_measured(tasks: tuple[Task, ...]) -> None:
 
 def test_a_store_is_continued(tasks: tuple[Task, ...], tmp_path: Path) -> None:
     first, second = FakePool(), FakePool()
-    for pool in (first, second):
+    for pool, rounds in ((first, 2), (second, 4)):
         with records.open(tmp_path / "s.sqlite") as store:
             session = _session(tasks[:1], pool, store)
-            session.run(Budget(rounds=2))
+            session.run(Budget(rounds=rounds))
+    assert len(first.measured) == len(second.measured) == 32
     assert not set(first.measured) & set(second.measured)
     assert len(session.states[0].known.seen) == len(first.measured) + len(second.measured)
     assert session.states[0].trials == len(second.measured)
@@ -178,9 +182,112 @@ def test_a_stopped_run_measures_what_an_undisturbed_one_does(
     first, second = FakePool(hook=interrupt), FakePool()
     with records.open(tmp_path / "s.sqlite") as store:
         _session(tasks[:1], first, store, strategy="random").run(Budget(trials=40))
-        _session(tasks[:1], second, store, strategy="random").run(Budget(trials=40 - stop))
+        _session(tasks[:1], second, store, strategy="random").run(Budget(trials=40))
     assert len(first.measured) == stop
     assert sorted([*first.measured, *second.measured]) == sorted(whole.measured)
+
+
+@pytest.mark.parametrize("limits", [{"rounds": 3}, {"trials": 21}, {"seconds": 60.0}])
+def test_the_same_budget_again_measures_nothing_and_a_larger_one_goes_on(
+    limits: dict[str, Any], tasks: tuple[Task, ...], tmp_path: Path
+) -> None:
+    pools = []
+    for factor in (1, 1, 2):
+        budget = Budget(**{name: factor * limit for name, limit in limits.items()})
+
+        def spend(_: int, budget: Budget = budget) -> None:
+            budget.started -= 10.0
+
+        pools.append(FakePool(hook=spend))
+        with records.open(tmp_path / "s.sqlite") as store:
+            session = _session(tasks[:1], pools[-1], store, strategy="random")
+            session.run(budget)
+            assert session.states[0].best is not None
+    first, again, larger = (len(pool.measured) for pool in pools)
+    assert again == 0
+    assert first > 0
+    assert larger == pytest.approx(first, abs=1)
+    assert not set(pools[0].measured) & set(pools[2].measured)
+
+
+def test_only_what_this_machine_measured_itself_counts(tasks: tuple[Task, ...]) -> None:
+    pool, budget = FakePool(), Budget(trials=40)
+    with records.open() as store:
+        _session(tasks[:1], pool, store, strategy="random").run(Budget(trials=32))
+        (elsewhere, taken_over, *_) = list(store.measurements())
+        for point in range(8):
+            store.append(tasks[0], dataclasses.replace(elsewhere, device="another", point=(point,)))
+            store.append(tasks[0], dataclasses.replace(taken_over, felixlike="", time=float(point)))
+        _session(tasks[:1], pool, store, strategy="random").run(budget)
+    assert (budget.found_trials, budget.found_rounds, budget.spent_trials) == (32, 2, 40)
+
+
+def test_of_many_measurements_the_best_and_some_others_are_recalled(
+    tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("felixlike.tuning.session._RECALLED", 8)
+    first, model = FakePool(), CostModel()
+    with records.open() as store:
+        _session(tasks[:1], first, store, strategy="random").run(Budget(trials=48))
+        session = _session(tasks[:1], FakePool(), store, model=model)
+        session.run(Budget(trials=48))
+        seconds = sorted(r.measurement.seconds for r in store.measurements())
+    (state,) = session.states
+    assert len(state.known.seen) == 48
+    assert [s for s, _ in state.known.best][:4] == seconds[:4]
+    assert len(state.known.best) == len(model.dataset) == 8
+
+
+def test_what_another_tuner_measured_is_checked_before_it_is_chosen(tasks: tuple[Task, ...]) -> None:
+    class Doubter(FakePool):
+        def check(self, task: Task, candidate: Any) -> Measurement:
+            super().check(task, candidate)
+            return _measurement(math.nan, Status.WRONG if self.checked == 1 else Status.OK)
+
+    with records.open() as store:
+        _session(tasks[:1], FakePool(lambda _: dataclasses.replace(_measurement(1e-3), error=None)), store).run(
+            Budget(trials=4)
+        )
+        session = _session(tasks[:1], FakePool(), store)
+        session.run(Budget(trials=4))
+    pool = Doubter()
+    choice = choose(session.states[0], CostModel(), cast(MeasurePool, pool))
+    assert choice.how is How.MEASURED
+    assert choice.candidate == session.states[0].known.best[1][1]
+    assert choice.error == 1e-7
+    assert pool.checked == 2
+
+
+def test_runs_share_a_store(tasks: tuple[Task, ...], tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    second = FakePool()
+
+    def meanwhile(measured: int) -> None:
+        if measured == 5:  # in the middle of the first run's round
+            with records.open(path) as store:
+                _session(tasks[:1], second, store, seed=1, strategy="random").run(Budget(rounds=2))
+
+    first = FakePool(hook=meanwhile)
+    with records.open(path) as store:
+        _session(tasks[:1], first, store, strategy="random").run(Budget(rounds=2))
+        kept = {(r.sketch, r.point) for r in store.measurements()}
+    assert kept == {(sketch, point) for _, sketch, point in first.measured + second.measured}
+    assert (len(first.measured), len(second.measured)) == (32, 16)  # the round that had begun counts
+
+
+def test_a_clock_that_jumps_changes_nothing(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    for clock in (lambda: 1e9, itertools.cycle([4e9, 0.0, -5.0, 1e300]).__next__):
+        monkeypatch.setattr("time.time", clock)
+        pool = FakePool()
+        with records.open() as store:
+            for rounds in (2, 4):
+                _session(tasks[:1], pool, store, strategy="random").run(Budget(rounds=rounds, seconds=600.0))
+            best = store.best(tasks[0])
+            assert [(r.sketch, r.point) for r in store.measurements()] == [key[1:] for key in pool.measured]
+        assert best is not None
+        runs.append((pool.measured, best.point))
+    assert runs[0] == runs[1]
 
 
 def test_failures_are_counted_and_never_chosen(tasks: tuple[Task, ...]) -> None:

@@ -1,0 +1,169 @@
+"""The SQLite file under a store: opening, upgrading, health, transactions, and errors in words.
+
+WAL with synchronous=FULL: killed at any moment, it reopens with everything reported. Several processes may use one
+file; each waits its turn. Everything SQLite complains about becomes a StoreError. A file is not touched before it is
+known to be a store of a version that is understood.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from felixlike.errors import StoreError
+from felixlike.records.migrations import upgrade
+from felixlike.records.schema import APPLICATION, TABLES, VERSION
+
+BUSY_MILLISECONDS = 30_000
+
+_SMALL = 8 * 2**20
+"""Bytes up to which a file is checked as a whole when it is opened; beyond, rows are checked when they are read."""
+
+REPLACE = (
+    "give the name of a file that does not exist yet, restore this one from a copy, or save what can be read of it:"
+    " felixlike merge NEW.sqlite THIS.sqlite"
+)
+
+
+class StoreFile:
+    """An open file, or a store in memory.  where: its name in messages.  version: of its tables, VERSION unless it is
+    read only."""
+
+    def __init__(self, path: Path | None, *, read_only: bool = False) -> None:
+        self.path, self.read_only = path, read_only
+        self.where = "the store in memory" if path is None else str(path)
+        self._refuse_bad_place()
+        with self.explained():
+            self.connection = sqlite3.connect(
+                self._address(), timeout=BUSY_MILLISECONDS / 1000, isolation_level=None, uri=True
+            )
+        try:
+            with self.explained():
+                self._prepare()
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def close(self) -> None:
+        """Close it.  May be called again."""
+        with self.explained():
+            self.connection.close()
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """One statement."""
+        return self.connection.execute(statement, values)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, alone in the file."""
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            if self.connection.in_transaction:
+                self.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """SQLite's errors as StoreErrors with a remedy."""
+        try:
+            yield
+        except sqlite3.ProgrammingError as error:
+            raise StoreError(
+                str(error), where=self.where, remedy="use a store in the thread that opened it, before it is closed"
+            ) from error
+        except sqlite3.OperationalError as error:
+            raise StoreError(
+                str(error),
+                where=self.where,
+                remedy="see that the file and its directory can be written, the disk has room, and nobody holds a lock",
+            ) from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self.damaged(f"it is damaged or not a store ({error})") from error
+
+    def damaged(self, what: str) -> StoreError:
+        """The error that says so."""
+        return StoreError(what, where=self.where, remedy=REPLACE)
+
+    def check(self, *, whole: bool = True) -> None:
+        """Raise StoreError where SQLite finds the file's structure damaged.  whole: indices too."""
+        with self.explained():
+            (health,) = self.execute(f"PRAGMA {'integrity' if whole else 'quick'}_check(1)").fetchone()
+        if health != "ok":
+            raise self.damaged(f"it is damaged ({' '.join(health.split())})")
+
+    def _address(self) -> str:
+        """What sqlite3.connect takes: a URI, in which nothing of the path is special."""
+        if self.path is None:
+            return ":memory:"
+        address = self.path.absolute().as_uri()
+        if not self.read_only:
+            return address
+        if os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK):
+            return f"{address}?mode=rw"  # so that what SQLite puts beside the file is cleared away again
+        log = self.path.with_name(self.path.name + "-wal")
+        return f"{address}?mode=ro" if log.exists() and log.stat().st_size else f"{address}?immutable=1"
+
+    def _refuse_bad_place(self) -> None:
+        """SQLite says "unable to open database file" for all of these."""
+        if self.path is None:
+            return
+        if self.path.is_dir():
+            raise StoreError("it is a directory", where=self.where, remedy="give the name of a file in it")
+        if not self.path.parent.is_dir():
+            raise StoreError(
+                f"there is no directory {self.path.parent}", where=self.where, remedy="make it, or give another path"
+            )
+        if self.read_only and not self.path.is_file():
+            raise StoreError("there is no such file", where=self.where, remedy="check the path")
+
+    def _prepare(self) -> None:
+        """Set the connection up; make the tables of a new file, upgrade those of an old one."""
+        self.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+        self.version = self._identify()
+        if self.read_only:
+            self.execute("PRAGMA query_only = ON")
+        else:
+            self.execute("PRAGMA journal_mode = WAL")
+            self.execute("PRAGMA synchronous = FULL")
+            if self.version < VERSION:
+                with self.transaction():
+                    self._bring_up_to_date()
+            self.execute("PRAGMA foreign_keys = ON")
+        if self.path is not None and self.path.stat().st_size <= _SMALL:
+            self.check()
+
+    def _bring_up_to_date(self) -> None:
+        """Inside a transaction, since another process may be doing the same."""
+        self.version = self._identify()
+        if self.version == 0:
+            for statement in TABLES:
+                self.execute(statement)
+            self.execute(f"PRAGMA application_id = {APPLICATION}")
+        elif self.version < VERSION:
+            self.check()  # nothing is copied out of a damaged file unseen
+            upgrade(self.connection, self.version)
+        self.execute(f"PRAGMA user_version = {VERSION}")
+        self.version = VERSION
+
+    def _identify(self) -> int:
+        """The version of the file's tables; 0 for an empty file.  Raises StoreError for files that are no store, and
+        for stores of a newer version."""
+        (application,) = self.execute("PRAGMA application_id").fetchone()
+        (version,) = self.execute("PRAGMA user_version").fetchone()
+        (tables,) = self.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application == version == tables == 0 and not self.read_only:
+            return 0
+        if application != APPLICATION or version < 1:
+            raise StoreError("it is a SQLite file of another program", where=self.where, remedy=REPLACE)
+        if version > VERSION:
+            raise StoreError(
+                f"it has version {version}, but this felixlike knows only versions up to {VERSION}",
+                where=self.where,
+                remedy="use the newer felixlike that wrote it, or another file",
+            )
+        return int(version)

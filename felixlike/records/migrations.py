@@ -1,0 +1,36 @@
+"""From each version of the tables to the next, inside one transaction: an old file is upgraded whole or not at all."""
+
+import sqlite3
+from collections.abc import Callable
+
+from felixlike.records.schema import COLUMNS, TABLES, VERSION, WORKLOAD, checksum
+
+
+def upgrade(connection: sqlite3.Connection, version: int) -> None:
+    """Bring a file's tables from `version` to VERSION."""
+    for step in range(version, VERSION):
+        _STEPS[step](connection)
+
+
+def _checksums(connection: sqlite3.Connection) -> None:
+    """1 → 2: rows get checksums; tables for sketches, runs and commands.
+
+    The next version must freeze this one's TABLES here."""
+    connection.create_function("checksum_of", -1, lambda *values: checksum(values), deterministic=True)
+    execute = connection.execute
+    execute("DROP INDEX fastest")
+    execute("ALTER TABLE measurements RENAME TO old_measurements")
+    execute("ALTER TABLE workloads RENAME TO old_workloads")
+    for statement in TABLES:
+        execute(statement)
+    for table, names in (("workloads", ", ".join(WORKLOAD)), ("measurements", ", ".join(COLUMNS))):
+        order = "rowid" if table == "workloads" else "id"
+        execute(
+            f"INSERT OR IGNORE INTO {table} ({names}, checksum)"
+            f" SELECT {names}, checksum_of({names}) FROM old_{table} ORDER BY {order}"
+        )
+    execute("DROP TABLE old_measurements")
+    execute("DROP TABLE old_workloads")
+
+
+_STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _checksums}
