@@ -21,6 +21,9 @@ BUSY_MILLISECONDS = 30_000
 _SMALL = 8 * 2**20
 """Bytes up to which a file is checked as a whole when it is opened; beyond, rows are checked when they are read."""
 
+_PAGE = 4096
+"""Bytes of the smallest store."""
+
 REPLACE = (
     "give the name of a file that does not exist yet, restore this one from a copy, or save what can be read of it:"
     " felixlike merge NEW.sqlite THIS.sqlite"
@@ -157,6 +160,8 @@ class StoreFile:
         (version,) = self.execute("PRAGMA user_version").fetchone()
         (tables,) = self.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application == version == tables == 0 and not self.read_only:
+            if self.path is not None and 0 < self.path.stat().st_size < _PAGE:
+                raise self.damaged("it is damaged or not a store (it ends after its first bytes)")  # empty, to SQLite
             return 0
         if application != APPLICATION or version < 1:
             raise StoreError("it is a SQLite file of another program", where=self.where, remedy=REPLACE)

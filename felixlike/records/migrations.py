@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Callable
 
-from felixlike.records.schema import COLUMNS, TABLES, VERSION, WORKLOAD, checksum
+from felixlike.records.schema import TABLES, VALUES, VERSION, checksum
 
 
 def upgrade(connection: sqlite3.Connection, version: int) -> None:
@@ -23,11 +23,11 @@ def _checksums(connection: sqlite3.Connection) -> None:
     execute("ALTER TABLE workloads RENAME TO old_workloads")
     for statement in TABLES:
         execute(statement)
-    for table, names in (("workloads", ", ".join(WORKLOAD)), ("measurements", ", ".join(COLUMNS))):
-        order = "rowid" if table == "workloads" else "id"
+    for table in ("workloads", "measurements"):
+        names = ", ".join(VALUES[table])
         execute(
             f"INSERT OR IGNORE INTO {table} ({names}, checksum)"
-            f" SELECT {names}, checksum_of({names}) FROM old_{table} ORDER BY {order}"
+            f" SELECT {names}, checksum_of({names}) FROM old_{table} ORDER BY rowid"
         )
     execute("DROP TABLE old_measurements")
     execute("DROP TABLE old_workloads")

@@ -39,7 +39,7 @@ TABLES = (
     """,
     """
     CREATE TABLE measurements (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        id INTEGER PRIMARY KEY,     -- 1, 2, 3 … in the order in which they were added; none is ever taken away
         task TEXT NOT NULL REFERENCES workloads (key),
         sketch TEXT NOT NULL,
         point TEXT NOT NULL,        -- JSON list of integers
@@ -71,26 +71,36 @@ TABLES = (
         felixlike TEXT NOT NULL,
         weights TEXT NOT NULL,      -- digest of the cost model's weights at the start
         seed INTEGER NOT NULL,
-        seconds REAL NOT NULL       -- spent on tuning so far
+        seconds REAL NOT NULL,      -- spent on tuning so far
+        checksum BLOB NOT NULL
     )
     """,
     """
     CREATE TABLE commands (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        options TEXT NOT NULL UNIQUE    -- JSON of what `felixlike tune` was asked
+        id INTEGER PRIMARY KEY,         -- the latest is the largest
+        options TEXT NOT NULL UNIQUE,   -- JSON of what `felixlike tune` was asked
+        checksum BLOB NOT NULL
     )
     """,
 )
 
-WORKLOAD = ("key", "name", "module", "target", "flops")
-SKETCH = ("task", "key", "trace")
 COLUMNS = (
     *("task", "sketch", "point", "status", "seconds", "repeats", "spread", "error", "message"),
     *("build_seconds", "run_seconds", "device", "target", "tvm", "felixlike", "seed", "time"),
 )
-"""Of a measurement. In the tables a checksum follows these and those of WORKLOAD and SKETCH."""
+"""Of a measurement."""
 
-RUN = ("id", "model", "device", "target", "tvm", "felixlike", "weights", "seed", "seconds")
+VALUES = {
+    "workloads": ("key", "name", "module", "target", "flops"),
+    "sketches": ("task", "key", "trace"),
+    "measurements": COLUMNS,
+    "runs": ("id", "model", "device", "target", "tvm", "felixlike", "weights", "seed", "seconds"),
+    "commands": ("options",),
+}
+"""The columns of each table, without a row's number and the checksum that follows them. What others refer to first."""
+
+REALS = frozenset(("flops", "seconds", "spread", "error", "build_seconds", "run_seconds", "time"))
+"""Columns of floating-point numbers."""
 
 Row = tuple[Any, ...]
 

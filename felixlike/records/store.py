@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -13,18 +12,7 @@ from felixlike.measure.measurement import Status
 from felixlike.records.file import StoreFile
 from felixlike.records.record import Record
 from felixlike.records.run import Run
-from felixlike.records.schema import (
-    COLUMNS,
-    RUN,
-    SKETCH,
-    WORKLOAD,
-    Row,
-    from_row,
-    opened,
-    point_from,
-    sealed,
-    to_row,
-)
+from felixlike.records.schema import VALUES, Row, from_row, opened, point_from, sealed, to_row
 
 if TYPE_CHECKING:
     from felixlike.symbolic import Sketch
@@ -134,7 +122,7 @@ class Store:
         key, where = _place(task, device)
         with self._file.explained():
             rows = self._file.execute(
-                f"{self._select(COLUMNS)} WHERE task = ? AND device = ? AND {_RIGHT} ORDER BY seconds, id LIMIT ?",
+                f"{self._select()} WHERE task = ? AND device = ? AND {_RIGHT} ORDER BY seconds, id LIMIT ?",
                 (key, where, count),
             ).fetchall()
         found = [self._record(row) for row in rows]
@@ -145,7 +133,7 @@ class Store:
     def measurements(self, task: Task | None = None) -> Iterator[Record]:
         """All records, of one task or of all, in the order in which they were appended, read as they are asked for."""
         condition, values = ("", ()) if task is None else (" WHERE task = ?", (task.key,))
-        for row in self._rows(f"{self._select(COLUMNS)}{condition} ORDER BY id", values):
+        for row in self._rows(f"{self._select()}{condition} ORDER BY id", values):
             yield self._record(row)
 
     def briefs(self, task: Task | str, *, device: str | None = None) -> Iterator[Brief]:
@@ -165,7 +153,7 @@ class Store:
         ordered = sorted(numbers)
         for start in range(0, len(ordered), _AT_ONCE):
             some = ordered[start : start + _AT_ONCE]
-            query = f"{self._select(COLUMNS)} WHERE id IN ({', '.join('?' * len(some))}) ORDER BY id"
+            query = f"{self._select()} WHERE id IN ({', '.join('?' * len(some))}) ORDER BY id"
             for row in self._rows(query, some):
                 yield self._record(row)
 
@@ -177,14 +165,11 @@ class Store:
     def summary(self) -> tuple[WorkloadSummary, ...]:
         """For every workload, target and device, how much is known; in the order of the first measurement."""
         query = (
-            "SELECT key, name, flops, target, device, measured, right, best FROM workloads JOIN"
-            " (SELECT task, device, count(*) measured, sum(status = 'ok') right,"
-            " min(CASE WHEN status = 'ok' THEN seconds END) best, min(id) first"
-            " FROM measurements GROUP BY task, device) ON key = task ORDER BY first"
+            "SELECT task, device, count(*), sum(status = 'ok'), min(CASE WHEN status = 'ok' THEN seconds END)"
+            " FROM measurements GROUP BY task, device ORDER BY min(id)"
         )
-        with self._file.explained():
-            rows = self._file.execute(query).fetchall()
-        return tuple(WorkloadSummary(*row) for row in rows)
+        known = {key: (name, flops, target) for key, name, _, target, flops in self.values("workloads")}
+        return tuple(WorkloadSummary(task, *known[task], *rest) for task, *rest in self._rows(query) if task in known)
 
     # -- what was measured --------------------------------------------------------------------------------------------
 
@@ -204,20 +189,19 @@ class Store:
             (spent,) = self._file.execute(
                 "SELECT total(seconds) FROM runs WHERE model = ? AND device = ?", (run.model, run.device)
             ).fetchone()
-            values = (run.id, run.model, run.device, run.target, run.tvm, run.felixlike, run.weights, run.seed, 0.0)
-            self.add_rows("runs", [values])
+            self.add_rows("runs", [_run(run, 0.0)])
         return float(spent)
 
     def spend(self, run: Run, seconds: float) -> None:
         """Note how long a run has taken so far."""
         with self._file.explained(), self._file.transaction():
-            self._file.execute("UPDATE runs SET seconds = ? WHERE id = ?", (seconds, run.id))
+            self.add_rows("runs", [_run(run, seconds)])
 
     def note_command(self, options: str) -> None:
         """Remember what `felixlike tune` was asked (JSON) as the latest command."""
         with self._file.explained(), self._file.transaction():
             self._file.execute("DELETE FROM commands WHERE options = ?", (options,))
-            self._file.execute("INSERT INTO commands (options) VALUES (?)", (options,))
+            self.add_rows("commands", [sealed((options,))])
 
     def commands(self) -> tuple[str, ...]:
         """What `felixlike tune` was asked with this store, the latest last."""
@@ -233,38 +217,35 @@ class Store:
     def values(self, table: str) -> Iterator[Row]:
         """The values of a table's rows, without checksums, in the order in which they were added. Raises StoreError
         at a damaged row."""
-        for row in self.rows(table):
-            yield self._opened(row) if table in _SEALED else row
+        yield from map(self._opened, self.rows(table))
 
     def rows(self, table: str) -> Iterator[Row]:
-        """The rows of a table as they are, checksums last where it has them."""
-        if self._file.version < 2 and table not in ("workloads", "measurements"):
-            return
-        yield from self._rows(f"{self._select(_TABLES[table], table)} ORDER BY rowid")
+        """The rows of a table as they are, checksums last; None where an old version has none."""
+        if self._file.version > 1 or table in ("workloads", "measurements"):
+            yield from self._rows(f"{self._select(table)} ORDER BY rowid")
 
     def add_rows(self, table: str, rows: Sequence[Row]) -> int:
         """Add rows as `rows` gives them, inside a transaction; how many of them were new."""
-        names = (*_TABLES[table], "checksum") if table in _SEALED else _TABLES[table]
+        names = (*VALUES[table], "checksum")
         statement = (
             f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) {_ON_CONFLICT[table]}"
         )
         return max(0, self._file.connection.executemany(statement, rows).rowcount)
 
-    def _select(self, columns: Sequence[str], table: str = "measurements") -> str:
-        seal = ("checksum" if self._file.version >= 2 else "NULL",) if table in _SEALED else ()
-        return f"SELECT {', '.join((*columns, *seal))} FROM {table}"
+    def _select(self, table: str = "measurements") -> str:
+        seal = "checksum" if self._file.version > 1 else "NULL"
+        return f"SELECT {', '.join(VALUES[table])}, {seal} FROM {table}"
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """The rows of a query, read as they are asked for."""
         with self._file.explained():
             cursor = self._file.execute(query, values)
-        with closing(cursor):
-            while True:
-                with self._file.explained():
-                    row = cursor.fetchone()
-                if row is None:
-                    return
-                yield row
+        while True:
+            with self._file.explained():
+                row = cursor.fetchone()
+            if row is None:
+                return
+            yield row
 
     def _opened(self, row: Row) -> Row:
         try:
@@ -279,15 +260,14 @@ class Store:
             raise self._file.damaged(f"it holds a damaged row ({error})") from error
 
 
-_SEALED = ("workloads", "sketches", "measurements")
-_TABLES = {"workloads": WORKLOAD, "sketches": SKETCH, "measurements": COLUMNS, "runs": RUN, "commands": ("options",)}
 _ON_CONFLICT = {
     # A workload whose module was lost with a damaged file gets it back.
     "workloads": "ON CONFLICT (key) DO UPDATE SET name = excluded.name, module = excluded.module,"
     " flops = excluded.flops, checksum = excluded.checksum WHERE module = '' AND excluded.module != ''",
     "sketches": "ON CONFLICT (task, key) DO NOTHING",
     "measurements": "ON CONFLICT (checksum) DO NOTHING",
-    "runs": "ON CONFLICT (id) DO UPDATE SET seconds = max(seconds, excluded.seconds)",
+    "runs": "ON CONFLICT (id) DO UPDATE SET seconds = excluded.seconds, checksum = excluded.checksum"
+    " WHERE excluded.seconds > seconds",
     "commands": "ON CONFLICT (options) DO NOTHING",
 }
 
@@ -301,6 +281,10 @@ def _place(task: Task | str, device: str | None) -> tuple[str, str]:
     from felixlike.hardware import device_name
 
     return task.key, device_name(task.target) if device is None else device
+
+
+def _run(run: Run, seconds: float) -> Row:
+    return sealed((*(getattr(run, name) for name in VALUES["runs"][:-1]), seconds))
 
 
 def _workload(task: Task) -> Row:

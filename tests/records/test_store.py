@@ -9,32 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from store_cases import OTHER, TASK, record, timed
 
 from felixlike import records, tvmlib
 from felixlike.errors import StoreError
-from felixlike.frontend.task import Task, make_task
-from felixlike.hardware import resolve_target
 from felixlike.measure.measurement import Measurement, Status
-from felixlike.records import Record, Store, make_record
-
-
-def relu_task(size: int) -> Task:
-    x = tvmlib.te.placeholder((size,), name="X")
-    func = tvmlib.te.create_prim_func([x, tvmlib.topi.nn.relu(x)])
-    return make_task(func, resolve_target("cpu"), name=f"relu{size}")
-
-
-TASK, OTHER = relu_task(16), relu_task(32)
-
-
-def timed(seconds: float) -> Measurement:
-    return Measurement(
-        Status.OK, seconds, (seconds, seconds * 1.5), spread=0.28, error=1e-7, build_seconds=0.1, run_seconds=0.02
-    )
-
-
-def record(measurement: Measurement, task: Task = TASK, point: tuple[int, ...] = (4, 8)) -> Record:
-    return make_record(task, "sketch 0", point, measurement, seed=3)
+from felixlike.records import Store
 
 
 @pytest.fixture
@@ -110,7 +90,8 @@ def test_the_workload_is_kept_with_its_module(path: Path) -> None:
 WRITER = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from test_store import TASK, record, records, timed
+from felixlike import records
+from store_cases import TASK, record, timed
 with records.open(sys.argv[2]) as store:
     for step in range(40):
         store.append(TASK, record(timed(1.0), point=(int(sys.argv[3]), step)))

@@ -1,0 +1,115 @@
+"""Stores into one: every measurement once, those of different machines apart, damaged files as far as they are readable.
+
+In: a store and the path of another. Out: what was added. Rows are added some at a time, so others can go on writing.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from felixlike.errors import StoreError
+from felixlike.records.salvage import salvage
+from felixlike.records.schema import COLUMNS, VALUES, Row, opened, sealed
+from felixlike.records.store import Store
+
+_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """added: measurements that were new.  known: that were there already.  lost: that could not be read, as far as
+    they could be counted: at least so many.  damage: what was wrong with the file; empty where nothing was."""
+
+    added: int
+    known: int
+    lost: int = 0
+    damage: str = ""
+
+
+def merge(store: Store, path: "str | os.PathLike[str]") -> Merged:
+    """Add everything that another store holds. Raises StoreError if the store cannot be written, or if the other file
+    is missing, no store, of a newer version, or so damaged that nothing of it can be read."""
+    source = Path(path)
+    try:
+        with Store(source, read_only=True) as other:
+            if store.path is not None and store.path.exists() and source.samefile(store.path):
+                raise StoreError("it cannot be merged into itself", where=str(source), remedy="name another file")
+            return _copy(store, other)
+    except StoreError as error:
+        if not source.is_file() or not error.what.startswith(_DAMAGED):
+            raise
+        found = _save(store, source, error)
+    return found
+
+
+_DAMAGED = ("it is damaged", "it holds a damaged row", "its index does not fit", "disk I/O error")
+"""What StoreErrors of files that can be salvaged begin with."""
+
+
+def _copy(store: Store, other: Store) -> Merged:
+    """Of a file that SQLite can read. Raises StoreError where it cannot after all."""
+    other.file.check(whole=False)
+    counts = {table: _add(store, table, map(_sealed, other.rows(table))) for table in VALUES}
+    return Merged(*counts["measurements"])
+
+
+def _sealed(row: Row) -> Row:
+    """A row whose checksum is right, or that gets one now: version 1 had none."""
+    try:
+        return row if opened(row) and row[-1] is not None else sealed(row[:-1])
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"it holds a damaged row ({error})") from error
+
+
+def _save(store: Store, path: Path, damage: StoreError) -> Merged:
+    """Of a file that SQLite cannot read, or not all of it."""
+    rows: dict[str, set[Row]] = {table: set() for table in VALUES}
+    last = 0
+    for table, number, row in salvage(path):
+        rows[table].add(row)
+        last = max(last, number) if table == "measurements" else last
+    tasks = {row[0] for row in rows["workloads"]}
+    orphans = {row[0]: row[_TARGET] for row in rows["measurements"] if row[0] not in tasks}
+    rows["workloads"] |= {sealed((task, "(lost)", "", target, 0.0)) for task, target in orphans.items()}
+    rows["sketches"] = {row for row in rows["sketches"] if row[0] in tasks or row[0] in orphans}
+    if not rows["measurements"]:
+        raise damage
+    counts = {table: _add(store, table, sorted(rows[table], key=repr)) for table in VALUES}
+    return Merged(*counts["measurements"], last - len(rows["measurements"]), damage.what)
+
+
+_TARGET = COLUMNS.index("target")
+
+
+def _promised(path: Path) -> int:
+    """How many measurements the damaged file's counter speaks of; 0 where that cannot be read either."""
+    import sqlite3
+
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            connection.execute("PRAGMA writable_schema = ON")  # opens files that end too early
+            query = "SELECT seq FROM sqlite_sequence WHERE name = 'measurements'"
+            return int(connection.execute(query).fetchone()[0])
+        finally:
+            connection.close()
+    except (sqlite3.Error, TypeError, ValueError):
+        return 0
+
+
+def _add(store: Store, table: str, rows: Iterable[Row]) -> tuple[int, int]:
+    """(new, known) rows."""
+    total = new = 0
+    for some in _chunks(rows):
+        with store.file.explained(), store.file.transaction():
+            new += store.add_rows(table, some)
+        total += len(some)
+    return new, total - new
+
+
+def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    iterator = iter(rows)
+    while some := list(islice(iterator, _AT_ONCE)):
+        yield some

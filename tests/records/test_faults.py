@@ -1,0 +1,241 @@
+"""What can befall a store's file: every fault ends in a StoreError or in a store that tells nothing but what was written.
+
+Whole files are checked when they are opened; `large` makes a store skip that, as it does for large ones.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from store_cases import OTHER, TASK, fill, flip, record, timed, told, truncate
+
+from felixlike import records
+from felixlike.errors import StoreError
+from felixlike.records import Record, Store
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
+    path = tmp_path_factory.mktemp("sound") / "store.db"
+    return path, fill(path)
+
+
+@pytest.fixture(params=["small", "large"])
+def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "large":
+        monkeypatch.setattr("felixlike.records.file._SMALL", 0)
+
+
+def look(path: Path, written: list[Record]) -> str:
+    """Use a store in every way; "refused", or "works" where it told nothing that was not written."""
+    known = {told(r) for r in written}
+    try:
+        with records.open(path) as store:
+            for task in (TASK, OTHER):
+                best = store.best(task)
+                assert best is None or told(best) in known
+            assert {told(r) for r in store.measurements()} <= known
+            assert {w.name for w in store.workloads()} <= {"relu16", "relu32"}
+            assert {(s.name, s.flops, s.target) for s in store.summary()} <= {
+                (t.name, t.flops, str(t.target)) for t in (TASK, OTHER)
+            }
+            store.append(TASK, record(timed(1.0), point=(-1,)))
+            assert store.count() <= len(written) + 1
+    except StoreError:
+        return "refused"
+    return "works"
+
+
+def salvaged(path: Path, written: list[Record]) -> int:
+    """Merge a damaged store into a new one; how many records came over, all of them true."""
+    known = {told(r) for r in written}
+    with records.open() as store:
+        try:
+            found = records.merge(store, path)
+        except StoreError:
+            return 0
+        kept = [told(r) for r in store.measurements()]
+    assert found.added == len(kept) == len(set(kept))
+    assert set(kept) <= known
+    assert found.lost <= len(written) - len(kept)
+    assert bool(found.damage) == (len(kept) < len(written)) or found.damage
+    return len(kept)
+
+
+@pytest.mark.usefixtures("size")
+@pytest.mark.parametrize("seed", range(12))
+def test_flipped_bytes(seed: int, sound: tuple[Path, list[Record]], tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    original, written = sound
+    length = original.stat().st_size
+    results = []
+    for _ in range(8):
+        path = tmp_path / "store.db"
+        shutil.copy(original, path)
+        flip(path, [(rng.randrange(length), 1 << rng.randrange(8)) for _ in range(rng.choice((1, 1, 3, 40)))])
+        results.append(look(path, written))
+        (tmp_path / "store.db-wal").unlink(missing_ok=True)
+    assert set(results) <= {"refused", "works"}
+
+
+@pytest.mark.usefixtures("size")
+def test_truncated_anywhere(sound: tuple[Path, list[Record]], tmp_path: Path) -> None:
+    original, written = sound
+    length, path = original.stat().st_size, tmp_path / "store.db"
+    rng = random.Random(0)
+    ends = [1, 16, 99, 100, 101, 4095, 4096, 4097, length - 1, *(rng.randrange(length) for _ in range(25))]
+    for end in ends:
+        shutil.copy(original, path)
+        truncate(path, end)
+        assert look(path, written) == "refused"
+
+
+def test_a_torn_log_loses_no_more_than_its_end(tmp_path: Path) -> None:
+    path, copy = tmp_path / "store.db", tmp_path / "copy.db"
+    written = fill(path, 10)
+    rng = random.Random(1)
+    with records.open(path) as store:
+        for step in range(10):
+            made = record(timed(1.0 + step), point=(step,))
+            store.append(TASK, made)
+            written.append(made)
+        log = (tmp_path / "store.db-wal").read_bytes()
+        for damage in range(12):
+            shutil.copy(path, copy)
+            torn = bytearray(log[: rng.randrange(len(log))] if damage % 2 else log)
+            if not damage % 2:
+                torn[rng.randrange(len(torn))] ^= 255
+            (tmp_path / "copy.db-wal").write_bytes(torn)
+            (tmp_path / "copy.db-shm").unlink(missing_ok=True)
+            assert look(copy, written) == "works"
+            with records.open(copy) as again:
+                kept = [told(r) for r in again.measurements()][:-1]
+            assert kept == [told(r) for r in written[: len(kept)]]
+            assert len(kept) >= 10
+
+
+def test_what_can_be_read_of_a_damaged_store_is_saved(sound: tuple[Path, list[Record]], tmp_path: Path) -> None:
+    original, written = sound
+    length, path = original.stat().st_size, tmp_path / "store.db"
+    rng = random.Random(2)
+    shutil.copy(original, path)
+    assert salvaged(path, written) == 60
+    truncate(path, length - 4096)  # the last page
+    assert 40 <= salvaged(path, written) <= 60
+    truncate(path, length * 3 // 4)
+    assert 5 <= salvaged(path, written) < 60
+    shutil.copy(original, path)
+    flip(path, [(at, 255) for at in range(100)])  # nothing is left of the header
+    assert salvaged(path, written) == 60
+    for _ in range(20):
+        shutil.copy(original, path)
+        flip(path, [(rng.randrange(100, length), 1 << rng.randrange(8)) for _ in range(3)])
+        assert salvaged(path, written) >= 30
+
+
+def test_salvage_reads_the_log_too_and_says_what_is_lost(tmp_path: Path) -> None:
+    path, damaged = tmp_path / "store.db", tmp_path / "damaged.db"
+    fill(path, 20)
+    store = records.open(path)
+    more = [record(timed(1.0 + step), point=(step,)) for step in range(5)]
+    for made in more:
+        store.append(TASK, made)
+    shutil.copy(path, damaged)
+    shutil.copy(tmp_path / "store.db-wal", tmp_path / "damaged.db-wal")
+    store.close()
+    content = bytearray(damaged.read_bytes())
+    places = [at for at in range(len(content)) if content.startswith(b"sketch 0", at)]
+    for at in places[:3]:
+        content[at] ^= 1
+    damaged.write_bytes(content)
+    with records.open() as new:
+        found = records.merge(new, damaged)
+        kept = {told(r) for r in new.measurements()}
+    assert {told(r) for r in more} <= kept
+    assert "damaged" in found.damage
+    assert 1 <= found.lost <= 3
+    assert found.added + found.lost == 25
+
+
+def test_a_workload_that_was_lost_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    fill(path, 10)
+    content = path.read_bytes()
+    at = content.index(b"relu16")
+    flip(path, [(at, 1)])
+    with records.open() as new:
+        assert records.merge(new, path).added == 10
+        assert [w.name for w in new.summary()].count("(lost)") == 1
+        new.append(TASK, record(timed(2.0)))
+        assert {w.name for w in new.summary()} == {"relu16", "relu32"}
+
+
+SMALL_DISK = """
+import resource, signal, sys
+from felixlike import records
+from felixlike.errors import StoreError
+from store_cases import TASK, record, timed
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with records.open(sys.argv[1]) as store:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+    done = 0
+    try:
+        for step in range(1000):
+            store.append(TASK, record(timed(1.0), point=(step,) * 40))
+            done += 1
+    except StoreError as error:
+        print(done, error, flush=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    store.append(TASK, record(timed(1.0), point=(-1,)))
+"""
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    here = str(Path(__file__).parent)
+    result = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {here!r})" + SMALL_DISK, str(path), str(300_000)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    done, words = result.stdout.split(" ", 1)
+    assert int(done) > 5
+    assert "the disk has room" in words
+    with records.open(path) as store:
+        points = [r.point[0] for r in store.measurements()]
+    assert points == [*range(int(done)), -1]  # all that was reported, and writing again once there is room
+
+
+def test_files_of_others_are_not_touched(tmp_path: Path) -> None:
+    def foreign(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE birds (name TEXT)")
+
+    def newer(connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA application_id = {0x666C6978}")
+        connection.execute("PRAGMA user_version = 99")
+        connection.execute("CREATE TABLE birds (name TEXT)")
+
+    makes: list[Callable[[sqlite3.Connection], None]] = [foreign, newer]
+    for number, make in enumerate(makes):
+        path = tmp_path / f"{number}.db"
+        connection = sqlite3.connect(path)
+        make(connection)
+        connection.commit()
+        connection.close()
+        before = path.read_bytes()
+        for read_only in (False, True):
+            with pytest.raises(StoreError, match="of another program|it has version 99"):
+                Store(path, read_only=read_only)
+        with records.open() as store, pytest.raises(StoreError, match="of another program|it has version 99"):
+            records.merge(store, path)
+        assert path.read_bytes() == before

@@ -1,0 +1,183 @@
+"""Merging, compacting and upgrading stores."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from store_cases import OTHER, TASK, fill, record, timed, told
+
+from felixlike import records
+from felixlike.errors import StoreError
+from felixlike.records import make_run
+from felixlike.records.schema import sealed
+from felixlike.symbolic import sketches
+
+OLD = Path(__file__).parents[2] / "data" / "measurements-cpu.sqlite"
+"""A store of version 1."""
+
+
+def version(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    return int(found)
+
+
+def test_stores_become_one_and_nothing_is_there_twice(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.db", tmp_path / "two.db"
+    first, second = fill(one, 10), fill(two, 12, first=10)
+    run = make_run([TASK], weights="w", seed=0)
+    with records.open(two) as store:
+        store.append(TASK, first[4])  # known to both
+        abroad = replace(first[4], device="another processor")
+        store.append(TASK, abroad)
+        store.note_command("{}")
+        store.begin(run)
+        store.spend(run, 2.5)
+    with records.open(one) as store:
+        found = records.merge(store, two)
+        assert (found.added, found.known, found.lost, found.damage) == (13, 1, 0, "")
+        again = records.merge(store, two)
+        assert (again.added, again.known) == (0, 14)
+        assert [told(r) for r in store.measurements()] == [told(r) for r in [*first, *second, abroad]]
+        best = store.best(TASK, device="another processor")
+        assert best == abroad
+        assert store.commands() == ("{}",)
+        assert store.begin(make_run([TASK], weights="w", seed=1)) == 2.5
+        assert store.begin(make_run([OTHER], weights="w", seed=1)) == 0.0
+
+
+def test_a_store_is_not_merged_into_itself_nor_from_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / "one.db"
+    fill(path, 3)
+    with records.open(path) as store:
+        with pytest.raises(StoreError, match=r"cannot be merged into itself"):
+            records.merge(store, path)
+        with pytest.raises(StoreError, match=r"nowhere\.db: there is no such file"):
+            records.merge(store, tmp_path / "nowhere.db")
+        (tmp_path / "text").write_text("no store\n" * 2000)
+        with pytest.raises(StoreError, match="damaged or not a store"):
+            records.merge(store, tmp_path / "text")
+        (tmp_path / "empty").touch()
+        with pytest.raises(StoreError, match="of another program"):
+            records.merge(store, tmp_path / "empty")
+
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from felixlike import records
+from store_cases import TASK, record, timed
+with records.open(sys.argv[2]) as store:
+    print("ready", flush=True)
+    for step in range(60):
+        store.append(TASK, record(timed(1.0), point=(1000, step)))
+print("done", flush=True)
+"""
+
+
+def test_merging_while_another_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("felixlike.records.merging._AT_ONCE", 5)
+    shared, other = tmp_path / "shared.db", tmp_path / "other.db"
+    fill(shared, 2)
+    written = fill(other, 100, first=2)
+    command = [sys.executable, "-c", WRITER, str(Path(__file__).parent), str(shared)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        with records.open(shared) as store:
+            assert records.merge(store, other).added == 100
+        assert process.stdout.readline() == "done\n"
+    with records.open(shared) as store:
+        kept = {told(r) for r in store.measurements()}
+        assert store.count() == 162
+        points = [r.point for r in store.measurements() if r.point[0] == 1000]
+    assert {told(r) for r in written} <= kept
+    assert points == [(1000, step) for step in range(60)]
+
+
+def test_compacting_keeps_every_measurement(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    written = fill(path, 40)
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE room (x BLOB)")
+    connection.execute("INSERT INTO room VALUES (zeroblob(2000000))")
+    connection.commit()
+    connection.execute("DROP TABLE room")
+    connection.commit()
+    connection.close()
+    with records.open(path) as store, store.file.transaction():
+        store.add_rows("workloads", [sealed(("key", "never measured", "module", "target", 1.0))])
+    found = records.compact(path)
+    assert found.before > 2_000_000 > found.after
+    assert found.measurements == 40
+    with records.open(path) as store:
+        assert [told(r) for r in store.measurements()] == [told(r) for r in written]
+        assert [w.name for w in store.workloads()] == ["relu16", "relu32"]
+    with pytest.raises(StoreError, match="there is no such file"):
+        records.compact(tmp_path / "nowhere.db")
+
+
+def test_a_damaged_store_is_not_compacted(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    fill(path, 5)
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE measurements SET point = '[1]' WHERE id = 3")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="damaged row"):
+        records.compact(path)
+    assert path.read_bytes() == before
+
+
+def test_an_old_store_is_read_as_it_is_and_upgraded_when_written(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    shutil.copy(OLD, path)
+    before = path.read_bytes()
+    with records.open(path, read_only=True) as store:
+        old = [told(r) for r in store.measurements()]
+        summary = store.summary()
+        with pytest.raises(StoreError, match="readonly"):
+            store.append(TASK, record(timed(1.0)))
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["old.sqlite"]
+    assert len(old) > 5000
+    with records.open(path) as store:
+        assert [told(r) for r in store.measurements()] == old
+        assert store.summary() == summary
+        store.append(TASK, record(timed(1.0)))
+    assert version(path) == 2
+    with records.open() as new:
+        assert records.merge(new, OLD).added == len(old)
+        assert records.merge(new, path).added == 1
+    assert OLD.read_bytes() == before
+
+
+def test_an_upgrade_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "old.sqlite"
+    shutil.copy(OLD, path)
+    monkeypatch.setattr("felixlike.records.migrations.TABLES", ("CREATE TABLE workloads (oops",))
+    with pytest.raises(StoreError, match="incomplete input"):
+        records.open(path)
+    assert version(path) == 1
+    monkeypatch.undo()
+    with records.open(path) as store:
+        assert store.count() > 5000
+
+
+def test_a_sketchs_trace_is_kept(tmp_path: Path) -> None:
+    sketch = sketches(TASK)[0]
+    point = tuple(sketch.sample(1, 0)[0].tolist())
+    with records.open(tmp_path / "store.db") as store:
+        made = replace(record(timed(1.0), point=point), sketch=sketch.key)
+        store.append(TASK, made, sketch)
+        trace = store.trace(TASK.key, sketch.key)
+        assert trace == sketch.trace_json()
+        assert store.trace(TASK.key, "other") is None
