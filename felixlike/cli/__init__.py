@@ -1,4 +1,4 @@
-"""The command `felixlike`: tune, show, explain, doctor.
+"""The command `felixlike`: tune, resume, show, merge, export, import, compact, explain, doctor.
 
 In: the command line. Out: text on stdout, progress on stderr, exit code 0, 1 (a problem, said in a sentence) or 2
 (usage).
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from felixlike._version import __version__
-from felixlike.cli import doctor, explain, show, tune
+from felixlike.cli import doctor, explain, resume, show, stores, tune
 from felixlike.errors import FelixlikeError
 
 
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="felixlike", description="A differentiable schedule optimizer.")
     parser.add_argument("--version", action="version", version=f"felixlike {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (tune, show, explain, doctor):
+    for module in (tune, resume, show, stores, explain, doctor):
         module.add_parser(commands)
     options = parser.parse_args(arguments)
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,15 @@ def add_parser(commands: Any) -> None:
         "inputs), a .pt2 file or a .onnx file.",
     )
     add_model(parser)
-    parser.add_argument("--rounds", type=int, help="rounds of one task each")
+    parser.add_argument(
+        "--rounds", type=int, help="rounds of one task each; limits are totals over all runs with a store"
+    )
     parser.add_argument("--trials", type=int, help="candidates measured in all")
     parser.add_argument("--seconds", type=float, help="time to spend on tuning")
     parser.add_argument("--output", metavar="PATH", help="where to save the tuned model")
-    parser.add_argument("--store", metavar="PATH", help="keep every measurement in this file, and continue from it")
+    parser.add_argument(
+        "--store", metavar="PATH", help="keep every measurement in this file, and go on from what it holds"
+    )
     parser.add_argument("--strategy", default="gradient")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quiet", action="store_true", help="no progress, no report")
@@ -55,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         deploy.check_writable(options.output)
     model, shapes = read_model(options)
+    if options.store is not None:
+        _note(options)
     tuned = optimize(
         model,
         shapes,
@@ -74,6 +81,25 @@ def run(options: argparse.Namespace) -> int:
         if options.output is not None:
             print(f"Saved to {options.output}.")
     return 0
+
+
+def _note(options: argparse.Namespace) -> None:
+    """Remember the command in its store, for `felixlike resume`; paths as seen from anywhere."""
+    from felixlike import records
+
+    kept = {name: getattr(options, name) for name in KEPT}
+    path, colon, factory = options.model.rpartition(":")
+    kept["model"] = (
+        f"{Path(path).absolute()}:{factory}" if colon and path.endswith(".py") else str(Path(options.model).absolute())
+    )
+    if options.output is not None:
+        kept["output"] = str(Path(options.output).absolute())
+    with records.open(options.store) as store:
+        store.note_command(json.dumps(kept))
+
+
+KEPT = ("model", "shape", "target", "rounds", "trials", "seconds", "output", "strategy", "seed")
+"""What `felixlike resume` must know of a command."""
 
 
 def read_model(options: argparse.Namespace) -> tuple[Any, Any]:

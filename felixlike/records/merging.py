@@ -1,4 +1,4 @@
-"""Stores into one: every measurement once, those of different machines apart, damaged files as far as they are readable.
+"""Stores into one: every measurement once, those of different machines apart, of damaged files what can be read.
 
 In: a store and the path of another. Out: what was added. Rows are added some at a time, so others can go on writing.
 """

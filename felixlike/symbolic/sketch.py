@@ -337,6 +337,20 @@ class Sketch:
             raise InvalidPoint("the trace's instructions are not this sketch's", where=repr(self))
         return point_of(trace, self.variables)
 
+    def in_range(self, point: Sequence[int]) -> bool:
+        """Whether each number is one that its variable can have, and tiles make up their loops; compute locations are
+        left to TVM."""
+        if len(point) != len(self.variables):
+            return False
+        rest = [(v, x) for v, x in zip(self.variables, point, strict=True) if v.kind is not Kind.LOCATION]
+        if any(x not in v.choices for v, x in rest):
+            return False
+        return all(
+            math.prod(point[c] for c in columns) == first.extent
+            for _, columns in groups(self.variables)
+            if (first := self.variables[columns[0]]).kind is Kind.TILE
+        )
+
     def trace_json(self) -> str:
         """The sketch's trace as MetaSchedule writes it: JSON of [instructions, decisions]."""
         return trace_json(self._trace)
@@ -346,7 +360,8 @@ class Sketch:
 
         MetaSchedule leaves out instructions whose results nothing uses, and postprocessors' steps may follow."""
         for own, chosen in self._forms:
-            if texts(trace[0][: len(own)]) == own:
+            following = trace[0][len(own) : len(own) + 1]
+            if texts(trace[0][: len(own)]) == own and all(step[0] == "EnterPostproc" for step in following):
                 decisions = {int(index): decision for index, decision in trace[1]}
                 return point_of_json(own, decisions, chosen, self.variables)
         return None

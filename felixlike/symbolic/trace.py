@@ -163,8 +163,11 @@ def trace_json(trace: Any) -> str:
 
 
 def texts(value: Any) -> Any:
-    """JSON's lists with everything in them as text: TVM writes one number now as 4, now as "4"."""
-    return [texts(v) for v in value] if isinstance(value, list) else str(value)
+    """JSON's lists with everything in them as text: TVM writes one number as 4 and as "4", and one truth as 1 and as
+    true."""
+    if isinstance(value, list):
+        return [texts(v) for v in value]
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def groups(variables: Sequence[Variable]) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -10,6 +10,8 @@ import pytest
 
 from felixlike.cli import main
 
+OLD = Path(__file__).parents[2] / "data" / "measurements-cpu.sqlite"
+
 MODEL = """
 import torch
 from torch import nn
@@ -64,6 +66,13 @@ def test_quiet_is_silent_and_factories_may_bring_inputs(file: Path, capsys: pyte
         (["tune", "{file}:with_inputs", "--rounds", "-2"], "rounds is -2"),
         (["show", "nowhere.flx"], "there is no such file"),
         (["show", "{file}"], "damaged or of another kind"),
+        (["resume", "nowhere.sqlite"], "there is no such file"),
+        (["resume", str(OLD)], "no `felixlike tune` has used it"),
+        (["merge", "{file}.sqlite", "nowhere.sqlite"], "there is no such file"),
+        (["compact", "nowhere.sqlite"], "there is no such file"),
+        (["export", "nowhere.sqlite", "{file}.db"], "there is no such file"),
+        (["export", str(OLD), "{file}.db", "--best", "-1"], "best is -1"),
+        (["import", "nowhere", "{file}.sqlite"], "there is no database_workload.json that can be read"),
     ],
 )
 def test_problems_are_one_sentence(
@@ -74,6 +83,44 @@ def test_problems_are_one_sentence(
     assert error.splitlines()[-1].startswith("felixlike: ")
     assert words in error
     assert "Traceback" not in error
+
+
+def test_resume_does_what_is_left(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, store = tmp_path / "model.flx", tmp_path / "runs.sqlite"
+    assert main(["tune", f"{file}:with_inputs", "--trials", "2", "--output", str(output), "--store", str(store)]) == 0
+    output.unlink()
+    capsys.readouterr()
+    assert main(["resume", str(store)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "0 candidates in 0 rounds" in printed
+    assert "after 2 candidates from the store; the trials were used up" in printed
+    assert output.is_file()
+    assert main(["resume", str(store), "--trials", "5", "--quiet"]) == 0
+    assert main(["show", str(store)]) == 0
+    assert "5 measurements of 1 workloads" in capsys.readouterr().out
+    assert main(["resume", str(store)]) == 0  # the larger limit is the run's own now
+    assert "after 5 candidates" in " ".join(capsys.readouterr().out.split())
+
+
+def test_stores_are_merged_exported_imported_and_compacted(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, folder, other = (str(tmp_path / name) for name in ("runs.sqlite", "database", "other.sqlite"))
+    assert main(["tune", f"{file}:with_inputs", "--trials", "3", "--store", store, "--quiet"]) == 0
+    assert main(["export", store, folder, "--best", "2"]) == 0
+    assert "database: 2 measurements of 1 workloads." in capsys.readouterr().out
+    assert main(["import", folder, other]) == 0
+    assert "other.sqlite: 2 new measurements of 1 workloads, 2 known." in capsys.readouterr().out
+    assert main(["merge", other, store, store]) == 0
+    printed = capsys.readouterr().out
+    assert "runs.sqlite: 3 new measurements, 0 known." in printed
+    assert "runs.sqlite: 0 new measurements, 3 known." in printed
+    assert main(["compact", other]) == 0
+    assert "other.sqlite: 5 measurements, " in capsys.readouterr().out
+    content = Path(store).read_bytes()
+    Path(store).write_bytes(content[:-4096])
+    assert main(["merge", str(tmp_path / "saved.sqlite"), store]) == 0
+    assert "The file is not sound: it is damaged" in capsys.readouterr().out
 
 
 def test_explain(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What can befall a store's file: every fault ends in a StoreError or in a store that tells nothing but what was written.
+"""What can befall a store's file: every fault ends in a StoreError or in a store that tells only what was written.
 
 Whole files are checked when they are opened; `large` makes a store skip that, as it does for large ones.
 """
@@ -234,8 +234,8 @@ def test_files_of_others_are_not_touched(tmp_path: Path) -> None:
         connection.close()
         before = path.read_bytes()
         for read_only in (False, True):
-            with pytest.raises(StoreError, match="of another program|it has version 99"):
+            with pytest.raises(StoreError, match=r"of another program|it has version 99"):
                 Store(path, read_only=read_only)
-        with records.open() as store, pytest.raises(StoreError, match="of another program|it has version 99"):
+        with records.open() as store, pytest.raises(StoreError, match=r"of another program|it has version 99"):
             records.merge(store, path)
         assert path.read_bytes() == before

@@ -1,0 +1,121 @@
+"""`felixlike merge`, `export`, `import`, `compact`: stores among themselves and with MetaSchedule's databases.
+
+In: paths. Out: a line each of what was done, and of what could not be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from felixlike.records.merging import Merged
+    from felixlike.records.metaschedule import Exchanged
+
+
+def add_parser(commands: Any) -> None:
+    """Describe the commands."""
+    merge = commands.add_parser(
+        "merge",
+        help="add what other stores hold to a store",
+        description="Add the measurements of other stores to STORE, which is made if there is none; none is there "
+        "twice afterwards. Of damaged files what can be read is taken.",
+    )
+    merge.add_argument("store", metavar="STORE")
+    merge.add_argument("sources", metavar="SOURCE", nargs="+")
+    merge.set_defaults(run=run_merge)
+
+    export = commands.add_parser(
+        "export",
+        help="write a database for MetaSchedule",
+        description="Write a store's right measurements of one target and device as MetaSchedule's JSON database.",
+    )
+    export.add_argument("store", metavar="STORE")
+    export.add_argument("folder", metavar="FOLDER")
+    export.add_argument("--best", type=int, default=0, metavar="N", help="only the N fastest of each workload")
+    _add_place(export)
+    export.set_defaults(run=run_export)
+
+    taken = commands.add_parser(
+        "import",
+        help="take measurements over from MetaSchedule",
+        description="Add what MetaSchedule has measured (a folder with its JSON database) to STORE.",
+    )
+    taken.add_argument("folder", metavar="FOLDER")
+    taken.add_argument("store", metavar="STORE")
+    _add_place(taken)
+    taken.set_defaults(run=run_import)
+
+    compact = commands.add_parser(
+        "compact",
+        help="make a store's file smaller",
+        description="Check every row of a store and give the disk back what it does not need; measurements stay.",
+    )
+    compact.add_argument("store", metavar="STORE")
+    compact.set_defaults(run=run_compact)
+
+
+def _add_place(parser: Any) -> None:
+    parser.add_argument("--target", default="cpu", help="whose measurements")
+    parser.add_argument("--device", metavar="NAME", help="where they were made; this machine's if not given")
+
+
+def run_merge(options: argparse.Namespace) -> int:
+    """Merge; 0."""
+    from felixlike import records
+
+    with records.open(options.store) as store:
+        for source in options.sources:
+            print(f"{source}: {_merged(records.merge(store, source))}")
+    return 0
+
+
+def run_export(options: argparse.Namespace) -> int:
+    """Export; 0."""
+    from felixlike import records
+    from felixlike.errors import InvalidOption
+    from felixlike.records.metaschedule import export_database
+
+    if options.best < 0:
+        raise InvalidOption(f"best is {options.best}", where="export", remedy="give a whole number, 0 for all")
+    with records.open(options.store, read_only=True) as store:
+        found = export_database(store, options.folder, target=options.target, device=options.device, best=options.best)
+    print(f"{options.folder}: {found.records} measurements of {found.workloads} workloads{_passed_over(found)}.")
+    return 0
+
+
+def run_import(options: argparse.Namespace) -> int:
+    """Import; 0."""
+    from felixlike import records
+    from felixlike.records.metaschedule import import_database
+
+    with records.open(options.store) as store:
+        found = import_database(store, options.folder, target=options.target, device=options.device)
+    print(
+        f"{options.store}: {found.records} new measurements of {found.workloads} workloads, "
+        f"{found.known} known{_passed_over(found)}."
+    )
+    return 0
+
+
+def run_compact(options: argparse.Namespace) -> int:
+    """Compact; 0."""
+    from felixlike import records
+
+    found = records.compact(Path(options.store))
+    print(f"{options.store}: {found.measurements} measurements, {found.before:,} bytes before, {found.after:,} after.")
+    return 0
+
+
+def _merged(found: Merged) -> str:
+    text = f"{found.added} new measurements, {found.known} known."
+    if found.damage:
+        lost = f"at least {found.lost} measurements are lost" if found.lost else "no measurement is known to be lost"
+        text += f" The file is not sound: {found.damage}; what can be read was taken, {lost}."
+    return text
+
+
+def _passed_over(found: Exchanged) -> str:
+    parts = [f"{count} {reason}" for reason, count in found.passed_over.items()]
+    return f"; passed over: {', '.join(parts)}" if parts else ""

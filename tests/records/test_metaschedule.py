@@ -1,0 +1,246 @@
+"""MetaSchedule's databases: what is exported compiles through TVM's own pass, what its tuner wrote warms a store up."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import workloads
+from torch import nn
+
+from felixlike import optimize, records, tvmlib
+from felixlike.costmodel import CostModel
+from felixlike.errors import StoreError
+from felixlike.frontend import Task, import_model, make_task
+from felixlike.hardware import host_device, resolve_target
+from felixlike.measure import MeasurePool, Status
+from felixlike.records.metaschedule import RECORDS, WORKLOADS, export_database, import_database
+from felixlike.search import make_strategy
+from felixlike.symbolic import sketches
+from felixlike.tuning import Budget, How, Session, choose
+
+ms = tvmlib.ms
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Softmax(-1)).eval()
+
+
+def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
+    x, store, folder = torch.randn(4, 16), tmp_path / "s.sqlite", tmp_path / "database"
+    tuned = optimize(model(), x, trials=20, store=store, progress=False)
+    with records.open(store) as opened:
+        found = export_database(opened, folder)
+        right = sum(r.measurement.status is Status.OK for r in opened.measurements())
+    assert found.records == right > 10
+    assert found.workloads == 2
+    assert not found.passed_over
+    imported = import_model(model(), x)
+    database = ms.database.JSONDatabase(work_dir=str(folder))
+    with imported.target, database:
+        applied = tvmlib.relax.transform.MetaScheduleApplyDatabase(enable_warning=True)(imported.module)
+    scheduled = [
+        f for f in applied.functions.values() if isinstance(f, tvmlib.PrimFunc) and f.attrs.get("tirx.is_scheduled")
+    ]
+    assert len(scheduled) == 2
+    _, executable = tvmlib.compile_relax(applied, imported.target)
+    machine = tvmlib.relax.VirtualMachine(executable, tvmlib.device_of(imported.target))
+    (given,) = [machine["main"](x)]
+    answer = given if isinstance(given, torch.Tensor) else given[0]
+    torch.testing.assert_close(answer, tuned(x), rtol=1e-5, atol=1e-6)
+    with records.open(store) as opened, pytest.raises(StoreError, match="there is a database already"):
+        export_database(opened, folder)
+    with records.open() as new:
+        back = import_database(new, folder)
+        assert not back.passed_over
+        assert (back.records, back.known) == (right, right)  # each is there in two forms
+        assert {(r.task, r.sketch, r.point, r.measurement.repeats) for r in new.measurements()} == {
+            (r.task, r.sketch, r.point, r.measurement.repeats) for r in _all(store) if r.measurement.status is Status.OK
+        }
+        assert import_database(new, folder).records == 0
+
+
+def _all(path: Path) -> list[records.Record]:
+    with records.open(path) as store:
+        return list(store.measurements())
+
+
+def test_only_the_best_of_this_device_and_target(tmp_path: Path) -> None:
+    task = _task()
+    sketch = sketches(task)[0]
+    with records.open() as store:
+        for i, point in enumerate(sketch.sample(6, 0).tolist()):
+            found = records.make_record(task, sketch.key, point, _ok(1e-3 * (6 - i)))
+            store.append(task, found, sketch)
+        assert export_database(store, tmp_path / "best", best=2).records == 2
+        seconds = {line[1][1][0] for line in map(json.loads, (tmp_path / "best" / RECORDS).read_text().splitlines())}
+        assert seconds == {1e-3, 2e-3}
+        assert export_database(store, tmp_path / "abroad", device="another").records == 0
+        other = export_database(store, tmp_path / "gpu", target="sm_90", device="another")
+        assert other.passed_over == {"of another target": 1}
+
+
+def _ok(seconds: float) -> Any:
+    from felixlike.measure import Measurement
+
+    return Measurement(Status.OK, seconds, (seconds, seconds), 0.0, 1e-7)
+
+
+def _task() -> Task:
+    return make_task(workloads.matmul(12, 10, 18), resolve_target("cpu"), name="dense")
+
+
+@pytest.fixture(scope="module")
+def tuners(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What MetaSchedule's own tuner writes, with made-up times."""
+    folder = tmp_path_factory.mktemp("tuner")
+    task = _task()
+
+    @tvmlib.tvm.ir.utils.derived_object
+    class Builder(ms.builder.PyBuilder):  # type: ignore[misc,name-defined]
+        def build(self, build_inputs: Any) -> Any:
+            return [ms.builder.BuilderResult(f"{tempfile.mkdtemp()}/unused", None) for _ in build_inputs]
+
+    @tvmlib.tvm.ir.utils.derived_object
+    class Future(ms.runner.PyRunnerFuture):  # type: ignore[misc,name-defined]
+        def __init__(self, seconds: float | None) -> None:
+            super().__init__()
+            self.seconds = seconds
+
+        def done(self) -> bool:
+            return True
+
+        def result(self) -> Any:
+            if self.seconds is None:
+                return ms.runner.RunnerResult(None, "made up")
+            return ms.runner.RunnerResult([self.seconds, self.seconds * 1.25], None)
+
+    @tvmlib.tvm.ir.utils.derived_object
+    class Runner(ms.runner.PyRunner):  # type: ignore[misc,name-defined]
+        def run(self, runner_inputs: Any) -> Any:
+            return [Future(None if i == 3 else 1e-6 * (i + 1)) for i, _ in enumerate(runner_inputs)]
+
+    with tvmlib.without_tensor_intrinsics():
+        ms.tune_tir(
+            task.module,
+            task.target,
+            str(folder),
+            max_trials_global=24,
+            num_trials_per_iter=12,
+            builder=Builder(),
+            runner=Runner(),
+            cost_model="random",
+            space=tvmlib.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm"),
+            strategy=ms.search_strategy.EvolutionarySearch(
+                population_size=32, init_measured_ratio=0.0, init_min_unmeasured=16, genetic_num_iters=2
+            ),
+            seed=1,
+        )
+    return folder
+
+
+def test_what_metaschedules_tuner_wrote_warms_a_store_up(tuners: Path, tmp_path: Path) -> None:
+    task, path = _task(), tmp_path / "s.sqlite"
+    lines = [json.loads(line) for line in (tuners / RECORDS).read_text().splitlines()]
+    with records.open(path) as store:
+        found = import_database(store, tuners)
+        kept = list(store.measurements(task))
+    assert found.records == len(kept) >= len(lines) - 4  # one mutator writes notes that no sketch of ours has
+    assert sum(found.passed_over.values()) + found.records + found.known == len(lines)
+    assert {r.device for r in kept} == {host_device().name}
+    assert sum(r.measurement.status is Status.RUN_ERROR for r in kept) == 2
+    by_key = {sketch.key: sketch for sketch in sketches(task)}
+    for record in kept[:6]:
+        trace = by_key[record.sketch].schedule(record.point).trace  # TVM takes the point as it is
+        assert by_key[record.sketch].point(trace) == record.point
+    with records.open(path) as store, MeasurePool(task.target) as pool:
+        session = Session([task], strategy=make_strategy("random"), model=CostModel(), pool=pool, store=store, seed=0)
+        budget = Budget(trials=0)
+        session.run(budget)
+        (state,) = session.states
+        assert budget.spent_trials == 0
+        assert {(r.sketch, r.point) for r in kept} == state.known.seen
+        assert state.best is not None
+        choice = choose(state, CostModel(), pool)
+    assert choice.how is How.MEASURED
+    assert choice.seconds == min(r.measurement.seconds for r in kept)
+    assert choice.error is not None
+    assert choice.error < 1e-5
+
+
+def test_torn_and_damaged_lines_are_counted(tuners: Path, tmp_path: Path) -> None:
+    text = (tuners / RECORDS).read_bytes()
+    lines = text.splitlines(keepends=True)
+    folder = tmp_path / "torn"
+    folder.mkdir()
+    (folder / WORKLOADS).write_bytes((tuners / WORKLOADS).read_bytes())
+    (folder / RECORDS).write_bytes(b"".join(lines[:-1]) + lines[-1][: len(lines[-1]) // 2])
+    with pytest.raises(tvmlib.TVM_ERRORS):
+        ms.database.JSONDatabase(work_dir=str(folder))  # this is why we read the files ourselves
+    with records.open() as store:
+        whole = import_database(store, tuners)
+    with records.open() as store:
+        found = import_database(store, folder)
+        assert found.passed_over["damaged lines"] == 1
+        assert found.records >= whole.records - 1
+    bad = ["null", "[]", "[0]", "[0, [[], [1], null, []]]", "[7, [[[],[]], [1.0], null, []]]", "{}", "\0", "[" * 9999]
+    (folder / RECORDS).write_text("\n".join(bad) + "\n")
+    with records.open() as store:
+        found = import_database(store, folder)
+        assert found.records == store.count() == 0
+        assert sum(found.passed_over.values()) == len(bad)
+    (folder / WORKLOADS).write_text('["1", "AAAA"]\n')
+    (folder / RECORDS).write_bytes(text)
+    with records.open() as store:
+        found = import_database(store, folder)
+    assert found.passed_over == {"of a workload that TVM cannot read": len(lines)}
+
+
+def test_no_byte_of_a_record_can_do_harm(tuners: Path, tmp_path: Path) -> None:
+    rng, line = random.Random(0), (tuners / RECORDS).read_bytes().splitlines()[0]
+    changed = []
+    for _ in range(200):
+        other = bytearray(line)
+        other[rng.randrange(len(other))] = rng.choice(b'0123456789[],"nb\xff')
+        changed.append(bytes(other).replace(b"\n", b" "))
+    (tmp_path / WORKLOADS).write_bytes((tuners / WORKLOADS).read_bytes())
+    (tmp_path / RECORDS).write_bytes(b"\n".join(changed) + b"\n")
+    task = _task()
+    with records.open() as store:
+        found = import_database(store, tmp_path)
+        assert found.records + found.known + sum(found.passed_over.values()) == 200
+        by_key = {sketch.key: sketch for sketch in sketches(task)}
+        for record in store.measurements():
+            assert by_key[record.sketch].in_range(record.point)
+            assert math.isfinite(record.measurement.seconds) or record.measurement.status is Status.RUN_ERROR
+
+
+def test_other_targets_and_missing_folders(tuners: Path, tmp_path: Path) -> None:
+    target = tvmlib.Target({"kind": "llvm", "num-cores": 64, "mcpu": "znver3"})
+    with records.open() as store:
+        found = import_database(store, tuners, target=target, device="another")
+        assert found.records == 0
+        assert set(found.passed_over) == {"of another target"}
+        with pytest.raises(StoreError, match=r"there is no database_workload\.json that can be read"):
+            import_database(store, tmp_path / "nowhere")
+
+
+def test_every_sketch_reads_its_own_trace_back() -> None:
+    for func in (workloads.matmul(12, 10, 18), workloads.conv2d(4, 6, 8), workloads.softmax(8, 12)):
+        task = make_task(func, resolve_target("cpu"), name="x")
+        for sketch in sketches(task):
+            for point in sketch.sample(3, 0).tolist():
+                trace = sketch.schedule(point).trace
+                workload = ms.database.Workload(task.module)
+                for form in (trace, trace.simplified(False)):
+                    line = ms.database.TuningRecord(form, workload, None, task.target, None).as_json()
+                    assert sketch.traced_point(line[0]) == tuple(point)
+                others = [s for s in sketches(task) if s.key != sketch.key]
+                assert all(other.traced_point(line[0]) is None for other in others)
