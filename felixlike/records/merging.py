@@ -36,31 +36,31 @@ def merge(store: Store, path: "str | os.PathLike[str]") -> Merged:
         with Store(source, read_only=True) as other:
             if store.path is not None and store.path.exists() and source.samefile(store.path):
                 raise StoreError("it cannot be merged into itself", where=str(source), remedy="name another file")
-            return _copy(store, other)
+            return _copy(store, other, str(source))
     except StoreError as error:
-        if not source.is_file() or not error.what.startswith(_DAMAGED):
+        others_fault = error.where != str(source) or error.what.startswith(_SOUND)
+        if others_fault or not source.is_file() or not source.stat().st_size:
             raise
-        found = _save(store, source, error)
-    return found
+        return _save(store, source, error)
 
 
-_DAMAGED = ("it is damaged", "it holds a damaged row", "its index does not fit", "disk I/O error")
-"""What StoreErrors of files that can be salvaged begin with."""
+_SOUND = ("it has version", "it cannot be merged", "database is locked", "unable to open")
+"""What StoreErrors begin with that do not speak of damage."""
 
 
-def _copy(store: Store, other: Store) -> Merged:
+def _copy(store: Store, other: Store, where: str) -> Merged:
     """Of a file that SQLite can read. Raises StoreError where it cannot after all."""
     other.file.check(whole=False)
-    counts = {table: _add(store, table, map(_sealed, other.rows(table))) for table in VALUES}
+    counts = {table: _add(store, table, (_sealed(row, where) for row in other.rows(table))) for table in VALUES}
     return Merged(*counts["measurements"])
 
 
-def _sealed(row: Row) -> Row:
+def _sealed(row: Row, where: str) -> Row:
     """A row whose checksum is right, or that gets one now: version 1 had none."""
     try:
         return row if opened(row) and row[-1] is not None else sealed(row[:-1])
     except (ValueError, TypeError) as error:
-        raise StoreError(f"it holds a damaged row ({error})") from error
+        raise StoreError(f"it holds a damaged row ({error})", where=where) from error
 
 
 def _save(store: Store, path: Path, damage: StoreError) -> Merged:

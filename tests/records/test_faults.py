@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_cases import OTHER, TASK, fill, flip, record, timed, told, truncate
 
+from benchmarks.oracles.stores import TASK, fill, flip, look, record, timed, told, truncate
 from felixlike import records
 from felixlike.errors import StoreError
 from felixlike.records import Record, Store
@@ -33,26 +33,6 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr("felixlike.records.file._SMALL", 0)
 
 
-def look(path: Path, written: list[Record]) -> str:
-    """Use a store in every way; "refused", or "works" where it told nothing that was not written."""
-    known = {told(r) for r in written}
-    try:
-        with records.open(path) as store:
-            for task in (TASK, OTHER):
-                best = store.best(task)
-                assert best is None or told(best) in known
-            assert {told(r) for r in store.measurements()} <= known
-            assert {w.name for w in store.workloads()} <= {"relu16", "relu32"}
-            assert {(s.name, s.flops, s.target) for s in store.summary()} <= {
-                (t.name, t.flops, str(t.target)) for t in (TASK, OTHER)
-            }
-            store.append(TASK, record(timed(1.0), point=(-1,)))
-            assert store.count() <= len(written) + 1
-    except StoreError:
-        return "refused"
-    return "works"
-
-
 def salvaged(path: Path, written: list[Record]) -> int:
     """Merge a damaged store into a new one; how many records came over, all of them true."""
     known = {told(r) for r in written}
@@ -65,7 +45,7 @@ def salvaged(path: Path, written: list[Record]) -> int:
     assert found.added == len(kept) == len(set(kept))
     assert set(kept) <= known
     assert found.lost <= len(written) - len(kept)
-    assert bool(found.damage) == (len(kept) < len(written)) or found.damage
+    assert found.damage or len(kept) == len(written)
     return len(kept)
 
 
@@ -136,7 +116,7 @@ def test_what_can_be_read_of_a_damaged_store_is_saved(sound: tuple[Path, list[Re
     assert salvaged(path, written) == 60
     for _ in range(20):
         shutil.copy(original, path)
-        flip(path, [(rng.randrange(100, length), 1 << rng.randrange(8)) for _ in range(3)])
+        flip(path, [(rng.randrange(length), 1 << rng.randrange(8)) for _ in range(3)])
         assert salvaged(path, written) >= 30
 
 
@@ -181,7 +161,7 @@ SMALL_DISK = """
 import resource, signal, sys
 from felixlike import records
 from felixlike.errors import StoreError
-from store_cases import TASK, record, timed
+from benchmarks.oracles.stores import TASK, record, timed
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with records.open(sys.argv[1]) as store:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
@@ -199,7 +179,7 @@ with records.open(sys.argv[1]) as store:
 
 def test_a_full_disk(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[2])
     result = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {here!r})" + SMALL_DISK, str(path), str(300_000)],
         capture_output=True,

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from store_cases import OTHER, TASK, fill, record, timed, told
 
+from benchmarks.oracles.stores import OTHER, TASK, fill, record, timed, told
 from felixlike import records
 from felixlike.errors import StoreError
 from felixlike.records import make_run
@@ -73,7 +73,7 @@ WRITER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from felixlike import records
-from store_cases import TASK, record, timed
+from benchmarks.oracles.stores import TASK, record, timed
 with records.open(sys.argv[2]) as store:
     print("ready", flush=True)
     for step in range(60):
@@ -87,7 +87,7 @@ def test_merging_while_another_process_writes(tmp_path: Path, monkeypatch: pytes
     shared, other = tmp_path / "shared.db", tmp_path / "other.db"
     fill(shared, 2)
     written = fill(other, 100, first=2)
-    command = [sys.executable, "-c", WRITER, str(Path(__file__).parent), str(shared)]
+    command = [sys.executable, "-c", WRITER, str(Path(__file__).parents[2]), str(shared)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

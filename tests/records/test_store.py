@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from store_cases import OTHER, TASK, record, timed
 
+from benchmarks.oracles.stores import OTHER, TASK, record, timed
 from felixlike import records, tvmlib
 from felixlike.errors import StoreError
 from felixlike.measure.measurement import Measurement, Status
@@ -91,7 +91,7 @@ WRITER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from felixlike import records
-from store_cases import TASK, record, timed
+from benchmarks.oracles.stores import TASK, record, timed
 with records.open(sys.argv[2]) as store:
     for step in range(40):
         store.append(TASK, record(timed(1.0), point=(int(sys.argv[3]), step)))
@@ -101,7 +101,7 @@ with records.open(sys.argv[2]) as store:
 
 
 def writer(path: Path, number: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", WRITER, str(Path(__file__).parent), str(path), str(number)]
+    command = [sys.executable, "-c", WRITER, str(Path(__file__).parents[2]), str(path), str(number)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -218,3 +218,22 @@ def test_a_relative_path_and_an_empty_file(tmp_path: Path, monkeypatch: pytest.M
         store.append(TASK, record(timed(1.0)))
     with records.open(tmp_path / "empty.db") as store:
         assert len(list(store.measurements())) == 1
+
+
+def test_lookups_use_an_index_however_many_measurements_there_are() -> None:
+    with records.open() as store:
+        store.append(TASK, record(timed(1.0)))
+        seen: list[str] = []
+        store.file.connection.set_trace_callback(seen.append)
+        store.best(TASK)
+        store.summary()
+        store.file.connection.set_trace_callback(None)
+        plans = [
+            " ".join(str(row[3]) for row in store.file.execute(f"EXPLAIN QUERY PLAN {query}").fetchall())
+            for query in seen
+            if "FROM measurements" in query
+        ]
+    assert len(plans) == 2
+    assert "SEARCH measurements USING INDEX fastest (task=? AND device=? AND status=?" in plans[0]
+    assert "B-TREE" not in plans[0]
+    assert "USING COVERING INDEX fastest" in plans[1]

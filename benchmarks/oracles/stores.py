@@ -1,4 +1,4 @@
-"""Stores for tests, and ways to damage them. Needs TVM for no more than the key of one small task."""
+"""Stores of which every row is known, ways to damage their files, and whether a damaged one tells anything untrue."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from felixlike import records, tvmlib
+from felixlike.errors import StoreError
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import resolve_target
 from felixlike.measure.measurement import Measurement, Status
@@ -61,3 +62,22 @@ def flip(path: Path, places: list[tuple[int, int]]) -> None:
 
 def truncate(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
+
+
+def look(path: Path, written: list[Record]) -> str:
+    """Use a store made by `fill` in every way: "refused", "works", or "wrong" where it told what was never written."""
+    known = {told(r) for r in written}
+    tasks = {(t.name, t.flops, str(t.target)) for t in (TASK, OTHER)}
+    try:
+        with records.open(path) as store:
+            found = [*store.measurements(), *(r for t in (TASK, OTHER) if (r := store.best(t)) is not None)]
+            true = (
+                {told(r) for r in found} <= known
+                and {(s.name, s.flops, s.target) for s in store.summary()} <= tasks
+                and {(w.name, w.target) for w in store.workloads()} <= {(name, target) for name, _, target in tasks}
+                and store.count() <= len(written)
+            )
+            store.append(TASK, record(timed(1.0), point=(-1,)))
+    except StoreError:
+        return "refused"
+    return "works" if true else "wrong"
