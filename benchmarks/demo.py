@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=240.0, help="time for tuning; five minutes hold all of the rest"
     )
-    parser.add_argument("--store", default=None, help="keep measurements here, and continue from them")
+    parser.add_argument("--store", default=None, help="keep measurements here; SECONDS are those of all runs then")
     parser.add_argument("--output", type=Path, default=Path("out/demo.json"))
     arguments = parser.parse_args()
     pin_threads()

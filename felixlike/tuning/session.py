@@ -101,6 +101,8 @@ class Session:
         """Spend what is left of the budget once all that the store holds is counted.
 
         An interrupt (Ctrl-C) ends the run early and sets `interrupted`."""
+        if not self.states:
+            return
         run = make_run([state.task for state in self.states], weights=self._model.version(), seed=self._seed)
         budget.find(seconds=self._store.begin(run))
         try:

@@ -25,6 +25,15 @@ def _samples(count: int, seed: int) -> tuple[FeatureArray, list[float]]:
     return features, seconds.tolist()
 
 
+def test_the_version_is_that_of_the_weights() -> None:
+    model = CostModel(seed=1)
+    assert model.version() == CostModel(seed=1).version() != CostModel(seed=2).version()
+    before = model.version()
+    model.remember("t", *_samples(8, seed=0))
+    model.refresh("t", options=Training(steps=1))
+    assert model.version() != before
+
+
 def test_training_finds_the_order() -> None:
     model = CostModel(seed=1)
     assert not model.trained

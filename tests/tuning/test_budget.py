@@ -40,6 +40,17 @@ def test_whichever_runs_out_first() -> None:
     assert Budget(seconds=10).next_batch() == 16
 
 
+def test_what_earlier_runs_spent_counts() -> None:
+    budget = Budget(rounds=5, trials=50, seconds=100.0)
+    budget.find(rounds=2, trials=30)
+    budget.find(trials=10, seconds=40.0)
+    assert budget.next_batch() == 10
+    assert (budget.found_rounds, budget.found_trials, budget.spent_rounds) == (2, 40, 2)
+    assert budget.seconds_left() == pytest.approx(60.0, abs=5.0)
+    budget.find(seconds=60.0)
+    assert budget.next_batch() == 0
+
+
 def test_without_limits_there_are_four_rounds_a_task() -> None:
     assert Budget().with_default(7).rounds == 28
     assert Budget(trials=3).with_default(7).rounds is None
