@@ -111,6 +111,14 @@ class WorkerFailed(FelixlikeError):
     """A measuring process could not be started or kept alive."""
 
 
+class TrackerFailed(WorkerFailed, ConnectionError):
+    """A tracker cannot be reached, or no server is registered with it under the key."""
+
+
+class WrongDevice(FelixlikeError):
+    """The devices of a tracker's servers differ from the target."""
+
+
 class ReferenceFailed(FelixlikeError):
     """The unscheduled function of a task, with which answers are compared, could not be run."""
 

@@ -51,7 +51,7 @@ if "OMP_NUM_THREADS" not in os.environ:
 
 import tvm  # noqa: E402
 import tvm.s_tir as s_tir  # noqa: E402
-from tvm import IRModule, ir, relax, runtime, sym, te, tirx, topi, transform  # noqa: E402
+from tvm import IRModule, ir, relax, rpc, runtime, sym, te, tirx, topi, transform  # noqa: E402
 from tvm.ir.instrument import pass_instrument  # noqa: E402
 from tvm.s_tir import Schedule, ScheduleError  # noqa: E402
 from tvm.s_tir import meta_schedule as ms  # noqa: E402
@@ -69,6 +69,7 @@ __all__ = [
     "PrimFunc",
     "Schedule",
     "ScheduleError",
+    "SessionTimeout",
     "Target",
     "Trace",
     "check_versions",
@@ -81,6 +82,7 @@ __all__ = [
     "device_of",
     "estimate_tir_flops",
     "host_cpu",
+    "host_features",
     "identity",
     "ir",
     "llvm_version",
@@ -89,6 +91,8 @@ __all__ = [
     "pass_instrument",
     "relax",
     "relink_relax",
+    "remote_device",
+    "rpc",
     "runtime",
     "s_tir",
     "simplify",
@@ -107,6 +111,9 @@ __all__ = [
     "with_host",
     "without_attributes",
 ]
+
+SessionTimeout = tvm.error.RPCSessionTimeoutError
+"""What a call on a server raises once the session's time is up."""
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
 """What TVM raises when it refuses something: its FFI turns C++ errors into these (InternalError is a RuntimeError)."""
@@ -195,9 +202,20 @@ def cpu_features(target: Any) -> frozenset[str]:
     return frozenset(str(feature) for feature in tvm.target.codegen.llvm_get_cpu_features(target))
 
 
+def host_features() -> frozenset[str]:
+    """What the processor of this machine can do, by LLVM's own look at it."""
+    found = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    return frozenset(str(feature) for feature, present in found.items() if present)
+
+
 def device_of(target: Any) -> Any:
     """The device that code for a target runs on: the first GPU, or the CPU.  Its `exist` says whether it is there."""
     return tvm.runtime.device("cuda", 0) if target.kind.name == "cuda" else tvm.runtime.device("cpu", 0)
+
+
+def remote_device(session: Any, target: Any) -> Any:
+    """The same of a server.  session: an RPC session with it."""
+    return session.device(device_of(target).type)
 
 
 def with_host(target: Any) -> Any:

@@ -86,7 +86,9 @@ def _install() -> str:
 
 
 def _compiler() -> Finding:
-    found = next((path for name in ("gcc", "cc", "clang") if (path := shutil.which(name))), None)
+    from felixlike.hardware import c_compiler
+
+    found = c_compiler()
     if found is None:
         return Finding(
             "C compiler", "none", "saving a model needs one to link", "Install gcc; tuning works without.", fatal=False

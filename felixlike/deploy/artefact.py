@@ -7,7 +7,6 @@ compiler. Reading executes nothing from the file but, when called, the compiled 
 import json
 import os
 import platform
-import re
 import shutil
 import tempfile
 import weakref
@@ -21,14 +20,10 @@ from felixlike._version import __version__
 from felixlike.deploy.callable import Compiled
 from felixlike.errors import CompilationFailed, InvalidArtefact, OutputNotWritable, UnknownTarget, first_line
 from felixlike.frontend import InputSpec, Structure
-from felixlike.hardware import device_name, host_target
+from felixlike.hardware import COMPILERS, c_compiler, device_name, host_target, instruction_sets
 
 FORMAT = 1
 """Version of the file's layout; a reader knows its own only."""
-
-_COMPILERS = ("gcc", "cc", "clang", "g++", "c++")
-_INSTRUCTIONS = re.compile(r"(sse|ssse|avx|fma|f16c|amx|bmi|neon|sve|dotprod|i8mm|bf16|fullfp16)")
-"""Instruction sets among LLVM's features, which also name tunings."""
 
 
 def check_writable(path: str | Path) -> Path:
@@ -107,13 +102,12 @@ def read_report(path: str | Path) -> dict[str, Any]:
 def _meta(compiled: Compiled, report: Mapping[str, Any]) -> dict[str, Any]:
     from felixlike import tvmlib
 
-    features = tvmlib.cpu_features(_host(compiled.target))
     return {
         "format": FORMAT,
         "felixlike": __version__,
         "tvm": tvmlib.version(),
         "machine": [platform.system(), platform.machine()],
-        "instructions": sorted(feature for feature in features if _INSTRUCTIONS.match(feature)),
+        "instructions": sorted(instruction_sets(tvmlib.cpu_features(_host(compiled.target)))),
         "target": str(compiled.target),
         "name": compiled.name,
         "inputs": [asdict(spec) for spec in compiled.inputs],
@@ -131,10 +125,10 @@ def _link(compiled: Compiled, library: Path) -> None:
     """Write the shared library.  Only links what LLVM generated, so any C compiler will do."""
     from felixlike import tvmlib
 
-    compiler = os.environ.get("CC") or next((found for found in map(shutil.which, _COMPILERS) if found), None)
+    compiler = c_compiler()
     if compiler is None:
         raise CompilationFailed(
-            f"no C compiler was found to link the model ({', '.join(_COMPILERS)})",
+            f"no C compiler was found to link the model ({', '.join(COMPILERS)})",
             where="save",
             remedy="install gcc, or name a compiler in the environment variable CC",
         )

@@ -7,16 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from felixlike.measure.candidate import Schedulable, Untuned
+    from felixlike.measure.interface import Pool
     from felixlike.measure.limits import Limits, Timing
     from felixlike.measure.measurement import Measurement, Status
     from felixlike.measure.pool import MeasurePool, measure
+    from felixlike.measure.rpc import RpcPool
 
-__all__ = ["Limits", "MeasurePool", "Measurement", "Schedulable", "Status", "Timing", "Untuned", "measure"]
+__all__ = [
+    "Limits",
+    "MeasurePool",
+    "Measurement",
+    "Pool",
+    "RpcPool",
+    "Schedulable",
+    "Status",
+    "Timing",
+    "Untuned",
+    "measure",
+]
 
 _HOME = {
     "Limits": "limits",
     "MeasurePool": "pool",
     "Measurement": "measurement",
+    "Pool": "interface",
+    "RpcPool": "rpc",
     "Schedulable": "candidate",
     "Status": "measurement",
     "Timing": "limits",

@@ -36,7 +36,8 @@ class Measurement:
     repeats: seconds per call of each timed batch; empty if not timed.  spread: their coefficient of variation (standard
     deviation / mean); nan for fewer than two.  error: max |got − reference| / max |reference|, the worst output; 0 or
     inf for integers; inf where a finite value became NaN; None if not verified.  message: why it failed, short.
-    build_seconds, run_seconds: wall time spent on it, s (run: copying the inputs, checking and timing)."""
+    build_seconds, run_seconds: wall time spent on it, s (run: copying the inputs, checking and timing).
+    device: the name of the server's device it ran on; empty if that was this machine's."""
 
     status: Status
     seconds: float = math.inf
@@ -46,3 +47,4 @@ class Measurement:
     message: str = ""
     build_seconds: float = 0.0
     run_seconds: float = 0.0
+    device: str = ""

@@ -12,7 +12,7 @@ _MESSAGE_CHARACTERS = 300
 
 
 def measurement(answer: Message, *, build_seconds: float, run_seconds: float) -> Measurement:
-    """answer: status, and as far as there are any: repeats, error, message."""
+    """answer: status, and as far as there are any: repeats, error, message, device."""
     repeats = tuple(answer.get("repeats", ()))
     seconds = inf
     if answer["status"] is Status.OK:
@@ -26,6 +26,7 @@ def measurement(answer: Message, *, build_seconds: float, run_seconds: float) ->
         message=answer.get("message", ""),
         build_seconds=build_seconds,
         run_seconds=run_seconds,
+        device=answer.get("device", ""),
     )
 
 

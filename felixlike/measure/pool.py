@@ -21,19 +21,17 @@ from typing import Any, Self
 
 from felixlike.errors import InvalidOption, InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
-from felixlike.hardware import host_target
+from felixlike.hardware import device_name, host_target
 from felixlike.hardware.probe import usable_cores
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.examination import Examination, unverified, verified
+from felixlike.measure.interface import Results
 from felixlike.measure.limits import Limits, Timing
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement, refused
 from felixlike.measure.server import ForkServer, ServerDied
 from felixlike.measure.trial import Trial
-
-Results = Generator[tuple[int, Measurement], None, None]
-"""Places in the caller's list of candidates, with what came of each."""
 
 _BATCH_PER_WORKER = 4
 _MOST_DEATHS = 5
@@ -77,6 +75,13 @@ class MeasurePool:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Names of the devices that measure: earlier measurements on these can be compared with new ones."""
+        from felixlike import tvmlib
+
+        return frozenset([device_name(tvmlib.Target(self._target))])
 
     def close(self) -> None:
         """End all processes and remove the pool's files.  May be called again."""
@@ -217,8 +222,8 @@ class MeasurePool:
                 return answer
             self._mourn()
 
-    def _open(self, index: int, module: Any, memory: int, *, target: str | None = None) -> Trial:
-        """A process that builds this module, from a new server if the old one is gone."""
+    def _open(self, index: int, module: Any, memory: int, *, target: str | None = None, **extra: Any) -> Trial:
+        """A process that builds this module.  extra: more entries of its request."""
         from felixlike import tvmlib
 
         request = {
@@ -226,6 +231,10 @@ class MeasurePool:
             "target": self._target if target is None else target,
             "memory": self.limits.memory_bytes + memory,
         }
+        return self._start(index, {**request, **extra})
+
+    def _start(self, index: int, request: Message) -> Trial:
+        """A process that serves this request, from a new server if the old one is gone."""
         while True:
             try:
                 trial = Trial(self._server, index, request)

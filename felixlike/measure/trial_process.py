@@ -38,14 +38,23 @@ def main(channel_fd: int, server: int) -> NoReturn:
 def _serve(channel: socket.socket) -> None:
     request = messages.receive(channel)
     limit_memory(request["memory"])
+    if "server" in request:
+        from felixlike.measure import remote_process
+
+        messages.send(channel, remote_process.visit(request))
+        return
     started = time.perf_counter()
     try:
         target = tvmlib.Target(request["target"])
+        if "export" in request:
+            code = export(request["module"], target, **request["export"])
+            messages.send(channel, {"status": Status.OK, "code": code, "elapsed": time.perf_counter() - started})
+            return
         built, code = build(request["module"], target)
         device = tvmlib.device_of(target)
         device.sync()  # a GPU's context is made here, while others build, and not between two timings
     except Exception as error:
-        messages.send(channel, _failure(error, Status.BUILD_ERROR, started))
+        messages.send(channel, failure(error, Status.BUILD_ERROR, started))
         return
     messages.send(channel, {"status": Status.OK, "code": code, "elapsed": time.perf_counter() - started})
     request = messages.receive(channel)
@@ -53,7 +62,7 @@ def _serve(channel: socket.socket) -> None:
     try:
         answer = run(built, device, request)
     except Exception as error:
-        answer = _failure(error, Status.RUN_ERROR, started)
+        answer = failure(error, Status.RUN_ERROR, started)
     messages.send(channel, {**answer, "elapsed": time.perf_counter() - started})
 
 
@@ -68,6 +77,15 @@ def build(module: str, target: Any) -> tuple[Any, str]:
     built = executable.jit()
     built["main"]
     return built, tvmlib.code_digest(executable)
+
+
+def export(module: str, target: Any, *, path: str, compiler: str) -> str:
+    """Put the compiled library of a module into a file, for servers; the digest of its code.
+
+    compiler: any C compiler, which links it; its intermediate files lie beside it."""
+    executable = tvmlib.compile_primfuncs(tvmlib.ir.load_json(module), target)
+    executable.export_library(path, cc=compiler, workspace_dir=os.path.dirname(path))
+    return tvmlib.code_digest(executable)
 
 
 def run(built: Any, device: Any, request: Message) -> Message:
@@ -129,7 +147,8 @@ def _stopwatch(built: Any, device: Any, tensors: list[Any]) -> Callable[[int], f
     return batch
 
 
-def _failure(error: Exception, status: Status, started: float) -> Message:
+def failure(error: Exception, status: Status, started: float) -> Message:
+    """The answer to a request that raised an error.  started: by time.perf_counter, when the request came."""
     text = " ".join(str(error).split())
     memory = isinstance(error, MemoryError) or "bad_alloc" in text
     return {

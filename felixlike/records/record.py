@@ -5,7 +5,7 @@ In: a task, a sketch's key, a point and its Measurement. Out: a Record, which ad
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from felixlike._version import __version__
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class Record:
     """A measurement of one point of one sketch of one task.
 
-    task: Task.key.  sketch: the sketch's key.  point: the value of each of its variables.  device: the processor.
-    target: TVM's text of it.  tvm, felixlike: versions.  seed: of the run.  time: seconds since 1970, when recorded."""
+    task: Task.key.  sketch: the sketch's key.  point: the value of each of its variables.  device: the processor, or
+    a server's.  target: TVM's text of it.  tvm, felixlike: versions.  seed: of the run.  time: seconds since 1970, when
+    recorded."""
 
     task: str
     sketch: str
@@ -35,7 +36,8 @@ class Record:
 
 
 def make_record(task: "Task", sketch: str, point: Iterable[int], measurement: Measurement, *, seed: int = 0) -> Record:
-    """A record of something measured just now, on the target's device, by these versions.
+    """A record of something measured just now, on the target's device or the one the measurement names, by
+    these versions.
 
     point: integers, numpy's too."""
     from importlib import metadata
@@ -46,8 +48,8 @@ def make_record(task: "Task", sketch: str, point: Iterable[int], measurement: Me
         task=task.key,
         sketch=sketch,
         point=tuple(int(value) for value in point),
-        measurement=measurement,
-        device=device_name(task.target),
+        measurement=replace(measurement, device=""),
+        device=measurement.device or device_name(task.target),
         target=str(task.target),
         tvm=metadata.version("apache-tvm"),
         felixlike=__version__,

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from felixlike.costmodel import CostModel
 from felixlike.errors import InvalidModel, InvalidSchedule, ReferenceFailed
-from felixlike.measure import MeasurePool, Status, Untuned
+from felixlike.measure import Pool, Status, Untuned
 from felixlike.search import Candidate, GradientSearch, Known
 from felixlike.tuning.session import TaskState
 
@@ -44,7 +44,7 @@ class Choice:
     note: str = ""
 
 
-def choose(state: TaskState, model: CostModel, pool: MeasurePool) -> Choice:
+def choose(state: TaskState, model: CostModel, pool: Pool) -> Choice:
     """The schedule of one task."""
     try:
         for seconds, candidate in state.known.best:

@@ -12,8 +12,9 @@ import hashlib
 import math
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ import numpy as np
 from felixlike.costmodel import CostModel
 from felixlike.errors import InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
-from felixlike.measure import Measurement, MeasurePool, Status
-from felixlike.records import Record, Store, make_record, make_run
+from felixlike.measure import Measurement, Pool, Status
+from felixlike.records import Brief, Record, Store, make_record, make_run
 from felixlike.search import Candidate, Key, Known, Progress, Space, Strategy, next_task
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 
@@ -84,7 +85,7 @@ class Session:
         *,
         strategy: Strategy,
         model: CostModel,
-        pool: MeasurePool,
+        pool: Pool,
         store: Store,
         seed: int = 0,
         observe: Callable[[Event], None] | None = None,
@@ -122,8 +123,7 @@ class Session:
         """One round of one task."""
         state = self.states[index]
         self._observe(Event(state, index, budget))
-        begun = bool(state.interrupted)  # by an earlier run, which counted it
-        candidates, nothing_left = self._propose(state, count)
+        candidates, begun, nothing_left = self._propose(state, count)
         if not candidates:
             state.progress.exhausted = True
             return
@@ -138,8 +138,9 @@ class Session:
         state.progress.exhausted = nothing_left
         self._learn(state, measured, train_now=len(state.known.seen) > 1)
 
-    def _propose(self, state: TaskState, count: int) -> tuple[list[Candidate], bool]:
-        """The candidates of the task's next round, and whether there are no more after them.
+    def _propose(self, state: TaskState, count: int) -> tuple[list[Candidate], bool, bool]:
+        """The candidates of the task's next round; whether an earlier run had begun it, and counted it; and whether
+        there are no more after them.
 
         Every round has a random generator of its own, and one that an earlier run did not finish is proposed as if
         nothing of it were known, and then finished: so runs that are stopped and resumed measure the same candidates as
@@ -152,8 +153,9 @@ class Session:
             wanted = min(TRIALS_PER_ROUND, count + len(done))
             proposed = self._strategy.propose(state.space, self._model, before, wanted, state.rng)
             fresh = [candidate for candidate in proposed if candidate.key not in state.known.seen][:count]
-            if fresh or not done:
-                return fresh, len(proposed) < wanted
+            begun = bool(done) and done <= {candidate.key for candidate in proposed}
+            if fresh or not begun:
+                return fresh, begun, len(proposed) < wanted
 
     def _measure(
         self, state: TaskState, index: int, candidates: Sequence[Candidate], budget: Budget
@@ -201,10 +203,10 @@ class Session:
             self._model.refresh(state.task.key)
 
     def _recall(self, state: TaskState, budget: Budget) -> None:
-        """Start from what the store knows of the task on this device, and count it."""
+        """Start from what the store knows of the task on the devices that measure, and count it."""
         numbers, spent, history = array("q"), array("d"), array("d")
         last: deque[Key] = deque(maxlen=TRIALS_PER_ROUND - 1)
-        for brief in self._store.briefs(state.task):
+        for brief in self._briefs(state.task):
             state.known.seen.add((brief.sketch, brief.point))
             numbers.append(brief.id)
             spent.append(brief.seconds)
@@ -226,6 +228,9 @@ class Session:
         recalled = [(candidate, self._note(state, candidate, found)) for candidate, found in latest.values()]
         state.failures.clear()  # those of earlier runs are not this run's
         self._learn(state, recalled, train_now=False)
+
+    def _briefs(self, task: Task) -> Iterator[Brief]:
+        return chain.from_iterable(self._store.briefs(task, device=device) for device in sorted(self._pool.devices))
 
 
 def _best_after_rounds(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:

@@ -16,8 +16,8 @@ from felixlike import records
 from felixlike.costmodel import CostModel
 from felixlike.errors import ReferenceFailed
 from felixlike.frontend import Task, make_task
-from felixlike.hardware import resolve_target
-from felixlike.measure import Measurement, MeasurePool, Status
+from felixlike.hardware import device_name, resolve_target
+from felixlike.measure import Measurement, Pool, Status
 from felixlike.search import Candidate, make_strategy
 from felixlike.tuning import Budget, Event, How, Session, choose
 
@@ -45,6 +45,7 @@ class FakePool:
         self.hook = hook if hook is not None else lambda _: None
         self.measured: list[tuple[str, str, tuple[int, ...]]] = []
         self.checked = 0
+        self.devices = frozenset([device_name(resolve_target("cpu"))])
 
     def stream(
         self, task: Task, candidates: Iterable[Candidate], *, best: float | None = None
@@ -83,7 +84,7 @@ def _session(
         tasks,
         strategy=make_strategy(strategy),
         model=CostModel(seed=seed) if model is None else model,
-        pool=cast(MeasurePool, pool),
+        pool=cast(Pool, pool),
         store=store,
         seed=seed,
         observe=observe,
@@ -121,7 +122,7 @@ def test_trials_are_not_exceeded(tasks: tuple[Task, ...], trials: int) -> None:
         session = _session(tasks, pool, store)
         session.run(Budget(trials=trials))
         assert len(pool.measured) == trials
-        choices = [choose(state, CostModel(), cast(MeasurePool, pool)) for state in session.states]
+        choices = [choose(state, CostModel(), cast(Pool, pool)) for state in session.states]
     assert all(c.candidate is not None for c in choices)
     assert {c.how for c in choices} <= {How.MEASURED, How.UNMEASURED}
     assert sum(c.how is How.MEASURED for c in choices) == sum(s.trials > 0 for s in session.states)
@@ -251,7 +252,7 @@ def test_what_another_tuner_measured_is_checked_before_it_is_chosen(tasks: tuple
         session = _session(tasks[:1], FakePool(), store)
         session.run(Budget(trials=4))
     pool = Doubter()
-    choice = choose(session.states[0], CostModel(), cast(MeasurePool, pool))
+    choice = choose(session.states[0], CostModel(), cast(Pool, pool))
     assert choice.how is How.MEASURED
     assert choice.candidate == session.states[0].known.best[1][1]
     assert choice.error == 1e-7
@@ -301,7 +302,7 @@ def test_failures_are_counted_and_never_chosen(tasks: tuple[Task, ...]) -> None:
         session.run(Budget(rounds=3))
     (state,) = session.states
     assert state.failures["wrong"] == sum(point[-1] == 0 for *_, point in pool.measured) > 0
-    choice = choose(state, CostModel(), cast(MeasurePool, pool))
+    choice = choose(state, CostModel(), cast(Pool, pool))
     assert choice.candidate is not None
     assert choice.candidate.point[-1] != 0
 
@@ -317,7 +318,7 @@ def test_without_a_right_answer_the_plain_loops_are_taken(tasks: tuple[Task, ...
     with records.open() as store:
         session = _session(tasks[:1], pool, store)
         session.run(Budget(rounds=1))
-    choice = choose(session.states[0], CostModel(), cast(MeasurePool, pool))
+    choice = choose(session.states[0], CostModel(), cast(Pool, pool))
     assert choice.how is How.UNTUNED
     assert choice.candidate is None
     assert "computed the right answer" in choice.note
@@ -330,6 +331,6 @@ def test_a_task_without_a_reference_is_left_alone(tasks: tuple[Task, ...]) -> No
     with records.open() as store:
         session = _session(tasks[:1], FakePool(hook=fail), store)
         session.run(Budget(rounds=3))
-    choice = choose(session.states[0], CostModel(), cast(MeasurePool, FakePool()))
+    choice = choose(session.states[0], CostModel(), cast(Pool, FakePool()))
     assert choice.how is How.UNTUNED
     assert "it takes too long" in choice.note

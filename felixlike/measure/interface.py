@@ -1,0 +1,40 @@
+"""What every pool can do, whether it measures on this machine or on servers."""
+
+from collections.abc import Generator, Iterable
+from typing import Protocol
+
+from felixlike.frontend.task import Task
+from felixlike.measure.candidate import Schedulable
+from felixlike.measure.measurement import Measurement
+
+Results = Generator[tuple[int, Measurement], None, None]
+"""Places in the caller's list of candidates, with what came of each."""
+
+
+class Pool(Protocol):
+    """Something that measures candidates of tasks for one target.  `MeasurePool` says what each method promises."""
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Names of the devices that measure: earlier measurements on these can be compared with new ones."""
+        ...
+
+    def stream(
+        self, task: Task, candidates: Iterable[Schedulable], *, verify: bool = True, best: float | None = None
+    ) -> Results:
+        """Each candidate's place and Measurement, as soon as it exists, in any order."""
+        ...
+
+    def measure(
+        self, task: Task, candidates: Iterable[Schedulable], *, verify: bool = True, best: float | None = None
+    ) -> list[Measurement]:
+        """The Measurements of the candidates, in their order."""
+        ...
+
+    def check(self, task: Task, candidate: Schedulable) -> Measurement:
+        """Build a candidate, call it once here and compare its answer, untimed."""
+        ...
+
+    def close(self) -> None:
+        """End all processes and remove the pool's files."""
+        ...

@@ -1,0 +1,68 @@
+"""A candidate's process where it runs on a server: connect, look at the machine, send, call, check, time.
+
+In: one request of an RpcPool. Out: its answer, the same that a local candidate gives, and of the server: its device, or
+why it is unfit, or that the connection was lost. The user's process never talks to servers itself, so nothing that
+hangs here holds it up.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.measure import machine, trial_process
+from felixlike.measure.assistant import Assistant
+from felixlike.measure.measurement import Status
+from felixlike.measure.messages import Message
+
+
+def visit(request: Message) -> Message:
+    """server: host, port, password.  seconds: for the session.  assistant: file of its library.  target: TVM's text.
+    memory: bytes for the session.  library: file of the candidate, None to look at the machine only.  run: the run
+    request of trial_process.  survey: whether to look at the version, too.
+
+    More in the answer: device: its name.  version: of TVM there, if asked to.  unfit: how the server differs from the
+    target.  lost: "before" the candidate was there, or "during" its run."""
+    started = time.perf_counter()
+    session = None
+    stage = "before"
+    answer: Message
+    try:
+        host, port, password = request["server"]
+        session = tvmlib.rpc.connect(host, port, password, session_timeout=request["seconds"])
+        target = tvmlib.Target(request["target"])
+        assistant = Assistant(session, Path(request["assistant"]))
+        found = machine.look(session, assistant, target)
+        answer = {"status": Status.OK, "device": found.name, "unfit": machine.unfit(found, target)}
+        if request["survey"]:
+            answer["version"] = machine.version(session, assistant)
+        if request["library"] is not None and not answer["unfit"]:
+            stage = "during"
+            assistant.limit_memory(request["memory"])
+            answer.update(_run(session, target, request))
+    except Exception as error:
+        failure = trial_process.failure(error, Status.RUN_ERROR, started)
+        # A server that ends a session says so, unless something else was being sent.
+        late = isinstance(error, tvmlib.SessionTimeout) or failure["elapsed"] > request["seconds"]
+        if stage == "during" and late:
+            answer = {"status": Status.TIMEOUT, "message": f"stopped after {failure['elapsed']:.1f} s"}
+        elif stage == "during" and _alive(session):
+            answer = failure
+        else:
+            answer = {"status": Status.CRASHED, "message": failure["message"], "lost": stage}
+    return {**answer, "elapsed": time.perf_counter() - started}
+
+
+def _run(session: Any, target: Any, request: Message) -> Message:
+    """What a local candidate's process does once it has built."""
+    library = Path(request["library"])
+    session.upload(str(library))
+    return trial_process.run(session.load_module(library.name), tvmlib.remote_device(session, target), request["run"])
+
+
+def _alive(session: Any) -> bool:
+    try:
+        session.get_function("runtime.NumThreads")()
+    except Exception:
+        return False
+    return True

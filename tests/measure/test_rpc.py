@@ -1,0 +1,178 @@
+"""Candidates measured on two servers of this machine: all that can happen to them, and to the servers."""
+
+import math
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.loopback import Loopback
+from benchmarks.oracles.faulty import (
+    Refused,
+    answering,
+    calling,
+    hog,
+    matmul,
+    task_of,
+    tiled,
+    unbuildable,
+)
+from felixlike import tvmlib
+from felixlike.errors import TrackerFailed, WorkerFailed, WrongDevice
+from felixlike.hardware import device_name, host_device
+from felixlike.measure import Limits, Measurement, RpcPool, Schedulable, Status
+from felixlike.measure.fleet import Fleet
+from felixlike.measure.tracker import Tracker
+from felixlike.records import make_record
+
+FUNC = matmul()
+TASK = task_of(FUNC, "matmul")
+NAME = device_name(TASK.target)
+LIMITS = Limits(run_seconds=4.0, memory_bytes=2**29)
+
+pytest.importorskip("tornado", reason="TVM's tracker needs tornado")
+
+
+@pytest.fixture(scope="module")
+def loopback() -> Iterator[Loopback]:
+    with Loopback() as opened:
+        opened.start(cpu=2, mortal=2)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pool(loopback: Loopback) -> Iterator[RpcPool]:
+    with RpcPool(TASK.target, tracker=loopback.where, key="cpu", limits=LIMITS, workers=2) as opened:
+        yield opened
+
+
+def assert_healthy(measurement: Measurement) -> None:
+    assert measurement.status is Status.OK, measurement.message
+    assert 0 < measurement.seconds < 1
+    assert len(measurement.repeats) >= 1
+    assert measurement.error is not None
+    assert 0 < measurement.error < 1e-6
+    assert measurement.build_seconds > 0
+    assert measurement.run_seconds > 0
+    assert measurement.device == NAME
+
+
+FAILURES: dict[str, tuple[Schedulable, Status, str]] = {
+    "refused": (Refused(), Status.INVALID, "compute_at: the loops are not perfectly nested"),
+    "unbuildable": (unbuildable(FUNC), Status.BUILD_ERROR, "nobody"),
+    "aborting": (calling(FUNC, "abort"), Status.CRASHED, "its process on the server died, 2 times"),
+    "storing nowhere": (calling(FUNC, "raise", int(signal.SIGSEGV)), Status.CRASHED, "its process on the server died"),
+    "leaving": (calling(FUNC, "_exit", 0), Status.CRASHED, "its process on the server died"),
+    "hanging": (calling(FUNC, "pause"), Status.TIMEOUT, "stopped after 4."),
+    "hungry": (hog(64, 2**28), Status.OUT_OF_MEMORY, "bad_alloc"),
+    "of another shape": (tiled(32), Status.RUN_ERROR, "A.shape[0]"),
+    "wrong": (answering(matmul(added=1.0)), Status.WRONG, "differs from the float64 reference"),
+    "unfinished": (answering(matmul(rows=60)), Status.WRONG, "differs from the float64 reference"),
+}
+
+
+def test_all_kinds_at_once_and_no_server_is_lost(pool: RpcPool, loopback: Loopback) -> None:
+    candidates = [tiled(), *(candidate for candidate, _, _ in FAILURES.values()), tiled(tile=8)]
+    first, *rest, last = pool.measure(TASK, candidates)
+    assert_healthy(first)
+    assert_healthy(last)
+    for measurement, (name, (_, status, words)) in zip(rest, FAILURES.items(), strict=True):
+        assert measurement.status is status, (name, measurement)
+        assert words in measurement.message, name
+        assert measurement.seconds == math.inf
+    assert len(Tracker(loopback.where).servers()["cpu"].addresses) == 2
+    assert all(seen.problem == "" for seen in pool.survey(TASK))
+
+
+def test_both_servers_are_tried_and_say_what_they_are(pool: RpcPool, loopback: Loopback) -> None:
+    seen = pool.survey(TASK)
+    assert {server.address for server in seen} == set(Tracker(loopback.where).servers()["cpu"].addresses)
+    assert {server.device for server in seen} == {NAME} == set(pool.devices)
+    assert {server.version for server in seen} == {tvmlib.version()}
+    for server in seen:
+        assert server.measurement is not None
+        assert server.measurement.status is Status.OK
+
+
+def test_two_candidates_run_at_the_same_time(pool: RpcPool, tmp_path: Path) -> None:
+    """Opening a pipe waits until somebody else has opened its other end."""
+    os.mkfifo(tmp_path / "pipe")
+    ends = [calling(FUNC, "open", str(tmp_path / "pipe"), mode) for mode in (os.O_RDONLY, os.O_WRONLY)]
+    assert [measurement.status for measurement in pool.measure(TASK, ends)] == [Status.WRONG, Status.WRONG]
+
+
+def test_a_check_is_made_here(pool: RpcPool) -> None:
+    checked = pool.check(TASK, tiled())
+    assert checked.status is Status.OK
+    assert math.isnan(checked.seconds)
+    assert checked.device == ""
+
+
+def test_a_stream_can_be_closed_early(pool: RpcPool) -> None:
+    stream = pool.stream(TASK, [tiled(tile=tile) for tile in (2, 4, 8, 16, 32)])
+    next(stream)
+    with pytest.raises(WorkerFailed, match="another stream of this pool is still open"):
+        pool.measure(TASK, [tiled()])
+    stream.close()
+    assert_healthy(pool.measure(TASK, [tiled()])[0])
+
+
+def test_killed_servers(loopback: Loopback) -> None:
+    """Two candidates sleep, one on each server, when one of the servers is killed, and many wait: nothing is lost.
+    When the other one is killed, too, the error says what to do."""
+    victim, last = Tracker(loopback.where).servers()["mortal"].addresses
+    pool = RpcPool(TASK.target, tracker=loopback.where, key="mortal", limits=LIMITS, workers=2, patience=1.0)
+    with pool:
+        assert pool.devices == {NAME}
+        sleepers = [calling(FUNC, "usleep", 2_000_000) for _ in range(2)]
+        stream = pool.stream(TASK, [*sleepers, *(tiled(tile=tile) for tile in (4, 8, 16, 32))])
+        killer = threading.Timer(1.5, loopback.kill, [victim])
+        killer.start()
+        found = dict(stream)
+        killer.join()
+        assert sorted(found) == list(range(6))
+        assert {found.pop(0).status, found.pop(1).status} == {Status.WRONG}
+        for measurement in found.values():
+            assert_healthy(measurement)
+
+        stream = pool.stream(TASK, [tiled(tile=tile) for tile in (4, 8, 16, 32)])
+        assert_healthy(next(stream)[1])
+        loopback.kill(last)
+        with pytest.raises(WorkerFailed, match=r"no server under the key 'mortal' .*start one: `python -m tvm\.exec"):
+            list(stream)
+
+
+def test_servers_of_another_kind_are_refused(loopback: Loopback) -> None:
+    target = tvmlib.Target({"kind": "llvm", "mcpu": "nehalem", "num-cores": host_device().cores})
+    with RpcPool(target, tracker=loopback.where, key="cpu", limits=LIMITS) as pool:
+        both = f"all servers of tracker .*its processor is {host_device().mcpu} .*, the target is nehalem; 127.*nehalem"
+        with pytest.warns(RuntimeWarning, match="is not used"), pytest.raises(WrongDevice, match=both):
+            pool.measure(TASK, [tiled()])
+        with pytest.raises(WrongDevice, match=both):
+            _ = pool.devices
+
+
+def test_one_that_does_not_fit_is_left_out_while_others_do(loopback: Loopback) -> None:
+    fleet = Fleet(loopback.where, "cpu")
+    one, other = fleet.registered().addresses
+    with pytest.warns(RuntimeWarning, match=rf"server 127\.0\.0\.1:{one[1]} is not used: it is old"):
+        fleet.refuse({one: "it is old"})
+    assert fleet.is_refused(one)
+    assert not fleet.is_refused(other)
+    with pytest.raises(WrongDevice, match=r"it is old; .*it is slow"):
+        fleet.refuse({other: "it is slow"})
+
+
+def test_a_key_without_servers(loopback: Loopback) -> None:
+    with pytest.raises(TrackerFailed, match=r"no server under the key 'gpu' \(its keys: cpu.*\)"):
+        RpcPool(TASK.target, tracker=loopback.where, key="gpu")
+
+
+def test_records_name_the_device_of_the_server(pool: RpcPool) -> None:
+    (measurement,) = pool.measure(TASK, [tiled()])
+    record = make_record(TASK, "sketch", (1,), measurement)
+    assert record.device == NAME
+    assert record.measurement.device == ""

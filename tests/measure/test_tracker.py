@@ -1,0 +1,56 @@
+"""A tracker's answers, and what there is instead of one."""
+
+import socket
+import threading
+
+import pytest
+
+from felixlike.errors import InvalidOption, TrackerFailed, WorkerFailed
+from felixlike.hardware import resolve_target
+from felixlike.measure import RpcPool
+from felixlike.measure.tracker import Tracker
+
+
+@pytest.mark.parametrize("where", ["", "host", "host:", ":9190", "host:port", "host:0", "host:65536", "host:-1"])
+def test_an_address_is_host_and_port(where: str) -> None:
+    with pytest.raises(InvalidOption, match=r"is no address\. give HOST:PORT"):
+        Tracker(where)
+
+
+def test_addresses() -> None:
+    assert Tracker("10.0.0.1:9190").address == ("10.0.0.1", 9190)
+    assert Tracker("[::1]:9190").address == ("::1", 9190)
+
+
+def test_no_tracker() -> None:
+    with socket.socket() as nobody:  # bound, so that nobody else takes the port, but not listening
+        nobody.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(
+            TrackerFailed, match=f"tracker {where}: it cannot be reached: .* tvm.exec.rpc_tracker"
+        ) as caught:
+            Tracker(where).servers()
+        with pytest.raises(WorkerFailed, match="it cannot be reached"):
+            RpcPool(resolve_target("cpu"), tracker=where, key="cpu")
+    assert isinstance(caught.value, ConnectionError)
+
+
+@pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request\r\n"])
+def test_something_else_than_a_tracker(words: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(words)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(TrackerFailed, match="something answers there that is no tracker"):
+            Tracker(f"127.0.0.1:{listening.getsockname()[1]}").servers()
+        thread.join()
+
+
+def test_patience_is_positive() -> None:
+    with pytest.raises(InvalidOption, match="patience is 0"):
+        RpcPool(resolve_target("cpu"), tracker="127.0.0.1:1", key="cpu", patience=0)
