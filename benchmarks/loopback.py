@@ -69,7 +69,7 @@ class Loopback:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={"TVM_NUM_THREADS": str(usable_cores()), **os.environ, "PYTHONPATH": path},
+                env={**os.environ, "TVM_NUM_THREADS": str(usable_cores()), "PYTHONPATH": path},
             )
         return _HOST, port
 

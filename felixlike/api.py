@@ -6,6 +6,8 @@ In: a model, its shapes, a budget. Out: `Optimized`. Every step is a call into o
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from felixlike._version import __version__
 from felixlike.errors import InvalidOption
 from felixlike.frontend import Imported, Task, import_model
 from felixlike.hardware import device_name, resolve_target
-from felixlike.measure import MeasurePool
+from felixlike.measure import MeasurePool, RpcPool
 from felixlike.report import Report, RunLog, TaskReport, make_progress
 from felixlike.search import make_strategy
 from felixlike.tuning import Budget, Choice, Event, Session, TaskState, choose, one_thread
@@ -67,6 +69,8 @@ def optimize(
     seed: int = 0,
     weights: str | Path | None = None,
     progress: bool | str = True,
+    tracker: str | None = None,
+    key: str | None = None,
 ) -> Optimized:
     """Tune a model and return a callable that runs faster.
 
@@ -76,15 +80,18 @@ def optimize(
     the budget, every task gets a verified schedule. store: a file that keeps every measurement; limits then are totals
     over all runs of the model with it, so a later run returns at once, and goes on from there with larger limits.
     weights: of the cost model, None for those shipped. seed: fixes the choice of candidates, given the same
-    measurements. progress: True, False or "plain". Ctrl-C ends the search early and returns the best so far. Raises
-    InvalidBudget, InvalidOption, UnknownTarget, InvalidShape, InvalidModel and its kinds, StoreError, InvalidWeights
-    before any long work; CompilationFailed."""
+    measurements. progress: True, False or "plain". Ctrl-C ends the search early and returns the best so far.
+    tracker, key: measure on the servers of TVM's tracker at HOST:PORT under this key, which must be of the target's
+    kind, as this machine is; see docs/rpc.md. Raises InvalidBudget, InvalidOption, UnknownTarget, InvalidShape,
+    InvalidModel and its kinds, StoreError, InvalidWeights, TrackerFailed, WrongDevice before any long work;
+    WorkerFailed, CompilationFailed."""
     started = time.monotonic()
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
     _check_seed(seed)
     target = resolve_target(target)
-    device = device_name(target)
+    device = device_name(target)  # raises where the GPU it needs is missing
+    pool_of = _pool_of(tracker, key)
     predictor = costmodel.load("cuda" if target.kind.name == "cuda" else "cpu", weights, seed=seed)
     with records.open(store) as opened, reporter, RunLog(store) as log:
         reporter.say("importing the model")
@@ -92,13 +99,13 @@ def optimize(
         budget.with_default(len(imported.tasks))
         limits = {"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds}
         about = {"model": imported.name, "target": str(target), "device": device, "seed": seed, "versions": _versions()}
-        log.write("start", **about, budget=limits, tasks={task.key: task.name for task in imported.tasks})
+        log.write("start", **about, tracker=tracker, budget=limits, tasks={task.key: task.name for task in imported.tasks})
 
         def observe(event: Event) -> None:
             reporter.event(event)
             log.event(event)
 
-        with MeasurePool(target) as pool, one_thread():
+        with pool_of(target) as pool, one_thread():
             session = Session(
                 imported.tasks,
                 strategy=search,
@@ -110,6 +117,7 @@ def optimize(
             )
             session.run(budget)
             tuned = budget.elapsed()
+            devices = ", ".join(sorted(pool.devices))
             reporter.say("choosing and compiling the best schedules")
             choices = [choose(state, predictor, pool) for state in session.states]
         compiled = deploy.compile_model(imported, _schedules(session.states, choices))
@@ -124,7 +132,7 @@ def optimize(
             error=verification.error,
             reference=verification.reference,
             stopped=_why_stopped(budget, session),
-            device=device,
+            device=devices,
             target=str(target),
             versions=_versions(),
             seed=seed,
@@ -132,6 +140,16 @@ def optimize(
         )
         log.write("end", report=report.to_json())
     return Optimized(compiled, report)
+
+
+def _pool_of(tracker: str | None, key: str | None) -> Callable[[Any], MeasurePool]:
+    """How to open a pool for a target: here, or on a tracker's servers."""
+    if tracker is None and key is None:
+        return MeasurePool
+    if tracker is None or key is None:
+        missing, given = ("tracker", "key") if tracker is None else ("key", "tracker")
+        raise InvalidOption(f"there is a {given} but no {missing}", where=missing, remedy="give both or neither")
+    return partial(RpcPool, tracker=tracker, key=key)
 
 
 def _check_seed(seed: Any) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from benchmarks.loopback import Loopback
 
 # Before anything asks for it: tests must not use, nor fill, the user's cache of smooth formulas.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")
@@ -21,6 +23,15 @@ _GOLDEN = Path(__file__).parent / "golden"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--update-golden rewrites the expected texts."""
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/*.txt")
+
+
+@pytest.fixture(scope="session")
+def loopback() -> Iterator[Loopback]:
+    """A tracker with two servers under the key cpu, and two under mortal, which a test may kill."""
+    pytest.importorskip("tornado", reason="TVM's tracker needs tornado")
+    with Loopback() as opened:
+        opened.start(cpu=2, mortal=2)
+        yield opened
 
 
 @pytest.fixture

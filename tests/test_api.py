@@ -11,6 +11,7 @@ import workloads
 from torch import nn
 
 import felixlike as fx
+from benchmarks.loopback import Loopback
 from felixlike.errors import (
     InputMismatch,
     InvalidBudget,
@@ -20,6 +21,7 @@ from felixlike.errors import (
     StoreError,
     UnknownTarget,
 )
+from felixlike.hardware import host_device
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,21 @@ def test_the_answer_is_the_models(tuned: fx.Optimized, model: nn.Module, x: torc
     with torch.no_grad():
         torch.testing.assert_close(y.double(), model.double()(x.double()), rtol=1e-4, atol=1e-5)
     model.float()
+
+
+def test_servers_measure_instead(loopback: Loopback, model: nn.Module, x: torch.Tensor) -> None:
+    measured = fx.optimize(model, x, trials=6, tracker=loopback.where, key="cpu", progress=False)
+    assert measured.report.trials == 6
+    assert not any(task.failures for task in measured.report.tasks)
+    assert measured.report.device == host_device().name
+    with torch.no_grad():
+        torch.testing.assert_close(measured(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("given", "missing"), [("tracker", "key"), ("key", "tracker")])
+def test_a_tracker_goes_with_a_key(model: nn.Module, x: torch.Tensor, given: str, missing: str) -> None:
+    with pytest.raises(InvalidOption, match=rf"there is a {given} but no {missing}\. give both or neither"):
+        fx.optimize(model, x, progress=False, **{given: "127.0.0.1:9190"})  # type: ignore[arg-type]
 
 
 def test_the_report_names_every_task(tuned: fx.Optimized) -> None:

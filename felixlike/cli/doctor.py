@@ -1,6 +1,7 @@
 """`felixlike doctor`: what this machine has, what is wrong, and what to do about it.
 
-In: nothing. Out: a line for each check; exit code 1 if any found a problem that keeps felixlike from working.
+In: nothing, or a tracker whose servers are to be tried. Out: a line for each check; exit code 1 if any found a problem
+that keeps felixlike from working.
 """
 
 from __future__ import annotations
@@ -12,38 +13,35 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from felixlike.errors import FelixlikeError
+from felixlike.cli.finding import Finding
+from felixlike.errors import FelixlikeError, InvalidOption
 
 _NEEDED = {"apache-tvm": "0.27.0", "apache-tvm-ffi": "0.1.14", "torch": "2.13", "egglog": "13."}
 """What versions must begin with. apache-tvm-ffi 0.1.15 makes MetaSchedule's default rules segfault."""
 _LEAST_MEMORY = 2 * 2**30
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """name: what was looked at.  value: what was found.  problem: what is wrong, empty if nothing.
-    remedy: what to do.  fatal: whether felixlike cannot work with it."""
-
-    name: str
-    value: str
-    problem: str = ""
-    remedy: str = ""
-    fatal: bool = True
-
-
 def add_parser(commands: Any) -> None:
     """Describe the command."""
     parser = commands.add_parser("doctor", help="check versions, compiler, cores, memory, GPU")
+    parser.add_argument("--tracker", metavar="HOST:PORT", help="try the servers of this tracker, too")
+    parser.add_argument("--key", help="only those under this key")
+    parser.add_argument("--target", default="cpu", help="what the servers must be")
     parser.set_defaults(run=run)
 
 
-def run(_: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Print every finding; 1 if one of them is a fatal problem."""
+    from felixlike.cli.servers import examine_servers
+
+    if options.key is not None and options.tracker is None:
+        raise InvalidOption("there is a key but no tracker", where="--key", remedy="give --tracker HOST:PORT, too")
     findings = list(examine())
+    if options.tracker is not None and not any(f.problem and f.fatal for f in findings):
+        findings += examine_servers(options.tracker, options.key, options.target)
     width = max(len(f.name) for f in findings)
     for finding in findings:
         mark = "ok" if not finding.problem else "PROBLEM" if finding.fatal else "note"

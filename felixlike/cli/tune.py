@@ -34,6 +34,8 @@ def add_parser(commands: Any) -> None:
         "--store", metavar="PATH", help="keep every measurement in this file, and go on from what it holds"
     )
     parser.add_argument("--strategy", default="gradient")
+    parser.add_argument("--tracker", metavar="HOST:PORT", help="measure on the servers of this tracker")
+    parser.add_argument("--key", help="the key of these servers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quiet", action="store_true", help="no progress, no report")
     parser.set_defaults(run=run)
@@ -73,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
         store=options.store,
         seed=options.seed,
         progress=not options.quiet,
+        tracker=options.tracker,
+        key=options.key,
     )
     if options.output is not None:
         tuned.save(options.output)

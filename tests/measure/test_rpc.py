@@ -33,15 +33,6 @@ TASK = task_of(FUNC, "matmul")
 NAME = device_name(TASK.target)
 LIMITS = Limits(run_seconds=4.0, memory_bytes=2**29)
 
-pytest.importorskip("tornado", reason="TVM's tracker needs tornado")
-
-
-@pytest.fixture(scope="module")
-def loopback() -> Iterator[Loopback]:
-    with Loopback() as opened:
-        opened.start(cpu=2, mortal=2)
-        yield opened
-
 
 @pytest.fixture(scope="module")
 def pool(loopback: Loopback) -> Iterator[RpcPool]:

@@ -1,0 +1,51 @@
+"""`felixlike doctor --tracker`: what it says of good servers, of wrong ones, and where there are none."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks.loopback import Loopback
+from felixlike import tvmlib
+from felixlike.cli import main
+from felixlike.cli.servers import examine_servers
+from felixlike.hardware import host_device
+from felixlike.measure.tracker import Tracker
+
+
+def test_good_servers(loopback: Loopback, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--tracker", loopback.where, "--key", "cpu"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(rf"ok +tracker +{loopback.where}, \d servers", printed)
+    assert re.search(r"ok +key cpu +2 servers, 2 free", printed)
+    for host, port in Tracker(loopback.where).servers()["cpu"].addresses:
+        line = next(line for line in printed.splitlines() if f"{host}:{port}" in line)
+        assert re.match(rf"ok +server .*, TVM {re.escape(tvmlib.version())}, a product .* in [\d.]+ µs", line)
+        assert host_device().name in line
+
+
+def test_servers_of_another_kind(loopback: Loopback) -> None:
+    tracker, key, *servers = examine_servers(loopback.where, "cpu", "sm_90")
+    assert not tracker.problem
+    assert not key.problem
+    assert len(servers) == 2
+    for server in servers:
+        assert server.problem == "TVM finds no GPU there"
+        assert server.remedy == "See docs/rpc.md for what a server needs."
+        assert server.fatal
+
+
+def test_a_key_without_servers(loopback: Loopback, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--tracker", loopback.where, "--key", "gpu"]) == 1
+    printed = capsys.readouterr().out
+    assert "no server is registered under this key" in printed
+    assert f"Start one: python -m tvm.exec.rpc_server --tracker {loopback.where} --key gpu." in printed
+
+
+def test_no_tracker(capsys: pytest.CaptureFixture[str]) -> None:
+    (finding,) = examine_servers("127.0.0.1:1", None, "cpu")
+    assert "it cannot be reached" in finding.problem
+    assert finding.remedy.startswith("Start one with `python -m tvm.exec.rpc_tracker")
+    assert main(["doctor", "--key", "cpu"]) == 1
+    assert "there is a key but no tracker" in capsys.readouterr().err
