@@ -99,7 +99,8 @@ def optimize(
         budget.with_default(len(imported.tasks))
         limits = {"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds}
         about = {"model": imported.name, "target": str(target), "device": device, "seed": seed, "versions": _versions()}
-        log.write("start", **about, tracker=tracker, budget=limits, tasks={task.key: task.name for task in imported.tasks})
+        names = {task.key: task.name for task in imported.tasks}
+        log.write("start", **about, tracker=tracker, budget=limits, tasks=names)
 
         def observe(event: Event) -> None:
             reporter.event(event)

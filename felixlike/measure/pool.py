@@ -133,10 +133,10 @@ class MeasurePool:
                         again.append((trial.index, orders[trial.index]))
                         continue
                     key = (task.key, verify, trial.code)
-                    earlier = self._measured.get(key) if timing is not None and self._reuse else None
+                    earlier = self._earlier(key, trial.build_seconds) if timing is not None else None
                     if earlier is not None:
                         self._close(trial)
-                        yield trial.index, replace(earlier, build_seconds=trial.build_seconds, run_seconds=0.0)
+                        yield trial.index, earlier
                         continue
                     request = examination.request(base=self.limits.tolerance, timing=timing, best=best)
                     answer = trial.run(request, self.limits.run_seconds)
@@ -153,6 +153,11 @@ class MeasurePool:
             for trial in tuple(self._trials):
                 self._close(trial)
             self._busy = False
+
+    def _earlier(self, key: tuple[str, bool, str], build_seconds: float) -> Measurement | None:
+        """What came of an earlier candidate with this code; None if there was none."""
+        found = self._measured.get(key) if self._reuse else None
+        return None if found is None else replace(found, build_seconds=build_seconds, run_seconds=0.0)
 
     def _remember(self, key: tuple[str, bool, str], result: Measurement) -> None:
         """Keep what another candidate with this code would only repeat: a time or a wrong answer, not an accident."""

@@ -59,8 +59,8 @@ class RpcPool(MeasurePool):
 
     target: the TVM target of the tasks; servers whose device differs are not used.  tracker: HOST:PORT of a
     tvm.exec.rpc_tracker.  key: that of the servers (tvm.exec.rpc_server --key).  limits: run_seconds count for a whole
-    session, sending included.  workers: how many candidates are built here at a time.  patience: how long to wait for
-    a server while there is none, s.
+    session, sending included.  workers: how many candidates are built here at a time.  reuse: as MeasurePool's.
+    patience: how long to wait for a server while there is none, s.
 
     Raises TrackerFailed if the tracker cannot be reached or has no server under the key, WorkerFailed without a C
     compiler, which links what is sent.  Only `check`, which is for what will run on this machine, runs here."""
@@ -73,6 +73,7 @@ class RpcPool(MeasurePool):
         key: str,
         limits: Limits | None = None,
         workers: int | None = None,
+        reuse: bool = True,
         patience: float = 60.0,
     ) -> None:
         if not patience > 0:
@@ -85,7 +86,7 @@ class RpcPool(MeasurePool):
                 "there is no C compiler, which links what servers run", where="RpcPool", remedy="install gcc"
             )
         self._compiler = compiler
-        super().__init__(target, limits=limits, workers=workers)
+        super().__init__(target, limits=limits, workers=workers, reuse=reuse)
 
     @cached_property
     def devices(self) -> frozenset[str]:
@@ -122,13 +123,14 @@ class RpcPool(MeasurePool):
                     return
                 self._ask(traffic)
                 answered = self._wait(traffic)
-                yield from self._built(traffic, answered)
+                yield from self._built(traffic, answered, (task.key, verify))
                 request = examination.request(base=self.limits.tolerance, timing=self.limits.timing, best=best)
                 self._hand_out(traffic, answered, examination.bytes, request)
-                for index, result in self._returned(traffic, answered):
+                for job, result in self._returned(traffic, answered):
+                    self._remember((task.key, verify, job.code), result)
                     if result.repeats:
                         best = result.seconds if best is None else min(best, result.seconds)
-                    yield index, result
+                    yield self._done(job, result)
         finally:
             traffic.close()
             self._end()
@@ -194,8 +196,10 @@ class RpcPool(MeasurePool):
             remedy="ask `felixlike doctor --tracker HOST:PORT`, and start the servers again that do not answer",
         )
 
-    def _built(self, traffic: Traffic, answered: set[Trial | Request]) -> Iterator[tuple[int, Measurement]]:
-        """Take in what is built; yields what failed."""
+    def _built(
+        self, traffic: Traffic, answered: set[Trial | Request], context: tuple[str, bool]
+    ) -> Iterator[tuple[int, Measurement]]:
+        """Take in what is built; yields what failed, or has the code of an earlier one.  context: task, verified."""
         for trial in tuple(traffic.building):
             if trial not in answered and trial.elapsed < self.limits.build_seconds:
                 continue
@@ -203,10 +207,15 @@ class RpcPool(MeasurePool):
             answer = trial.answer() if trial in answered else trial.expire()
             self._close(trial)
             job.build_seconds = answer["elapsed"]
-            if answer["status"] is Status.OK:
+            if answer["status"] is not Status.OK:
+                yield self._done(job, measurement(answer, build_seconds=job.build_seconds, run_seconds=0.0))
+                continue
+            job.code = answer["code"]
+            earlier = self._earlier((*context, job.code), job.build_seconds)
+            if earlier is None:
                 traffic.ready.append(job)
             else:
-                yield self._done(job, measurement(answer, build_seconds=job.build_seconds, run_seconds=0.0))
+                yield self._done(job, earlier)
 
     def _hand_out(self, traffic: Traffic, answered: set[Trial | Request], memory: int, examination: Message) -> None:
         """Give each server that the tracker has given the candidate that waits longest."""
@@ -244,7 +253,7 @@ class RpcPool(MeasurePool):
     def _session_seconds(self) -> float:
         return self.limits.run_seconds + _GRACE_SECONDS
 
-    def _returned(self, traffic: Traffic, answered: set[Trial | Request]) -> Iterator[tuple[int, Measurement]]:
+    def _returned(self, traffic: Traffic, answered: set[Trial | Request]) -> Iterator[tuple[Job, Measurement]]:
         """Take in what servers have said; yields what is done with."""
         for trial in tuple(traffic.running):
             if trial not in answered and trial.elapsed < self._session_seconds:
@@ -265,7 +274,10 @@ class RpcPool(MeasurePool):
                 if "lost" not in answer or job.losses == _MOST_LOSSES:
                     traffic.idle, traffic.fruitless, self._deaths = 0.0, 0, 0
                     result = measurement(answer, build_seconds=job.build_seconds, run_seconds=answer["elapsed"])
-                    yield self._done(job, result)
+                    if job.losses == _MOST_LOSSES:
+                        what = f"its process on the server died, {job.losses} times: {result.message}"
+                        result = replace(result, message=what)
+                    yield job, result
                     continue
                 traffic.complain(address, answer["message"])
             traffic.ready.appendleft(job)
@@ -273,8 +285,6 @@ class RpcPool(MeasurePool):
     def _done(self, job: Job, result: Measurement) -> tuple[int, Measurement]:
         """What is said of a job whose files are not needed any more."""
         shutil.rmtree(job.library.parent, ignore_errors=True)
-        if job.losses == _MOST_LOSSES:
-            result = replace(result, message=f"its process on the server died, {job.losses} times: {result.message}")
         return job.index, result
 
     @cached_property

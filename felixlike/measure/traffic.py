@@ -13,12 +13,15 @@ from felixlike.measure.trial import Trial
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A candidate on its way.  index: its place in the caller's list.  library: where it is built to.  losses: servers
-    that were lost while it ran."""
+    """A candidate on its way.
+
+    index: its place in the caller's list.  library: where it is built to.  code: digest of it, once it is built.
+    losses: servers that were lost while it ran."""
 
     index: int
     library: Path
     build_seconds: float = 0.0
+    code: str = ""
     losses: int = 0
 
 

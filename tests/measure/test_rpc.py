@@ -36,7 +36,7 @@ LIMITS = Limits(run_seconds=4.0, memory_bytes=2**29)
 
 @pytest.fixture(scope="module")
 def pool(loopback: Loopback) -> Iterator[RpcPool]:
-    with RpcPool(TASK.target, tracker=loopback.where, key="cpu", limits=LIMITS, workers=2) as opened:
+    with RpcPool(TASK.target, tracker=loopback.where, key="cpu", limits=LIMITS, workers=2, reuse=False) as opened:
         yield opened
 
 
@@ -115,7 +115,7 @@ def test_killed_servers(loopback: Loopback) -> None:
     """Two candidates sleep, one on each server, when one of the servers is killed, and many wait: nothing is lost.
     When the other one is killed, too, the error says what to do."""
     victim, last = Tracker(loopback.where).servers()["mortal"].addresses
-    pool = RpcPool(TASK.target, tracker=loopback.where, key="mortal", limits=LIMITS, workers=2, patience=1.0)
+    pool = RpcPool(TASK.target, tracker=loopback.where, key="mortal", limits=LIMITS, patience=1.0, reuse=False)
     with pool:
         assert pool.devices == {NAME}
         sleepers = [calling(FUNC, "usleep", 2_000_000) for _ in range(2)]
@@ -160,6 +160,16 @@ def test_one_that_does_not_fit_is_left_out_while_others_do(loopback: Loopback) -
 def test_a_key_without_servers(loopback: Loopback) -> None:
     with pytest.raises(TrackerFailed, match=r"no server under the key 'gpu' \(its keys: cpu.*\)"):
         RpcPool(TASK.target, tracker=loopback.where, key="gpu")
+
+
+def test_identical_code_runs_once(loopback: Loopback) -> None:
+    with RpcPool(TASK.target, tracker=loopback.where, key="cpu", limits=LIMITS) as pool:
+        first, second = (pool.measure(TASK, [tiled()])[0] for _ in range(2))
+    assert_healthy(first)
+    assert second.repeats == first.repeats
+    assert second.device == NAME
+    assert second.message == "the same code as an earlier candidate"
+    assert second.run_seconds == 0.0
 
 
 def test_records_name_the_device_of_the_server(pool: RpcPool) -> None:
