@@ -23,7 +23,7 @@ _START_SECONDS = 120.0
 _REPLY_SECONDS = 10.0
 _SEND_SECONDS = 30.0
 _STDERR_CHARACTERS = 500
-_REMEDY = "run `python -m felixlike.cli doctor`, or look at the memory that is left on this machine"
+_REMEDY = "run `felixlike doctor`, or look at the memory that is left on this machine"
 
 
 class ServerDied(Exception):
