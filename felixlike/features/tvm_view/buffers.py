@@ -9,7 +9,7 @@ contiguous: bytes of the last dimension that is covered whole, 1 without one. Wi
 (`written`), which on fused loops are not the true ones. A buffer that is read and written goes by the indices of the
 write. Reuse is by the innermost loop that either no index uses, or under which an earlier store touched the buffer too.
 Buffers stand by falling lines, then falling bytes, then names; missing ones are zeros. Entries are NaN
-- of stores that touch a guarded buffer;
+- of stores that touch a guarded buffer, or read one element of a dimension under a condition;
 - on the bytes between uses, where such a store came before under the same loop;
 - where two buffers are alike in lines, bytes and name, as far as their entries differ.
 Follows TVM's per_store_feature.cc (group 2).
@@ -85,6 +85,7 @@ def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...
     buffers = list(dict.fromkeys(access.buffer for access in store.store.accesses))
     unknown = any(map(guarded, buffers))
     uses = [_use(store, buffer) for buffer in buffers]
+    unknown = unknown or any(_settled(use, shape(use.buffer)) for use in uses)
     for use in uses:
         if unknown:
             use.elements = [math.nan] * len(use.elements)
@@ -108,6 +109,14 @@ def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...
 def guarded(buffer: Buffer) -> bool:
     """Whether accesses may lie outside, so that the box of what is touched is larger than the buffer."""
     return any(extent.op is Op.MIN for extent in buffer.shape)
+
+
+def _settled(use: _Use, shape: tuple[int, ...]) -> bool:
+    """Whether a condition leaves one value of an index, so that TVM writes that value: a moving index of a dimension of
+    one element can only be read under such a condition."""
+    return any(
+        extent == 1 and index.atoms for access in use.indices for index, extent in zip(access, shape, strict=True)
+    )
 
 
 def _use(store: LoweredStore, buffer: Buffer) -> _Use:
