@@ -56,9 +56,10 @@ _BATCH = 100_000
 _HOPELESS = 3_000_000
 """Random points without a single valid one after which sampling gives up."""
 
-_PROBES = 2
+_PROBES, _MORE_PROBES = 2, 16
 _PROBED = 64
-"""Points at which a program with moved blocks is compared with TVM, and those they are chosen from."""
+"""Points at which a program with moved blocks is compared with TVM, more where indices are divided; and those they are
+chosen from."""
 
 _PATHS = 8
 """Default for the most combinations of compute locations among the points of one call of `sample`."""
@@ -166,7 +167,9 @@ class Sketch:
             return
         rows = self._urn(chosen).draw(_PROBED, np.random.default_rng(0))
         rows[:, self.location_columns] = chosen
-        most = np.argsort(-(rows > 1).sum(axis=1), kind="stable")[:_PROBES]
+        stores = (store for store, _ in structure.program.stores())
+        divided = any(index.floors for store in stores for access in store.accesses for index in access.indices)
+        most = np.argsort(-(rows > 1).sum(axis=1), kind="stable")[: _MORE_PROBES if divided else _PROBES]
         names = [v.name for v in self.variables]
         for point in rows[most].tolist():
             try:

@@ -9,7 +9,8 @@ contiguous: bytes of the last dimension that is covered whole, 1 without one. Wi
 (`written`), which on fused loops are not the true ones. A buffer that is read and written goes by the indices of the
 write. Reuse is by the innermost loop that either no index uses, or under which an earlier store touched the buffer too.
 Buffers stand by falling lines, then falling bytes, then names; missing ones are zeros. Entries are NaN
-- of stores that touch a guarded buffer, or read one element of a dimension under a condition;
+- of stores whose indices TVM may write in several ways, that touch a guarded buffer, or read one element of a
+  dimension under a condition;
 - on the bytes between uses, where such a store came before under the same loop;
 - where two buffers are alike in lines, bytes and name, as far as their entries differ.
 Follows TVM's per_store_feature.cc (group 2).
@@ -83,7 +84,7 @@ def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...
 
     shape: of a buffer where it is allocated."""
     buffers = list(dict.fromkeys(access.buffer for access in store.store.accesses))
-    unknown = any(map(guarded, buffers))
+    unknown = not store.certain or any(map(guarded, buffers))
     uses = [_use(store, buffer) for buffer in buffers]
     unknown = unknown or any(_settled(use, shape(use.buffer)) for use in uses)
     for use in uses:

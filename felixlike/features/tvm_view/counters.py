@@ -2,7 +2,8 @@
 
     entry = occurrences in the indices of all loads · iterations
 
-Conditions count too, but TVM's simplifier writes them anew for each tile, so stores with conditions have NaN.
+Conditions count too, but TVM's simplifier writes them anew for each tile, so stores with conditions have NaN;
+so have those whose indices TVM may write in several ways.
 Follows TVM's per_store_feature.cc (group 1).
 """
 
@@ -22,7 +23,7 @@ _PLACE = {"Add": 1, "Sub": 1, "Mul": 2, "FloorDiv": 3, "FloorMod": 3, "Min": 4, 
 
 def index_counters(store: LoweredStore) -> list[float]:
     """Entries 7 to 14."""
-    if any(_not_on_floats(operation) for operation, _ in store.store.operations):
+    if not store.certain or any(_not_on_floats(operation) for operation, _ in store.store.operations):
         return [math.nan] * _ENTRIES
     counts: Counter[int] = Counter()
     for load, times in zip(store.store.loads, store.store.repeats, strict=True):

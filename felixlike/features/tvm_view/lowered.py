@@ -14,7 +14,7 @@ top, in the order of their first appearance, whatever their extent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -49,11 +49,13 @@ class LoweredLoop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoweredStore:
-    """One store.  loops: outermost first.  indices: for each access, one tree a dimension."""
+    """One store.  loops: outermost first.  indices: for each access, one tree a dimension.  certain: whether TVM has
+    only one way to write them."""
 
     store: Store
     loops: tuple[LoweredLoop, ...]
     indices: Mapping[Access, tuple[Written, ...]]
+    certain: bool
 
     @property
     def iterations(self) -> int:
@@ -77,19 +79,32 @@ class _Lowering:
         self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
 
     def store(self, store: Store, path: tuple[Loop, ...]) -> LoweredStore:
-        """One store with its loops and indices."""
+        """One store with its loops and indices.
+
+        TVM sometimes understands from the guard of an unevenly shared copy how far it runs, and then writes indices
+        without the remainder by the whole; reshapes it writes in the order in which the model came. Neither is known
+        here."""
+        loops, indices = self._with_indices(store, path, known=True)
+        certain = bool(store.reduction) or not any(index.floors for load in store.loads for index in load.indices)
+        if any(loop.share is not None for loop in path):
+            certain = certain and self._with_indices(store, path, known=False)[1] == indices
+        return LoweredStore(store, tuple(loops), indices, certain)
+
+    def _with_indices(
+        self, store: Store, path: tuple[Loop, ...], *, known: bool
+    ) -> tuple[list[LoweredLoop], dict[Access, tuple[Written, ...]]]:
+        """known: whether TVM understands from the guard of a share that it does not run past the whole."""
         standing: dict[Expr, Any] = {}
         """What the loops of the program are in terms of those here; missing ones stand at 0."""
         blanket = self._program.blankets.get(store)
         if blanket is not None and self._value(blanket.gate):
             loops = self._split(path, blanket, standing)
         else:
-            loops = self._grouped(store, path, standing)
-        indices = {
+            loops = self._grouped(path, standing, known=known)
+        return loops, {
             access: tuple(from_tvm(self._written(index, standing)) for index in access.written or access.indices)
             for access in dict.fromkeys(store.accesses)
         }
-        return LoweredStore(store, tuple(loops), indices)
 
     def _split(self, path: tuple[Loop, ...], blanket: Blanket, standing: dict[Expr, Any]) -> list[LoweredLoop]:
         """The two loops of a nest that is fused whole; TVM keeps both, however short."""
@@ -98,7 +113,7 @@ class _Lowering:
         self._unfuse(path, outer.variable * blanket.width + inner.variable, standing)
         return [outer, inner]
 
-    def _grouped(self, store: Store, path: tuple[Loop, ...], standing: dict[Expr, Any]) -> list[LoweredLoop]:
+    def _grouped(self, path: tuple[Loop, ...], standing: dict[Expr, Any], *, known: bool) -> list[LoweredLoop]:
         """The loops of any other nest."""
         if not path:
             return []
@@ -106,7 +121,7 @@ class _Lowering:
         own: list[LoweredLoop] = []
         for kind, members in groups(path, self._value):
             if isinstance(kind, Share):
-                own += self._shared(kind, members, threads, standing, known=self._gapless(store, path, members))
+                own += self._shared(kind, members, threads, standing, known=known)
             elif kind in threads:
                 self._unfuse(members, threads[kind].variable, standing)
             else:
@@ -131,9 +146,7 @@ class _Lowering:
         *,
         known: bool,
     ) -> list[LoweredLoop]:
-        """The parts of a share but for those that are threads.
-
-        known: whether TVM understands from the share's guard that it does not run past the product of its members."""
+        """The parts of a share but for those that are threads."""
         parts = [
             threads[part] if part in threads else self._loop(part, (share, number), self._value(extent))
             for number, (part, extent) in enumerate(share.parts)
@@ -143,22 +156,6 @@ class _Lowering:
             whole = whole * parts[number].extent + parts[number].variable
         self._unfuse(members, whole, standing, known=known)
         return [part for part in parts if part not in threads.values()]
-
-    def _gapless(self, store: Store, path: tuple[Loop, ...], members: tuple[Loop, ...]) -> bool:
-        """Whether every index of a shared copy runs through a range without gaps as its loops turn, `members` first.
-
-        Only then does TVM's iterator analysis understand the copy, and with it the guard."""
-        inner = {member.variable for member in members}
-        extents = {loop.variable: self._value(loop.extent) for loop in path}
-        for load in store.loads:
-            for index in (part for whole in load.indices for part in _affine_parts(whole)):
-                terms = [(v, abs(self._value(step)), extents[v]) for v, step in index.strides if extents[v] > 1]
-                outer = {step: extent for v, step, extent in terms if v not in inner}
-                moved = sum(step * (extent - 1) for v, step, extent in terms if v in inner)
-                # An index that the copy itself does not move starts from the smallest step.
-                if not _continues(moved + 1 if moved else min(outer, default=1), outer):
-                    return False
-        return True
 
     def _loop(self, kind: str, key: Any, extent: int) -> LoweredLoop:
         if key not in self._loops:
@@ -206,22 +203,6 @@ class _Lowering:
             part = tvmlib.tirx.floormod if isinstance(floor, Rest) else tvmlib.tirx.floordiv
             total = total + part(self._sum(floor.inner, standing), floor.divisor) * floor.factor
         return total + self._value(index.offset)
-
-
-def _continues(reach: int, loops: dict[int, int]) -> bool:
-    """Whether loops go on from a range of `reach` values without a gap.  loops: step → extent; a step that is as long
-    as the range so far comes first."""
-    while reach in loops:
-        step = reach
-        reach *= loops.pop(step)
-    return all(step <= reach for step in loops)
-
-
-def _affine_parts(index: Index) -> Iterator[Index]:
-    """The index without its floors, and what stands in them."""
-    yield index
-    for floor in index.floors:
-        yield from _affine_parts(floor.inner)
 
 
 def _under(node: Loop | Store, path: tuple[Loop, ...]) -> Any:

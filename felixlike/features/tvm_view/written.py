@@ -97,7 +97,8 @@ def coefficient(node: Written, name: str) -> int:
     """What TVM takes for the coefficient of a variable: 0 where it does not occur.
 
     A walk, arguments first: once the variable is seen, each product with a number sets the coefficient anew; but where
-    a sum is met before any such product, it is 1 for good. So of i·64 + j·4 the coefficient of i is 4, and of j too."""
+    a sum is met before any such product, it is 1. Where the variable comes again after that, with no product or sum to
+    follow that counts, it is 2. So of i·64 + j·4 the coefficient of i is 4, and of j too."""
     if name not in node.atoms:
         return 0
     walk = _Walk(name)
@@ -111,16 +112,22 @@ class _Walk:
     def __init__(self, name: str) -> None:
         self.name = name
         self.seen = self.summed = self.multiplied = False
-        self.coefficient = 1
+        self._found = 1
+
+    @property
+    def coefficient(self) -> int:
+        """The answer so far."""
+        return self._found if self.summed or self.multiplied else 1
 
     def visit(self, node: Written) -> None:
         for arg in node.args:
             self.visit(arg)
         if node.kind == "Var":
-            self.seen = self.seen or node.name == self.name
+            if node.name == self.name:
+                self.seen, self._found = True, 2
         elif node.kind == "Mul" and self.seen and not self.summed:
             numbers = [arg.value for arg in node.args if arg.kind == "Const"]
             if numbers:
-                self.multiplied, self.coefficient = True, numbers[0]
+                self.multiplied, self._found = True, numbers[0]
         elif node.kind == "Add" and self.seen and not self.multiplied:
-            self.summed, self.coefficient = True, 1
+            self.summed, self._found = True, 1
