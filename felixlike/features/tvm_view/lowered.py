@@ -85,7 +85,7 @@ class _Lowering:
         without the remainder by the whole; reshapes it writes in the order in which the model came. Neither is known
         here."""
         loops, indices = self._with_indices(store, path, known=True)
-        certain = bool(store.reduction) or not any(index.floors for load in store.loads for index in load.indices)
+        certain = bool(store.reduction) or not (" // " in store.text or " % " in store.text)
         if any(loop.share is not None for loop in path):
             certain = certain and self._with_indices(store, path, known=False)[1] == indices
         return LoweredStore(store, tuple(loops), indices, certain)
