@@ -15,7 +15,7 @@ import numpy as np
 
 from felixlike import tvmlib
 from felixlike.measure import messages
-from felixlike.measure.confine import confine, limit_memory
+from felixlike.measure.confine import confine, keep_apart, limit_memory
 from felixlike.measure.evaluator import evaluate
 from felixlike.measure.limits import Timing
 from felixlike.measure.measurement import Status
@@ -60,7 +60,7 @@ def _serve(channel: socket.socket) -> None:
     request = messages.receive(channel)
     started = time.perf_counter()
     try:
-        answer = run(built, device, request)
+        answer = run(built, device, request, settle=keep_apart)
     except Exception as error:
         answer = failure(error, Status.RUN_ERROR, started)
     messages.send(channel, {**answer, "elapsed": time.perf_counter() - started})
@@ -88,13 +88,15 @@ def export(module: str, target: Any, *, path: str, compiler: str) -> str:
     return tvmlib.code_digest(executable)
 
 
-def run(built: Any, device: Any, request: Message) -> Message:
+def run(built: Any, device: Any, request: Message, *, settle: Callable[[], None] = lambda: None) -> Message:
     """Call once on fresh buffers of the device, save or check what came out, and time further calls if asked to.
 
     arguments: dicts of shape, dtype, file (initial contents or None), reference (expected contents or None), tolerance,
-    save (where to keep what came out, or None).  timing: a Timing's fields, or None.  best: seconds or None."""
+    save (where to keep what came out, or None).  timing: a Timing's fields, or None.  best: seconds or None.
+    settle: called once TVM's threads are there."""
     tensors = [_tensor(argument, device) for argument in request["arguments"]]
     built["main"](*tensors)
+    settle()
     error: float | None = None
     excess = -math.inf
     strange = 0

@@ -42,3 +42,25 @@ use_all_cores(len(cores))
 assert len(os.sched_getaffinity(0)) >= len(cores)
 """
     assert run(code).stderr == ""
+
+
+def test_the_calling_thread_leaves_the_processors_of_bound_threads() -> None:
+    code = """
+import os, threading
+from felixlike.measure.confine import keep_apart
+processors = sorted(os.sched_getaffinity(0))
+if len(processors) < 2:
+    print("apart")
+    raise SystemExit
+bound, done = threading.Event(), threading.Event()
+def work():
+    os.sched_setaffinity(0, processors[:1])
+    bound.set()
+    done.wait()
+threading.Thread(target=work).start()
+bound.wait()
+keep_apart()
+print("apart" if os.sched_getaffinity(0) == set(processors[1:]) else os.sched_getaffinity(0))
+done.set()
+"""
+    assert run(code).stdout == "apart\n"

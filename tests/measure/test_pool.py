@@ -181,10 +181,9 @@ def test_without_verification_anything_that_runs_is_ok(pool: MeasurePool) -> Non
     assert measurement.error is None
 
 
-def test_the_slow_are_timed_once(pool: MeasurePool) -> None:
+def test_the_slow_are_timed_twice_at_most(pool: MeasurePool) -> None:
     (measurement,) = pool.measure(TASK, [Untuned(TASK)], best=1e-9)
-    assert len(measurement.repeats) == 1
-    assert math.isnan(measurement.spread)
+    assert 1 <= len(measurement.repeats) <= 2
 
 
 def test_building_has_a_limit() -> None:
