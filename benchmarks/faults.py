@@ -85,7 +85,7 @@ def _kills(wanted: int) -> dict[str, Any]:
             store = Path(folder) / f"{runs}.sqlite"
             reported: set[str] = set()
             while True:
-                said, killed = _spawn(store, duration if kills < wanted else None, rng)
+                said, killed = _spawn(store, duration / 2 if kills < wanted else None, rng)
                 kills += killed
                 reported |= said
                 lost += len(reported - set(_stored(store)))
