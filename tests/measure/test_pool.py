@@ -74,6 +74,8 @@ def test_the_same_code_is_run_once() -> None:
     with MeasurePool(TASK.target, workers=2) as reusing:
         first, second, other = reusing.measure(TASK, [tiled(), tiled(), tiled(tile=8)])
         again = reusing.measure(TASK, [tiled()], verify=False)[0]
+    if first.run_seconds == 0.0:  # whichever is built first is run
+        first, second = second, first
     assert_healthy(first)
     assert second.repeats == first.repeats
     assert second.message == "the same code as an earlier candidate"
