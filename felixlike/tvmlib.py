@@ -271,7 +271,7 @@ def cuda_binary(module: Any, target: Any) -> bytes:
     TVM only writes CUDA source while there is no GPU; nvcc is called on it here."""
     from tvm.support import nvcc
 
-    compiled = tvm.compile(module, target=tvm.target.Target(target, host="llvm"))
+    compiled = tvm.compile(module, target=with_host(target))
     source = compiled.mod.imports[0].inspect_source()
     with target:
         return bytes(nvcc.compile_cuda(source, target_format="cubin", arch=str(target.attrs["arch"]), compiler="nvcc"))

@@ -150,9 +150,13 @@ class MeasurePool:
                         best = result.seconds if best is None else min(best, result.seconds)
                     yield trial.index, result
         finally:
-            for trial in tuple(self._trials):
-                self._close(trial)
-            self._busy = False
+            self._end()
+
+    def _end(self) -> None:
+        """End what a stream has under way, and let another begin."""
+        for trial in tuple(self._trials):
+            self._close(trial)
+        self._busy = False
 
     def _earlier(self, key: tuple[str, bool, str], build_seconds: float) -> Measurement | None:
         """What came of an earlier candidate with this code; None if there was none."""

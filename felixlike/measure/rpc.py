@@ -135,11 +135,6 @@ class RpcPool(MeasurePool):
             traffic.close()
             self._end()
 
-    def _end(self) -> None:
-        for trial in tuple(self._trials):
-            self._close(trial)
-        self._busy = False
-
     def _has_room(self, traffic: Traffic) -> bool:
         return len(traffic.building) < self._workers and len(traffic.ready) < _BUILT_AHEAD * self._workers
 

@@ -45,6 +45,7 @@ class Relaxed(nn.Module):
         self.shifted = frozenset(v.name for v in sketch.variables if v.shifted)
         """Variables whose column is log(1 + value)."""
         self._lowered = nn.ModuleDict()
+        self._excess: dict[tuple[int, ...], Excess] = {}
 
     def forward(self, log_x: Tensor) -> Tensor:
         """log(1 + feature) at relaxed points; rows of stores that a location inlined are 0."""
@@ -78,7 +79,10 @@ class Relaxed(nn.Module):
     def excess(self, locations: tuple[int, ...]) -> Excess | None:
         """By how much a relaxed point exceeds what a GPU allows; None where there are no limits."""
         limits = self.formulas.of_structure(locations).structure.limits
-        return Excess(smooth_graph(sides(limits), self.shifted), self._columns) if limits else None
+        if limits and locations not in self._excess:
+            with _uncollected():
+                self._excess[locations] = Excess(smooth_graph(sides(limits), self.shifted), self._columns)
+        return self._excess.get(locations)
 
     def _by_structure(self, log_x: Tensor) -> list[tuple[tuple[int, ...], Tensor]]:
         columns = list(self.formulas.sketch.location_columns)
