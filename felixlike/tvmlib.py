@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
@@ -53,6 +53,7 @@ import tvm  # noqa: E402
 import tvm.s_tir as s_tir  # noqa: E402
 from tvm import IRModule, ir, relax, rpc, runtime, sym, te, tirx, topi, transform  # noqa: E402
 from tvm.ir.instrument import pass_instrument  # noqa: E402
+from tvm.ir.utils import derived_object  # noqa: E402
 from tvm.s_tir import Schedule, ScheduleError  # noqa: E402
 from tvm.s_tir import meta_schedule as ms  # noqa: E402
 from tvm.s_tir.analysis import estimate_tir_flops  # noqa: E402
@@ -88,13 +89,16 @@ __all__ = [
     "llvm_version",
     "ms",
     "onnx_importer",
+    "own_space",
     "pass_instrument",
+    "postprocessor",
     "relax",
     "relink_relax",
     "remote_device",
     "rpc",
     "runtime",
     "s_tir",
+    "schedule_rule",
     "simplify",
     "structural_hash",
     "structural_map",
@@ -107,6 +111,7 @@ __all__ = [
     "transform",
     "tune_context",
     "tvm",
+    "uses",
     "version",
     "with_host",
     "without_attributes",
@@ -125,6 +130,13 @@ def identity(value: Any) -> int | None:
     Random variables of a trace cannot be hashed, and comparing them one by one with same_as is slow."""
     handle = getattr(value, "__chandle__", None)
     return int(handle()) if handle is not None else None
+
+
+def uses(expression: Any, variable: Any) -> bool:
+    """Whether a TVM variable occurs in a TVM expression."""
+    found: list[bool] = []
+    structural_walk(expression, (tirx.Var, lambda other: found.append(other.same_as(variable))))
+    return any(found)
 
 
 def simplify(expression: Any) -> Any:
@@ -180,21 +192,77 @@ def without_tensor_intrinsics() -> Iterator[None]:
             del s_tir.tensor_intrin
 
 
-def tune_context(module: Any, target: Any, *, seed: int = 1) -> Any:
-    """A MetaSchedule context for one PrimFunc's module under the plain rules of the target's kind (llvm or cuda).
+def tune_context(module: Any, target: Any, *, seed: int = 1, space: Any = None) -> Any:
+    """A MetaSchedule context for one PrimFunc's module.
 
-    The rules are named explicitly because TVM otherwise picks those with tensor intrinsics, silently."""
+    space: a space generator; None gives the plain rules of the target's kind (llvm or cuda). They are named explicitly
+    because TVM otherwise picks those with tensor intrinsics, silently."""
     rules = str(target.kind.name)
     with without_tensor_intrinsics():
         return ms.TuneContext(
             mod=module,
             target=target,
-            space_generator=PostOrderApply(sch_rules=rules, postprocs=rules, mutator_probs=rules),
+            space_generator=space or PostOrderApply(sch_rules=rules, postprocs=rules, mutator_probs=rules),
             search_strategy="replay-trace",
             task_name="main",
             rand_state=seed,
             num_threads=1,
         )
+
+
+def own_space(rules: Sequence[Any], postprocessors: Sequence[Any]) -> Any:
+    """A space generator of our own schedule rules.
+
+    postprocessors: run after MetaSchedule's that make code valid. Its RewriteParallelVectorizeUnroll is not among them:
+    it refuses loops that are parallel already."""
+    own = [ms.postproc.DisallowDynamicLoop(), ms.postproc.RewriteReductionBlock(), ms.postproc.RewriteLayout()]
+    return PostOrderApply(sch_rules=list(rules), postprocs=[*own, *postprocessors], mutator_probs={})
+
+
+@derived_object
+class _Rule(ms.schedule_rule.PyScheduleRule):  # type: ignore[misc]
+    """A function (schedule, block) → schedules as MetaSchedule's schedule rule."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def _initialize_with_tune_context(self, context: Any) -> None:
+        pass
+
+    def apply(self, schedule: Any, block: Any) -> list[Any]:
+        return self.function(schedule.copy(), block) or [schedule]
+
+    def clone(self) -> Any:
+        return _Rule(self.function)
+
+
+@derived_object
+class _Postprocessor(ms.postproc.PyPostproc):  # type: ignore[misc]
+    """A function schedule → bool, whether it is accepted, as MetaSchedule's postprocessor."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def _initialize_with_tune_context(self, context: Any) -> None:
+        pass
+
+    def apply(self, schedule: Any) -> bool:
+        return bool(self.function(schedule))
+
+    def clone(self) -> Any:
+        return _Postprocessor(self.function)
+
+
+def schedule_rule(function: Any) -> Any:
+    """MetaSchedule's rule for a function (schedule, block) → schedules; none means that it does not apply."""
+    return _Rule(function)
+
+
+def postprocessor(function: Any) -> Any:
+    """MetaSchedule's postprocessor for a function schedule → bool, whether the schedule is accepted."""
+    return _Postprocessor(function)
 
 
 def cpu_features(target: Any) -> frozenset[str]:

@@ -1,22 +1,51 @@
-"""All sketches of a task: MetaSchedule's design space under the plain rules of the target's kind."""
+"""All sketches of a task, of one design space or of both."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike.errors import InvalidOption
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import resolve_target
+from felixlike.spaces import DesignSpace, default_space, own_space
 from felixlike.symbolic.sketch import Sketch
 
 
-def sketches(task: Task | Any, target: Any = "cpu") -> tuple[Sketch, ...]:
+class SpaceName(StrEnum):
+    """Where sketches come from."""
+
+    DEFAULT = "default"
+    """MetaSchedule's rules."""
+    OWN = "own"
+    """Our rules; nothing where none applies."""
+    BEST = "best"
+    """Our rules, MetaSchedule's where none applies."""
+    ALL = "all"
+    """Both."""
+
+
+def sketches(task: Task | Any, target: Any = "cpu", *, space: str = SpaceName.DEFAULT) -> tuple[Sketch, ...]:
     """The sketches of a task, or of a PrimFunc with static shapes on a target (a name or a TVM target).
 
-    Raises UnknownTarget; a sketch that is not understood symbolically is among them, with its reason."""
+    space: see `SpaceName`.  Raises UnknownTarget, InvalidOption; a sketch that is not understood symbolically is among
+    them, with its reason."""
     if not isinstance(task, Task):
         task = make_task(task, resolve_target(target), name="main")
-    context = tvmlib.tune_context(task.module, task.target)
-    spaces = context.generate_design_space()
-    postprocessors = tuple(context.space_generator.postprocs)
-    return tuple(Sketch(task, schedule.trace, postprocessors, index) for index, schedule in enumerate(spaces))
+    found = [(design, trace) for design in _spaces(task, space) for trace in design.traces]
+    return tuple(Sketch(task, trace, design.postprocessors, index) for index, (design, trace) in enumerate(found))
+
+
+def _spaces(task: Task, space: str) -> list[DesignSpace]:
+    try:
+        name = SpaceName(space)
+    except ValueError:
+        raise InvalidOption(
+            f"{space!r} is no design space", where="space", remedy=f"use one of {', '.join(SpaceName)}"
+        ) from None
+    if name is SpaceName.DEFAULT:
+        return [default_space(task)]
+    own = own_space(task)
+    if name is SpaceName.OWN or (name is SpaceName.BEST and own.traces):
+        return [own]
+    return [own, default_space(task)]

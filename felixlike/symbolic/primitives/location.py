@@ -96,18 +96,11 @@ def _data_parallel(loop: Any) -> bool:
 
     def note(realize: Any) -> None:
         for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
-            if uses(value, loop.loop_var):
+            if tvmlib.uses(value, loop.loop_var):
                 kinds.add(int(iterator.iter_type))
 
     tvmlib.structural_walk(loop.body, (tvmlib.s_tir.SBlockRealize, note))
     return kinds <= {int(tvmlib.tirx.IterVar.DataPar)}
-
-
-def uses(expression: Any, variable: Any) -> bool:
-    """Whether a TVM variable occurs in a TVM expression."""
-    found = []
-    tvmlib.structural_walk(expression, (tvmlib.tirx.Var, lambda v: found.append(v.same_as(variable))))
-    return any(found)
 
 
 def _can_inline(state: Replay, block: Any) -> bool:

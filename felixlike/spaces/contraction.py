@@ -1,0 +1,137 @@
+"""What a block that multiplies and sums looks like: its axes, its two operands, and which axis may lie in vectors.
+
+In: a block of a TVM schedule. Out: `Contraction`, or None for other blocks. Dense layers, batch matmuls and convolutions
+of every rank, stride, dilation and layout are contractions; what they are called does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import tvmlib
+
+_REDUCE = 2
+"""tvm::tirx::IterVarType::kCommReduce."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One loop of the block.  place: which one, from the outside.  variable: TVM's, of the block's iterator.
+    reduced: whether it is summed over."""
+
+    place: int
+    variable: Any
+    extent: int
+    reduced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One factor of the product: an element of one tensor.
+
+    read: which of the block's reads it is.  indices: TVM's.  axes: places of the axes it depends on.  constant: whether
+    it never changes between calls."""
+
+    read: int
+    indices: tuple[Any, ...]
+    axes: frozenset[int]
+    constant: bool
+
+    def contiguous(self, axis: Axis) -> bool:
+        """Whether a step of the axis leads to the next element in memory."""
+        *outer, last = self.indices
+        step = tvmlib.simplify(last - axis.variable)
+        return not any(tvmlib.uses(index, axis.variable) for index in (*outer, step))
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """output[spatial axes] += left · right.  written: the axes of the output's dimensions, None where a dimension is
+    not one axis alone."""
+
+    axes: tuple[Axis, ...]
+    operands: tuple[Operand, Operand]
+    written: tuple[int | None, ...]
+    item_bits: int
+
+    @property
+    def spatial(self) -> tuple[Axis, ...]:
+        """Axes of the output, outermost first."""
+        return tuple(axis for axis in self.axes if not axis.reduced)
+
+    @property
+    def reduction(self) -> tuple[Axis, ...]:
+        """Axes that are summed over, outermost first."""
+        return tuple(axis for axis in self.axes if axis.reduced)
+
+
+def read_contraction(schedule: Any, block: Any) -> Contraction | None:
+    """The contraction that a block computes with one plain loop an axis; None if it is something else."""
+    statement = schedule.get(block)
+    loops = schedule.get_loops(block)
+    if statement.init is None or type(statement.body).__name__ != "BufferStore" or not loops:
+        return None
+    if len(loops) != len(statement.iter_vars) or not _plain(schedule, block, loops):
+        return None
+    iterators = [v.var for v in statement.iter_vars]
+    axes = tuple(
+        Axis(place, v.var, int(schedule.get(loop).extent), int(v.iter_type) == _REDUCE)
+        for place, (loop, v) in enumerate(zip(loops, statement.iter_vars, strict=True))
+    )
+    target, value = statement.body.buffer, statement.body.value
+    if type(value).__name__ != "Add" or not _loads(value.a, target):
+        return None
+    product = _bare(value.b)
+    if type(product).__name__ != "Mul":
+        return None
+    constants = _constants(schedule)
+    operands = []
+    for factor in (_bare(product.a), _bare(product.b)):
+        if type(factor).__name__ != "TensorLoad":
+            return None
+        reads = [i for i, region in enumerate(statement.reads) if region.source.same_as(factor.source)]
+        held = frozenset(i for i, v in enumerate(iterators) if any(tvmlib.uses(index, v) for index in factor.indices))
+        if len(reads) != 1:
+            return None
+        constant = any(factor.source.same_as(buffer) for buffer in constants)
+        operands.append(Operand(reads[0], tuple(factor.indices), held, constant))
+    written = tuple(
+        next((i for i, v in enumerate(iterators) if index.same_as(v)), None) for index in statement.body.indices
+    )
+    return Contraction(axes, (operands[0], operands[1]), written, _bits(target))
+
+
+def _plain(schedule: Any, block: Any, loops: Sequence[Any]) -> bool:
+    """Whether the block's iterators are its loops, in order, of known extents, in a nest of its own."""
+    realize = getattr(schedule.get_sref(block).parent.stmt, "body", None)
+    if type(realize).__name__ != "SBlockRealize":
+        return False
+    if any(type(schedule.get(loop).extent).__name__ != "IntImm" for loop in loops):
+        return False
+    return all(
+        value.same_as(schedule.get(loop).loop_var) for value, loop in zip(realize.iter_values, loops, strict=True)
+    )
+
+
+def _bare(expression: Any) -> Any:
+    """An expression without the casts around it."""
+    while type(expression).__name__ == "Cast":
+        expression = expression.value
+    return expression
+
+
+def _loads(expression: Any, buffer: Any) -> bool:
+    return type(expression).__name__ == "TensorLoad" and bool(expression.source.same_as(buffer))
+
+
+def _constants(schedule: Any) -> list[Any]:
+    """Parameters of the function that never change between calls, as the function's attribute says."""
+    main = schedule.mod["main"]
+    marked = main.attrs["layout_free_buffers"] if main.attrs and "layout_free_buffers" in main.attrs else ()
+    return [main.params[int(place)] for place in marked]
+
+
+def _bits(buffer: Any) -> int:
+    return int(tvmlib.runtime.DataType(str(buffer.dtype)).bits)

@@ -1,0 +1,55 @@
+"""Design spaces: the sketches that a search may choose from, as MetaSchedule's traces.
+
+In: a task. Out: `DesignSpace`s: MetaSchedule's default one, and, on CPUs, one of our own rules, which come as MetaSchedule's
+schedule rules, so that their traces replay, are stored and exported as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.frontend.task import Task
+from felixlike.spaces.register_tile import register_tiles
+from felixlike.spaces.registers import accumulators_fit
+from felixlike.spaces.vectors import VectorUnit, vector_unit
+
+RULES: tuple[Callable[[Any, Any, VectorUnit], list[Any]], ...] = (register_tiles,)
+"""(schedule, block, vector unit) → schedules with the block and all around it done; empty where the rule does not apply."""
+
+
+@dataclass(frozen=True, slots=True)
+class DesignSpace:
+    """traces: of its sketches, with some decision each.  postprocessors: MetaSchedule's, and ours."""
+
+    traces: tuple[Any, ...]
+    postprocessors: tuple[Any, ...]
+
+
+def default_space(task: Task) -> DesignSpace:
+    """MetaSchedule's design space under the plain rules of the target's kind."""
+    context = tvmlib.tune_context(task.module, task.target)
+    return _generated(context)
+
+
+def own_space(task: Task) -> DesignSpace:
+    """What our rules make of a task; without traces where none applies, and on GPUs."""
+    if task.target.kind.name != "llvm":
+        return DesignSpace((), ())
+    unit = vector_unit(task.target)
+    rules = [tvmlib.schedule_rule(lambda schedule, block, rule=rule: rule(schedule, block, unit)) for rule in RULES]
+    own = tvmlib.own_space(rules, [tvmlib.postprocessor(accumulators_fit)])
+    found = _generated(tvmlib.tune_context(task.module, task.target, space=own))
+    return DesignSpace(tuple(trace for trace in found.traces if _schedules(trace)), found.postprocessors)
+
+
+def _schedules(trace: Any) -> bool:
+    """Whether a trace does more than look blocks up."""
+    return any(str(instruction.kind.name) != "GetSBlock" for instruction in trace.insts)
+
+
+def _generated(context: Any) -> DesignSpace:
+    traces = tuple(schedule.trace for schedule in context.generate_design_space())
+    return DesignSpace(traces, tuple(context.space_generator.postprocs))

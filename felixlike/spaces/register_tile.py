@@ -1,0 +1,208 @@
+"""Register tile: a contraction whose innermost loops keep a tile of the output in vector registers.
+
+    for n, k, h, w:                         parallel for n, h_0, k_0:
+        for c, r, s:                            P = the padded input that these rows need
+            Y[n, k, h, w] += P[…] · W[…]        for k_1:
+                                                    for c_0:                  # a block of the reduction, so that
+                                     →                  for h_1, w_0:         # its weights stay in the L1 cache
+                                                            for c_1, r, s:
+                                                                unroll w_1, k_2: vector k_3:
+                                                                    Y[…] += P[…] · W[…]
+                                                    for h, w, k: Z[…] = relu(Y[…] + b[k])
+
+`k` stands for the vector axis: one that lies in memory one element after the other in whatever operand has it, or can be
+made to: constants are packed at compile time (MetaSchedule's RewriteLayout), others copied into panels.
+`w` is the rows axis, which the operand in vectors has not: every vector that is loaded serves all rows of the tile, every
+element of the other operand, broadcast, a row's vectors. So the arithmetic is bound by the vector unit alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction
+from felixlike.spaces.registers import accumulators, note_accumulators
+from felixlike.spaces.surroundings import Surroundings, settle_surroundings
+from felixlike.spaces.vectors import VectorUnit
+
+_MOST_VECTORS, _MOST_ROWS = 8, 16
+"""Factors of the register tile at most, in vectors and in rows; how many registers it may fill is for `registers`."""
+
+_UNROLLED_TAPS = 7
+"""The innermost window axis is unrolled up to this extent."""
+
+_REUSES = 16
+"""Rows from which copying an operand into panels pays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What the axes of a contraction are for.
+
+    vector: in vectors.  rows: broadcast against them.  window: whose tiles share a copy of the padded input.  summed:
+    the reduction that is done in blocks.  lanes: of a vector.  panel: the operand that is copied first.  None where
+    there is no such axis or operand."""
+
+    vector: Axis
+    rows: Axis | None
+    window: Axis | None
+    summed: Axis | None
+    lanes: int
+    panel: Operand | None
+
+
+def register_tiles(schedule: Any, block: Any, unit: VectorUnit) -> list[Any]:
+    """The schedule, changed, with the block tiled for registers; empty where the block is no contraction, has no axis
+    that is fit for vectors, or stands among blocks that sum up as well."""
+    contraction = read_contraction(schedule, block)
+    roles = None if contraction is None else choose_roles(contraction, unit)
+    if contraction is None or roles is None:
+        return []
+    around = settle_surroundings(schedule, block)
+    if around is None:
+        return []
+    _tile(schedule, block, contraction, roles, around, unit)
+    return [schedule]
+
+
+def choose_roles(contraction: Contraction, unit: VectorUnit) -> Roles | None:
+    """The cheapest vector axis and what follows from it; None where no axis is fit."""
+    lanes = unit.lanes(contraction.item_bits)
+    found: list[tuple[tuple[float, ...], Roles]] = []
+    for axis in contraction.spatial:
+        width = next((w for w in _widths(lanes) if axis.extent % w == 0), None)
+        holding = [o for o in contraction.operands if axis.place in o.axes]
+        if width is None or not holding:
+            continue
+        apart = [o for o in holding if not o.constant and not o.contiguous(axis)]
+        if apart and len(holding) > 1:
+            continue  # both operands would have to be laid out anew
+        rows = _rows(contraction, axis, holding)
+        panel = holding[0] if len(holding) == 1 and _wants_panel(contraction, holding[0], rows, bool(apart)) else None
+        if apart and panel is None:
+            continue
+        left = [a for a in contraction.spatial if a not in (axis, rows) and a.extent > 1]
+        window = next((a for a in reversed(left) if _slides(contraction, a)), None)
+        summed = next((a for a in contraction.reduction if a.extent > 1 and not _slides(contraction, a)), None)
+        transposed = contraction.written[-1] != axis.place
+        cost = (lanes / width, len(apart), rows is None, transposed)
+        found.append((cost, Roles(axis, rows, window, summed, width, panel)))
+    return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _widths(lanes: int) -> list[int]:
+    """Vector lengths, longest first: powers of two, since LLVM takes others apart."""
+    return [lanes >> shift for shift in range(lanes.bit_length()) if lanes >> shift >= min(4, lanes)]
+
+
+def _rows(contraction: Contraction, vector: Axis, holding: list[Operand]) -> Axis | None:
+    """The innermost axis along which either operand is used again."""
+    others = [a for a in contraction.spatial if a is not vector and a.extent > 1]
+    if len(holding) == 1:
+        apart = [a for a in others if a.place not in holding[0].axes]
+        if apart:
+            return apart[-1]
+    once = [a for a in others if sum(a.place in o.axes for o in contraction.operands) == 1]
+    return once[-1] if once else None
+
+
+def _wants_panel(contraction: Contraction, operand: Operand, rows: Axis | None, apart: bool) -> bool:
+    """Whether the operand in vectors should be copied: it is apart in memory, or its rows are, and it is used again.
+    No axis may slide over it: copies would overlap."""
+    slides = any(_slides(contraction, axis) for axis in contraction.spatial if axis.place in operand.axes)
+    return not operand.constant and not slides and (apart or (rows is not None and rows.extent >= _REUSES))
+
+
+def _slides(contraction: Contraction, axis: Axis) -> bool:
+    """Whether an index has both the axis and one of the other kind, so that a window slides along it."""
+    others = [a.variable for a in contraction.axes if a.reduced != axis.reduced]
+    indices = [index for operand in contraction.operands for index in operand.indices]
+    return any(tvmlib.uses(index, axis.variable) and any(tvmlib.uses(index, other) for other in others) for index in indices)
+
+
+def _tile(
+    schedule: Any, block: Any, contraction: Contraction, roles: Roles, around: Surroundings, unit: VectorUnit
+) -> None:
+    last = around.epilogue if around.epilogue is not None else schedule.cache_write(block, 0, "global")
+    if contraction.written[-1] != roles.vector.place:
+        schedule.transform_layout(block, ("write", 0), _moved_last(contraction.written, roles.vector))
+    panel = None
+    if roles.panel is not None:
+        panel = schedule.cache_read(block, roles.panel.read, "global")
+        if not roles.panel.contiguous(roles.vector):
+            places = [next((a.place for a in contraction.axes if tvmlib.uses(i, a.variable)), None) for i in roles.panel.indices]
+            schedule.transform_layout(panel, ("write", 0), _moved_last(places, roles.vector))
+
+    loops = schedule.get_loops(block)
+    vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
+    v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, _MOST_VECTORS)
+    rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - bool(roles.window), _MOST_ROWS)
+    window = [] if roles.window is None else _factors(schedule, loops[roles.window.place], 2, roles.window.extent)
+    summed = [] if roles.summed is None else _factors(schedule, loops[roles.summed.place], 2, roles.summed.extent)
+    taken = (roles.vector, roles.rows, roles.window, roles.summed)
+    batch = [loops[a.place] for a in contraction.spatial if a not in taken]
+    taps = [a for a in contraction.reduction if a not in taken]
+    parallel = [*batch, *window[:1], *rows[:-2], v_parallel]
+    tile = [*rows[-1:], v_tile, lane]
+    blocks, within = summed[:1], [*window[1:], *rows[-2:-1]]
+    schedule.reorder(*parallel, v_outer, *blocks, *within, *summed[1:], *(loops[a.place] for a in taps), *tile)
+    shared = schedule.fuse(*parallel)
+    schedule.reverse_compute_at(last, v_outer, preserve_unit_loops=True)
+    if panel is not None:
+        schedule.compute_at(panel, blocks[0] if blocks else v_outer, preserve_unit_loops=True)
+    for copy in around.copies:
+        schedule.compute_at(copy, shared, preserve_unit_loops=True)
+    schedule.parallel(shared)
+    schedule.vectorize(lane)
+    for loop in tile[:-1]:
+        schedule.unroll(loop)
+    unrolled = bool(taps) and 1 < taps[-1].extent <= _UNROLLED_TAPS
+    if unrolled:
+        schedule.unroll(loops[taps[-1].place])
+    note_accumulators(schedule, block, accumulators(unit.registers, unrolled, _tile_sizes(roles)))
+    if panel is not None and roles.panel is not None and roles.panel.contiguous(roles.vector):
+        _vectorize_last(schedule, panel, roles.lanes)
+    if contraction.written[-1] == roles.vector.place and _in_step(schedule, last, block):
+        _vectorize_last(schedule, last, roles.lanes)
+
+
+def _factors(schedule: Any, loop: Any, parts: int, most: int) -> list[Any]:
+    """The loop split into sampled factors, the innermost of at most `most`."""
+    factors = schedule.sample_perfect_tile(loop, n=parts, max_innermost_factor=most)
+    return list(schedule.split(loop, factors))
+
+
+def _tile_sizes(roles: Roles) -> set[int]:
+    """Vectors in each tile that the extents allow."""
+    vectors = _divisors(roles.vector.extent // roles.lanes, _MOST_VECTORS)
+    rows = [1] if roles.rows is None else _divisors(roles.rows.extent, _MOST_ROWS)
+    return {v * r for v in vectors for r in rows}
+
+
+def _divisors(extent: int, most: int) -> list[int]:
+    return [d for d in range(1, most + 1) if extent % d == 0]
+
+
+def _moved_last(places: Sequence[int | None], axis: Axis) -> Any:
+    """The map of a buffer's indices that puts an axis last.  places: the axis of each dimension."""
+    moved = places.index(axis.place)
+    return tvmlib.tirx.IndexMap.from_func(
+        lambda *indices: [*indices[:moved], *indices[moved + 1 :], indices[moved]], ndim=len(places)
+    )
+
+
+def _in_step(schedule: Any, block: Any, tile: Any) -> bool:
+    """Whether the last dimension that a block writes is the last of what it reads of the tile's output."""
+    statement, source = schedule.get(block), schedule.get(tile).writes[0].source
+    last = statement.iter_vars[-1].var
+    read = next((r for r in statement.reads if r.source.same_as(source)), None)
+    return read is not None and bool(statement.body.indices[-1].same_as(last)) and bool(read.region[-1].min.same_as(last))
+
+
+def _vectorize_last(schedule: Any, block: Any, lanes: int) -> None:
+    """Split vectors off the last loop of a block."""
+    _, lane = schedule.split(schedule.get_loops(block)[-1], [None, lanes])
+    schedule.vectorize(lane)

@@ -1,0 +1,79 @@
+"""What stands around a contraction in its function, brought into the form that a tile needs.
+
+    P = pad(relu(X)); Y = P · W; Z = Y + b; V = max(Z, 0)     →     P = pad(relu(X)); Y = P · W; V = max(Y + b, 0)
+
+Chains after the block become one epilogue; what computes single elements before it is inlined; what pads is kept, to be
+copied where it is needed, so that no predicate is left in the hot loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import tvmlib
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """copies: blocks that pad an operand.  epilogue: the last block of the chain after the contraction; None where the
+    contraction's output is the function's."""
+
+    copies: tuple[Any, ...]
+    epilogue: Any | None
+
+
+def settle_surroundings(schedule: Any, block: Any) -> Surroundings | None:
+    """Inline around a block of a schedule; None, the schedule then half changed, where other blocks do more than compute
+    single elements, or the chain after it forks."""
+    chain: list[Any] = []
+    last = block
+    while consumers := list(schedule.get_consumers(last)):
+        if len(consumers) > 1 or not _elementwise(schedule, consumers[0]):
+            return None
+        last = consumers[0]
+        chain.append(last)
+    copies: list[Any] = []
+    try:
+        for producer in schedule.get_producers(block):
+            copies += _settle_producer(schedule, producer)
+        for consumer in chain:
+            own = {str(schedule.get(b).name_hint) for b in (block, *chain)}
+            for producer in schedule.get_producers(consumer):
+                if str(schedule.get(producer).name_hint) not in own and _settle_producer(schedule, producer):
+                    return None
+        for consumer in chain[:-1]:
+            schedule.compute_inline(consumer)
+    except (ValueError, *tvmlib.TVM_ERRORS):
+        return None
+    return Surroundings(tuple(copies), chain[-1] if chain else None)
+
+
+def _settle_producer(schedule: Any, block: Any) -> list[Any]:
+    """Inline what is before a block, and the block too unless it pads.  The blocks that stay."""
+    if not _elementwise(schedule, block):
+        raise ValueError("a block sums up")
+    for producer in schedule.get_producers(block):
+        if _settle_producer(schedule, producer):
+            raise ValueError("two blocks pad, one after the other")
+    if _pads(schedule, block):
+        return [block]
+    schedule.compute_inline(block)
+    return []
+
+
+def _elementwise(schedule: Any, block: Any) -> bool:
+    """Whether all its axes are data-parallel."""
+    statement = schedule.get(block)
+    return statement.init is None and all(int(v.iter_type) == 0 for v in statement.iter_vars)
+
+
+def _pads(schedule: Any, block: Any) -> bool:
+    """Whether a condition says where it reads."""
+    found: list[bool] = []
+
+    def note(call: Any) -> None:
+        found.append(str(getattr(call.op, "name", "")).endswith("if_then_else"))
+
+    tvmlib.structural_walk(schedule.get(block).body, (tvmlib.ir.Call, note))
+    return any(found)
