@@ -51,10 +51,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=50, help="random points a sketch")
     parser.add_argument("--target", default="cpu", choices=("cpu", "sm_80", "sm_90"))
+    parser.add_argument("--space", default="default", choices=("default", "own"), help="whose rules made the sketches")
     parser.add_argument("--only", help="workloads whose name contains this")
     arguments = parser.parse_args()
     rows = []
-    for name, full, small in _workloads(arguments.target, arguments.only or ""):
+    for name, full, small in _workloads(arguments.target, arguments.only or "", arguments.space):
         row = Row(name)
         for sketch in full:
             _check(row, sketch, arguments.points)
@@ -69,21 +70,22 @@ def main() -> None:
     }
     data = {"rows": [dataclasses.asdict(r) for r in rows], "total": total, "unknown_entries": unknown}
     if not arguments.only:
-        command = f"exactness --target {arguments.target} --points {arguments.points}"
-        write(f"exactness_{arguments.target}", data, _text(rows, total, unknown), command=command)
+        name = f"exactness_{arguments.target}" if arguments.space == "default" else f"exactness_{arguments.space}_space"
+        command = f"exactness --target {arguments.target} --space {arguments.space} --points {arguments.points}"
+        write(name, data, _text(rows, total, unknown), command=command)
 
 
-def _workloads(target: str, only: str) -> Iterator[tuple[str, tuple[Sketch, ...], tuple[Sketch, ...]]]:
+def _workloads(target: str, only: str, space: str) -> Iterator[tuple[str, tuple[Sketch, ...], tuple[Sketch, ...]]]:
     """(name, sketches in a real size, sketches in a small size) of those whose name contains `only`."""
     for name, make in OPERATORS.items():
         if only in name:
-            yield name, sketches(make(), target), sketches(make(small_size=True), target)
+            yield name, sketches(make(), target, space=space), sketches(make(small_size=True), target, space=space)
     for network in ("resnet18", "bert", "mobilenet_v2", "vit"):
         model, inputs = getattr(models, network)()
         for task in extract_tasks(model, inputs, target):
             name = f"{network}: {task.name}"
             if only in name:
-                yield name, sketches(task), ()
+                yield name, sketches(task, space=space), ()
 
 
 def _check(row: Row, sketch: Sketch, points: int) -> None:

@@ -68,7 +68,7 @@ def _read(path: str) -> list[Samples]:
 
 
 def _parts(store: records.Store, task: Any) -> list[tuple[Any, list[float]]]:
-    space = Space(task)
+    space = Space(task, "all")
     rows: dict[str, list[tuple[tuple[int, ...], float]]] = {}
     for record in store.measurements(task):
         rows.setdefault(record.sketch, []).append((record.point, record.measurement.seconds))

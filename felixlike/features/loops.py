@@ -37,7 +37,9 @@ def loops(view: StoreView) -> dict[str, Expr]:
     serial = serial + add(at_least(extent, 2) for kind, extent in parts if kind == "serial")
     bound = add(at_least(extent_of(view.path, thread), 2) for thread in ("blockIdx.x", "vthread.x", "threadIdx.x"))
     bound = bound + at_least(extent_of(view.path, PIPELINE), 2)
-    unroll = view.path[0].unroll if view.path else const(0)
+    noted = view.path[0].unroll if view.path else const(0)
+    unrolled = [loop.extent for loop in view.loops if loop.kind == "unrolled"]
+    unroll = noted + mul(unrolled) if unrolled else noted
     return {
         "vector_extent": vector,
         "vector_none": 1 - wide,
@@ -45,7 +47,7 @@ def loops(view: StoreView) -> dict[str, Expr]:
         "parallel_none": 1 - spread,
         "unroll_steps": unroll,
         "iterations": view.iterations,
-        "loops": serial + bound + wide + spread + _kept_by_note(view, unroll, spread),
+        "loops": serial + bound + wide + spread + _kept_by_note(view, noted, spread),
     }
 
 

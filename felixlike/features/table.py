@@ -29,7 +29,11 @@ _LOOPS = (
     Column("vector_none", "flag", "no vector loop of extent > 1"),
     Column("parallel_extent", "count", "iterations of the parallel loop; 1 without one"),
     Column("parallel_none", "flag", "no parallel loop of extent > 1"),
-    Column("unroll_steps", "count", "largest number of unrolled steps noted on the nest; 0 without a note"),
+    Column(
+        "unroll_steps",
+        "count",
+        "largest number of unrolled steps noted on the nest, and the steps of unrolled loops; 0 without",
+    ),
 )
 
 _BUFFER = (

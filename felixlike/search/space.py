@@ -14,17 +14,17 @@ from felixlike.errors import UnsupportedSketch
 from felixlike.features import FeatureArray, Formulas, formulas
 from felixlike.frontend.task import Task
 from felixlike.smooth import Relaxed, relax
-from felixlike.symbolic import Kind, Points, Sketch, sketches
+from felixlike.symbolic import Kind, Points, Sketch, SpaceName, sketches
 from felixlike.symbolic.factors import factorisations
 from felixlike.symbolic.trace import groups
 
 
 class Space:
-    """The sketches of one task."""
+    """The sketches of one task.  space: where they come from, see `SpaceName`."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, space: str = SpaceName.BEST) -> None:
         self.task = task
-        self.sketches: tuple[Sketch, ...] = tuple(s for s in sketches(task) if not s.wrong)
+        self.sketches: tuple[Sketch, ...] = tuple(s for s in sketches(task, space=space) if not s.wrong)
         self.understood = tuple(s for s in self.sketches if s.understood)
         self.opaque = tuple(s for s in self.sketches if not s.understood)
         """Sketches that are tuned by sampling."""

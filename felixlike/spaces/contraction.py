@@ -1,7 +1,7 @@
-"""What a block that multiplies and sums looks like: its axes, its two operands, and which axis may lie in vectors.
+"""What a block that multiplies and sums looks like: its axes, its two operands, what may lie in vectors.
 
-In: a block of a TVM schedule. Out: `Contraction`, or None for other blocks. Dense layers, batch matmuls and convolutions
-of every rank, stride, dilation and layout are contractions; what they are called does not matter.
+In: a block of a TVM schedule. Out: `Contraction`, or None for other blocks. Dense layers, batch matmuls and
+convolutions of every rank, stride, dilation and layout are contractions; what they are called does not matter.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def read_contraction(schedule: Any, block: Any) -> Contraction | None:
 
 def _plain(schedule: Any, block: Any, loops: Sequence[Any]) -> bool:
     """Whether the block's iterators are its loops, in order, of known extents, in a nest of its own."""
-    realize = getattr(schedule.get_sref(block).parent.stmt, "body", None)
+    realize: Any = getattr(schedule.get_sref(block).parent.stmt, "body", None)
     if type(realize).__name__ != "SBlockRealize":
         return False
     if any(type(schedule.get(loop).extent).__name__ != "IntImm" for loop in loops):

@@ -1,7 +1,7 @@
 """Design spaces: the sketches that a search may choose from, as MetaSchedule's traces.
 
-In: a task. Out: `DesignSpace`s: MetaSchedule's default one, and, on CPUs, one of our own rules, which come as MetaSchedule's
-schedule rules, so that their traces replay, are stored and exported as any other.
+In: a task. Out: `DesignSpace`s: MetaSchedule's default one, and, on CPUs, one of our own rules. Those are rules as
+MetaSchedule has them, so that their traces replay, are stored and exported as any other.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.frontend.task import Task
+from felixlike.spaces.bounds import keeps_to_bounds
 from felixlike.spaces.register_tile import register_tiles
-from felixlike.spaces.registers import accumulators_fit
-from felixlike.spaces.vectors import VectorUnit, vector_unit
+from felixlike.spaces.vectors import Machine, vector_unit
 
-RULES: tuple[Callable[[Any, Any, VectorUnit], list[Any]], ...] = (register_tiles,)
-"""(schedule, block, vector unit) → schedules with the block and all around it done; empty where the rule does not apply."""
+RULES: tuple[Callable[[Any, Any, Machine], list[Any]], ...] = (register_tiles,)
+"""(schedule, block, machine) → schedules with the block and all around it done; none where a rule does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ def own_space(task: Task) -> DesignSpace:
     """What our rules make of a task; without traces where none applies, and on GPUs."""
     if task.target.kind.name != "llvm":
         return DesignSpace((), ())
-    unit = vector_unit(task.target)
-    rules = [tvmlib.schedule_rule(lambda schedule, block, rule=rule: rule(schedule, block, unit)) for rule in RULES]
-    own = tvmlib.own_space(rules, [tvmlib.postprocessor(accumulators_fit)])
+    machine = Machine(vector_unit(task.target), int(task.target.attrs["num-cores"]))
+    rules = [tvmlib.schedule_rule(lambda schedule, block, rule=rule: rule(schedule, block, machine)) for rule in RULES]
+    own = tvmlib.own_space(rules, [tvmlib.postprocessor(keeps_to_bounds)])
     found = _generated(tvmlib.tune_context(task.module, task.target, space=own))
     return DesignSpace(tuple(trace for trace in found.traces if _schedules(trace)), found.postprocessors)
 

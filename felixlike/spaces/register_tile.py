@@ -10,26 +10,27 @@
                                                                     Y[…] += P[…] · W[…]
                                                     for h, w, k: Z[…] = relu(Y[…] + b[k])
 
-`k` stands for the vector axis: one that lies in memory one element after the other in whatever operand has it, or can be
-made to: constants are packed at compile time (MetaSchedule's RewriteLayout), others copied into panels.
-`w` is the rows axis, which the operand in vectors has not: every vector that is loaded serves all rows of the tile, every
-element of the other operand, broadcast, a row's vectors. So the arithmetic is bound by the vector unit alone.
+`k` stands for the vector axis: one that lies in memory one element after the other in whatever operand has it, or can
+be made to: constants are packed at compile time (MetaSchedule's RewriteLayout), others copied into panels.
+`w` is the rows axis, which the operand in vectors has not: every vector that is loaded serves all rows of the tile,
+every element of the other operand, broadcast, a row's vectors. So the arithmetic is bound by the vector unit alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction
-from felixlike.spaces.registers import accumulators, note_accumulators
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
-from felixlike.spaces.vectors import VectorUnit
+from felixlike.spaces.vectors import Machine, VectorUnit
 
 _MOST_VECTORS, _MOST_ROWS = 8, 16
-"""Factors of the register tile at most, in vectors and in rows; how many registers it may fill is for `registers`."""
+"""Factors of the register tile at most, in vectors and in rows; how many registers it may fill is for `bounds`."""
 
 _UNROLLED_TAPS = 7
 """The innermost window axis is unrolled up to this extent."""
@@ -54,17 +55,17 @@ class Roles:
     panel: Operand | None
 
 
-def register_tiles(schedule: Any, block: Any, unit: VectorUnit) -> list[Any]:
+def register_tiles(schedule: Any, block: Any, machine: Machine) -> list[Any]:
     """The schedule, changed, with the block tiled for registers; empty where the block is no contraction, has no axis
     that is fit for vectors, or stands among blocks that sum up as well."""
     contraction = read_contraction(schedule, block)
-    roles = None if contraction is None else choose_roles(contraction, unit)
+    roles = None if contraction is None else choose_roles(contraction, machine.unit)
     if contraction is None or roles is None:
         return []
     around = settle_surroundings(schedule, block)
     if around is None:
         return []
-    _tile(schedule, block, contraction, roles, around, unit)
+    _tile(schedule, block, contraction, roles, around, machine)
     return [schedule]
 
 
@@ -120,11 +121,13 @@ def _slides(contraction: Contraction, axis: Axis) -> bool:
     """Whether an index has both the axis and one of the other kind, so that a window slides along it."""
     others = [a.variable for a in contraction.axes if a.reduced != axis.reduced]
     indices = [index for operand in contraction.operands for index in operand.indices]
-    return any(tvmlib.uses(index, axis.variable) and any(tvmlib.uses(index, other) for other in others) for index in indices)
+    return any(
+        tvmlib.uses(index, axis.variable) and any(tvmlib.uses(index, other) for other in others) for index in indices
+    )
 
 
 def _tile(
-    schedule: Any, block: Any, contraction: Contraction, roles: Roles, around: Surroundings, unit: VectorUnit
+    schedule: Any, block: Any, contraction: Contraction, roles: Roles, around: Surroundings, machine: Machine
 ) -> None:
     last = around.epilogue if around.epilogue is not None else schedule.cache_write(block, 0, "global")
     if contraction.written[-1] != roles.vector.place:
@@ -133,7 +136,10 @@ def _tile(
     if roles.panel is not None:
         panel = schedule.cache_read(block, roles.panel.read, "global")
         if not roles.panel.contiguous(roles.vector):
-            places = [next((a.place for a in contraction.axes if tvmlib.uses(i, a.variable)), None) for i in roles.panel.indices]
+            places = [
+                next((a.place for a in contraction.axes if tvmlib.uses(i, a.variable)), None)
+                for i in roles.panel.indices
+            ]
             schedule.transform_layout(panel, ("write", 0), _moved_last(places, roles.vector))
 
     loops = schedule.get_loops(block)
@@ -162,7 +168,10 @@ def _tile(
     unrolled = bool(taps) and 1 < taps[-1].extent <= _UNROLLED_TAPS
     if unrolled:
         schedule.unroll(loops[taps[-1].place])
-    note_accumulators(schedule, block, accumulators(unit.registers, unrolled, _tile_sizes(roles)))
+    bounds = reachable_bounds(
+        _extents(contraction, roles), registers=machine.unit.registers, unrolled=unrolled, cores=machine.cores
+    )
+    note_bounds(schedule, block, bounds)
     if panel is not None and roles.panel is not None and roles.panel.contiguous(roles.vector):
         _vectorize_last(schedule, panel, roles.lanes)
     if contraction.written[-1] == roles.vector.place and _in_step(schedule, last, block):
@@ -175,15 +184,20 @@ def _factors(schedule: Any, loop: Any, parts: int, most: int) -> list[Any]:
     return list(schedule.split(loop, factors))
 
 
-def _tile_sizes(roles: Roles) -> set[int]:
-    """Vectors in each tile that the extents allow."""
-    vectors = _divisors(roles.vector.extent // roles.lanes, _MOST_VECTORS)
-    rows = [1] if roles.rows is None else _divisors(roles.rows.extent, _MOST_ROWS)
-    return {v * r for v in vectors for r in rows}
-
-
-def _divisors(extent: int, most: int) -> list[int]:
-    return [d for d in range(1, most + 1) if extent % d == 0]
+def _extents(contraction: Contraction, roles: Roles) -> Extents:
+    """What the tile is cut from."""
+    rows = 1 if roles.rows is None else roles.rows.extent
+    blocked = 1 if roles.summed is None else roles.summed.extent
+    spatial = math.prod(axis.extent for axis in contraction.spatial)
+    return Extents(
+        vectors=roles.vector.extent // roles.lanes,
+        most_vectors=_MOST_VECTORS,
+        rows=rows,
+        most_rows=_MOST_ROWS,
+        others=spatial // (roles.vector.extent * rows),
+        blocked=blocked,
+        taps=math.prod(axis.extent for axis in contraction.reduction) // blocked,
+    )
 
 
 def _moved_last(places: Sequence[int | None], axis: Axis) -> Any:
@@ -199,7 +213,9 @@ def _in_step(schedule: Any, block: Any, tile: Any) -> bool:
     statement, source = schedule.get(block), schedule.get(tile).writes[0].source
     last = statement.iter_vars[-1].var
     read = next((r for r in statement.reads if r.source.same_as(source)), None)
-    return read is not None and bool(statement.body.indices[-1].same_as(last)) and bool(read.region[-1].min.same_as(last))
+    return (
+        read is not None and bool(statement.body.indices[-1].same_as(last)) and bool(read.region[-1].min.same_as(last))
+    )
 
 
 def _vectorize_last(schedule: Any, block: Any, lanes: int) -> None:

@@ -24,8 +24,8 @@ class Surroundings:
 
 
 def settle_surroundings(schedule: Any, block: Any) -> Surroundings | None:
-    """Inline around a block of a schedule; None, the schedule then half changed, where other blocks do more than compute
-    single elements, or the chain after it forks."""
+    """Inline around a block of a schedule; None, the schedule then half changed, where other blocks do more than
+    compute single elements, or the chain after it forks."""
     chain: list[Any] = []
     last = block
     while consumers := list(schedule.get_consumers(last)):

@@ -27,6 +27,14 @@ class VectorUnit:
         return max(1, self.bits // item_bits)
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What kernels are shaped for.  cores: that run a kernel together."""
+
+    unit: VectorUnit
+    cores: int
+
+
 def vector_unit(target: Any) -> VectorUnit:
     """The vector unit of an llvm target."""
     from felixlike import tvmlib

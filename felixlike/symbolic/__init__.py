@@ -3,7 +3,7 @@
 from felixlike.symbolic.nest import NestLoop, concrete_nest
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.sketch import Points, Sketch, Structure
-from felixlike.symbolic.space import sketches
+from felixlike.symbolic.space import SpaceName, sketches
 from felixlike.symbolic.variables import Kind, Variable
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Points",
     "Program",
     "Sketch",
+    "SpaceName",
     "Structure",
     "Variable",
     "concrete_nest",

@@ -19,8 +19,8 @@ from felixlike.symbolic.program import PIPELINE, Loop, Program, Share
 
 @dataclass(frozen=True, slots=True)
 class NestLoop:
-    """kind: "parallel", "vector", "serial" or the thread it is bound to.  extent: iterations.  unroll: steps noted on
-    it, 0 for none."""
+    """kind: "parallel", "vector", "unrolled", "serial" or the thread it is bound to.  extent: iterations.  unroll:
+    steps noted on it, 0 for none."""
 
     kind: str
     extent: int
@@ -105,8 +105,8 @@ def groups(path: tuple[Loop, ...], value: Callable[[Expr], int]) -> Iterator[tup
 
 
 def _kind(loop: Loop, value: Callable[[Expr], int]) -> str:
-    if loop.thread:
-        return loop.thread
+    if loop.thread or loop.kind:
+        return loop.thread or loop.kind
     if value(loop.vector):
         return "vector"
     return "parallel" if value(loop.parallel) else "serial"

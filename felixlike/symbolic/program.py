@@ -301,7 +301,8 @@ class Loop:
     parallel, vector: gates that say whether the loop ends up in the fused parallel or vector loop of a store's nest.
     unroll: largest number of unrolled steps (0: none), noted on the outermost loop of a nest.  thread: on GPUs what it
     is bound to ("blockIdx.x", "vthread.x", "threadIdx.x", PIPELINE), fused with its neighbours bound to the same; else
-    empty.  share: how it and its neighbours of the same share are fused and split anew."""
+    empty.  kind: what the trace itself says that it is ("parallel", "vector", "unrolled"); else empty.  share: how it
+    and its neighbours of the same share are fused and split anew."""
 
     variable: Expr
     extent: Expr
@@ -310,6 +311,7 @@ class Loop:
     vector: Expr = field(default_factory=lambda: const(0))
     unroll: Expr = field(default_factory=lambda: const(0))
     thread: str = ""
+    kind: str = ""
     share: Share | None = None
 
 

@@ -35,6 +35,7 @@ def _lines(program: Program, node: Loop | Store, indent: str, around: Loop | Non
 
 def _marks(loop: Loop, around: Loop | None) -> str:
     text = f" {loop.thread}" if loop.thread else ""
+    text += " unrolled" if loop.kind == "unrolled" else ""
     if loop.share is not None and around is not None and loop.share is around.share:
         text += " of the same"
     elif loop.share is not None:

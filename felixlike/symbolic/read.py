@@ -43,6 +43,7 @@ class _Reader:
         self._tiles = dict(replay.table)
         self._pipeline, self._stages = replay.pipeline, replay.stages
         self._share_of = replay.share_of
+        self._kinds = replay.kinds
         self._shares: dict[int, Share] = {}
         self._table: dict[Any, Expr] = dict(replay.table)
         self._loops: set[Expr] = set()
@@ -103,7 +104,17 @@ class _Reader:
         thread = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
         if any(loop.loop_var.same_as(v) for v in self._pipeline):
             thread = PIPELINE
-        return Loop(variable, extent, self._visit(loop.body), thread=thread, share=self._share(loop.loop_var))
+        kind = next((kind for v, kind in self._kinds if loop.loop_var.same_as(v)), "")
+        return Loop(
+            variable,
+            extent,
+            self._visit(loop.body),
+            parallel=const(int(kind == "parallel")),
+            vector=const(int(kind == "vector")),
+            thread=thread,
+            kind=kind,
+            share=self._share(loop.loop_var),
+        )
 
     def _share(self, variable: Any) -> Share | None:
         """The share of a loop that is split in name; the same object for all its loops."""

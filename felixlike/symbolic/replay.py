@@ -17,7 +17,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.convert import to_expr
-from felixlike.symbolic.expression import Expr, ceildiv, mul
+from felixlike.symbolic.expression import Expr, ceildiv, mul, var
 from felixlike.symbolic.loops import FusedLoops, Part, members
 from felixlike.symbolic.primitives import PRIMITIVES
 from felixlike.symbolic.primitives.location import Location
@@ -47,6 +47,8 @@ class Replay:
         """For blocks that copy into shared memory: the loops that all threads run together, and the vector length."""
         self.stages = 1
         """Copies of every shared buffer that a software pipeline keeps."""
+        self.kinds: list[tuple[Any, str]] = []
+        """TVM's variables of the loops whose kind the trace itself says: "parallel", "vector" or "unrolled"."""
         self.pipeline: tuple[Any, ...] = ()
         """TVM's variables of the loops that a software pipeline overlaps."""
         self._fused: list[FusedLoops] = []
@@ -56,6 +58,7 @@ class Replay:
         self._chosen = iter(locations)
         self._values: dict[int | None, Any] = {}
         self._pending: dict[str, Any] = {}
+        self._split = {tvmlib.identity(i.inputs[0]) for i in trace.insts if str(i.kind.name) == "Split"}
         self._run(trace)
 
     def _run(self, trace: Any) -> None:
@@ -102,6 +105,21 @@ class Replay:
         fused = FusedLoops(own, tuple(self.schedule.get(member).loop_var for member in own))
         self._fused.append(fused)
         return fused
+
+    def extent(self, loop: Any) -> Expr:
+        """The extent of one of TVM's loops, which may name the loops around it."""
+        table, place = dict(self.table), self.schedule.get_sref(loop)
+        around: list[Any] = []
+        while (place := place.parent) is not None and type(place.stmt).__name__ == "For":
+            around.append(place.stmt)
+        for statement in reversed(around):
+            size = to_expr(statement.extent, table)
+            table[statement.loop_var] = var(str(statement.loop_var.name), 0, max(0.0, size.high - 1))
+        return to_expr(self.schedule.get(loop).extent, table)
+
+    def splits(self, loop: Any) -> bool:
+        """Whether the trace splits a loop, a random variable of its own."""
+        return tvmlib.identity(loop) in self._split
 
     def share(self, loop: Any, factors: Sequence[Expr | None]) -> list[Part]:
         """Split a loop (or several fused in name) in name: by factors that need not divide, at most one of them None

@@ -30,6 +30,7 @@ from felixlike.symbolic.postprocessors import (
     cooperative_fetch,
     gpu_constraints,
     parallel_vectorize_unroll,
+    tile_bounds,
 )
 from felixlike.symbolic.primitives.location import Location
 from felixlike.symbolic.program import Program
@@ -70,14 +71,15 @@ class Structure:
     """The program for one choice of compute locations.
 
     locations: the choice, one number for each location variable.  offered: what each of them could have chosen.
-    limits: what a kernel may ask of a GPU.  gate: for which tiles TVM accepts the choice as it is (1) instead of moving
-    or refusing it (0)."""
+    limits: what a kernel may ask of a GPU, or of vector registers.  gate: for which tiles TVM accepts the choice as it
+    is (1) instead of moving or refusing it (0).  moved: whether blocks have moved into symbolic loops."""
 
     locations: tuple[int, ...]
     program: Program
     offered: tuple[Location, ...]
     limits: tuple[Constraint, ...]
     gate: Expr
+    moved: bool
 
 
 class Sketch:
@@ -146,16 +148,20 @@ class Sketch:
             program = read_program(replay)
             if replay.on_gpu:
                 program = cooperative_fetch(program, {b: (len(f.loops), v) for b, (f, v) in replay.fetches.items()})
-            program = compact_allocation(parallel_vectorize_unroll(program, _limits(replay)))
+            if not replay.kinds:
+                program = parallel_vectorize_unroll(program, _limits(replay))
+            program = compact_allocation(program)
         except UnsupportedSketch as error:
             return error
         gate = program.fits
         for decision, location in zip(chosen, replay.locations, strict=True):
             gate = gate * dict(location.candidates).get(decision, const(0))
-        limits = _gpu_limits(replay, program, self.task.target) if replay.on_gpu else ()
+        of_gpu = _gpu_limits(replay, program, self.task.target) if replay.on_gpu else ()
+        limits = (*of_gpu, *tile_bounds(replay, program))
         for limit in limits:
             gate = gate * at_most(limit.formula, 0)
-        return Structure(chosen, program, tuple(replay.locations), limits, gate)
+        moved = bool(replay.kinds) or any(place != -1 for place in chosen)
+        return Structure(chosen, program, tuple(replay.locations), limits, gate, moved)
 
     def _probe(self, chosen: tuple[int, ...]) -> None:
         """Compare a program whose blocks have moved with TVM's loops at a few points; forget it where they differ.
@@ -163,7 +169,7 @@ class Sketch:
         Regions under moved blocks are TVM's own, but its simplifier sometimes leaves them too wide for symbolic tiles.
         """
         structure = self._structures[chosen]
-        if isinstance(structure, UnsupportedSketch) or all(place == -1 for place in chosen):
+        if isinstance(structure, UnsupportedSketch) or not structure.moved:
             return
         rows = self._urn(chosen).draw(_PROBED, np.random.default_rng(0))
         rows[:, self.location_columns] = chosen

@@ -93,6 +93,10 @@ def _axis_names(trace: Any, module: Any) -> dict[int, str]:
             case "Fuse":
                 parts = [known_as.get(tvmlib.identity(x), "x") for x in instruction.inputs]
                 known_as[tvmlib.identity(instruction.outputs[0])] = "_".join(parts)
+            case "Split" if instruction.inputs[1] is None:  # vectors are split off; the rest keeps the name
+                known_as[tvmlib.identity(instruction.outputs[0])] = known_as.get(
+                    tvmlib.identity(instruction.inputs[0]), "x"
+                )
             case "SamplePerfectTile":
                 names[index] = known_as.get(tvmlib.identity(instruction.inputs[0]), f"loop{index}")
     return names

@@ -155,9 +155,8 @@ def _row(ours: npt.NDArray[np.float64], store: LoweredStore) -> Row:
         row[entry] = _log(counts.get(operation, 0) * store.iterations)
     row[7:15] = index_counters(store)
     row[15] = _log(counts.get(Operation.SELECT_OP, 0) * store.iterations)
-    for start, kind in ((_VECTOR, "vector"), (_PARALLEL, "parallel")):
+    for start, kind in ((_VECTOR, "vector"), (_UNROLLED, "unrolled"), (_PARALLEL, "parallel")):
         _loop_kind(row, start, [loop.extent for loop in store.loops if loop.kind == kind])
-    _loop_kind(row, _UNROLLED, [])  # notes to unroll are no unrolled loops
     row[49] = float(any(loop.kind in THREADS for loop in store.loops))
     row[50:57] = 1.0  # log2(1 + 1): no thread loops
     for entry, name in ((50, "block"), (53, "thread"), (56, "vthread")):
@@ -168,7 +167,7 @@ def _row(ours: npt.NDArray[np.float64], store: LoweredStore) -> Row:
     row[160] = _log(store.iterations / outer)
     row[161] = _log(store.iterations)
     row[162] = _log(len(store.loops))
-    row[163] = _log(ours[_COLUMN["unroll_steps"]])
+    row[163] = _log(store.noted)
     if _wavers(store):
         row[5] = np.nan
     if guarded(store.store.target.buffer):

@@ -35,7 +35,8 @@ THREADS = ("blockIdx.x", "vthread.x", "threadIdx.x")
 class LoweredLoop:
     """A loop of the lowered program, one object for all stores under it.
 
-    kind: "parallel", "vector", "serial" or the thread it is bound to.  variable: TVM's.  extent: iterations."""
+    kind: "parallel", "vector", "unrolled", "serial" or the thread it is bound to.  variable: TVM's.  extent: how many
+    iterations."""
 
     kind: str
     variable: Any
@@ -56,6 +57,8 @@ class LoweredStore:
     loops: tuple[LoweredLoop, ...]
     indices: Mapping[Access, tuple[Written, ...]]
     certain: bool
+    noted: int = 0
+    """Largest number of unrolled steps noted on the nest."""
 
     @property
     def iterations(self) -> int:
@@ -88,7 +91,8 @@ class _Lowering:
         certain = bool(store.reduction) or not (" // " in store.text or " % " in store.text)
         if any(loop.share is not None for loop in path):
             certain = certain and self._with_indices(store, path, known=False)[1] == indices
-        return LoweredStore(store, tuple(loops), indices, certain)
+        noted = self._value(path[0].unroll) if path else 0
+        return LoweredStore(store, tuple(loops), indices, certain, noted)
 
     def _with_indices(
         self, store: Store, path: tuple[Loop, ...], *, known: bool
@@ -128,12 +132,15 @@ class _Lowering:
                 own.append(self._fused(kind, members, standing))
         loops = [*threads.values(), *own]
         noted = loops[:1] if self._value(path[0].unroll) else []
-        return [loop for loop in loops if loop.extent > 1 or loop.kind in THREADS or loop in noted]
+        kept = (*THREADS, "parallel", "vector", "unrolled")
+        return [loop for loop in loops if loop.extent > 1 or loop.kind in kept or loop in noted]
 
     def _fused(self, kind: str, members: tuple[Loop, ...], standing: dict[Expr, Any]) -> LoweredLoop:
-        """One loop for neighbouring loops of a kind. TVM fuses nothing into a parallel or vector loop of extent 1."""
+        """One loop for neighbouring loops of a kind. Postprocessors fuse nothing into a parallel or vector loop of
+        extent 1; one that the trace itself makes stays."""
         extent = math.prod(self._value(member.extent) for member in members)
-        loop = self._loop("serial" if kind == PIPELINE or extent == 1 else kind, members, extent)
+        serial = kind == PIPELINE or (extent == 1 and not members[0].kind)
+        loop = self._loop("serial" if serial else kind, members, extent)
         self._unfuse(members, loop.variable, standing)
         return loop
 

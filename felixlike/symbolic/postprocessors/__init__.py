@@ -8,6 +8,7 @@ from felixlike.symbolic.postprocessors.cooperative_fetch import cooperative_fetc
 from felixlike.symbolic.postprocessors.gpu_code import extent_of, gpu_constraints, shared_bytes
 from felixlike.symbolic.postprocessors.parallel_vectorize_unroll import Limits, parallel_vectorize_unroll
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
+from felixlike.symbolic.postprocessors.tile_bounds import tile_bounds
 
 __all__ = [
     "Limits",
@@ -18,4 +19,5 @@ __all__ = [
     "initial_path",
     "parallel_vectorize_unroll",
     "shared_bytes",
+    "tile_bounds",
 ]

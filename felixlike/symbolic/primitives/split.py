@@ -6,17 +6,18 @@
                                          …[i_0·t1·t2 + i_1·t2 + i_2]
 
 On GPUs a loop is also split by numbers of threads that need not divide it; it is then split in name only, and a share
-of the program says into what.
+of the program says into what. On CPUs vectors are split off, whose length must divide the loop.
 
 The outermost extent comes back from TVM as ⌈512 / (t1·t2)⌉; under perfect tiling that is the variable t0.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.expression import Expr, const
+from felixlike.symbolic.expression import Expr, const, floordiv, linear_parts
 from felixlike.symbolic.primitives.primitive import Primitive
 from felixlike.symbolic.variables import Variable
 
@@ -33,7 +34,8 @@ def _split(state: Replay, instruction: Any, _: int) -> None:
     factors = [state.get(f) for f in inputs]
     if not all(isinstance(f, Variable) for f in factors):
         if not state.on_gpu:
-            raise UnsupportedSketch("a split by something else than a perfect tile", where="Split")
+            state.put(instruction.outputs, _off(state, state.get(loop), factors, bool(instruction.attrs[0])))
+            return
         sizes = [f if isinstance(f, Expr | None) else const(int(f)) for f in factors]
         state.put(instruction.outputs, state.share(state.get(loop), sizes))
         return
@@ -52,6 +54,26 @@ def _split(state: Replay, instruction: Any, _: int) -> None:
     )
     state.defer(state.schedule.get(parts[0]).extent, state.tile_vars[factors[0].name])
     state.put(instruction.outputs, list(parts))
+
+
+def _off(state: Replay, loop: Any, factors: list[Any], unit_loops: bool) -> list[Any]:
+    """Split by numbers, all but the first."""
+    outer, *sizes = factors
+    if any(isinstance(f, Expr) or f is None for f in sizes) or isinstance(outer, Expr):
+        raise UnsupportedSketch("a split by something else than numbers or a perfect tile", where="Split")
+    state.settle()
+    extent = state.extent(loop)
+    size = math.prod(int(f) for f in sizes)
+    left = floordiv(extent, size)
+    if extent.is_const:
+        exact = extent.value % size == 0
+    else:
+        _, terms = linear_parts(extent)
+        exact = linear_parts(extent)[0] % size == 0 and all(factor % size == 0 for _, factor in terms)
+    if not exact or (outer is not None and not (left.is_const and left.value == int(outer))):
+        raise UnsupportedSketch(f"{size} need not divide the loop of {extent}", where="Split")
+    sizes = [None, *(int(f) for f in sizes)]
+    return list(state.schedule.split(loop, sizes, preserve_unit_iters=unit_loops, disable_predication=True))
 
 
 PRIMITIVES = {"SamplePerfectTile": Primitive(_sample), "Split": Primitive(_split)}

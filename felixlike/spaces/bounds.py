@@ -1,0 +1,133 @@
+"""What keeps a tile of accumulators from wasting the machine: notes that a schedule carries and a postprocessor checks.
+
+Accumulators: too many spill: every multiplication then costs a store and a load. Too few leave the multipliers waiting
+for one another: a sum must be finished before the next product is added to it.
+Steps: a tile is loaded and stored once in a block of the reduction; short blocks spend their time on that.
+Tasks: cores that wait for the last of them do nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from felixlike import tvmlib
+
+_NOTE = "felixlike."
+"""What the notes' names begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """least_accumulators, most_accumulators: vector registers that a tile fills.  least_steps: of the reduction between
+    loading and storing a tile.  cores: among which the parallel iterations must be shared evenly, so that at most a
+    fifth of the time is spent waiting; 1 where that is not asked."""
+
+    least_accumulators: int
+    most_accumulators: int
+    least_steps: int
+    cores: int
+
+    def holds(self, accumulators: int, steps: int, tasks: int) -> bool:
+        """Whether numbers keep to the bounds."""
+        fits = self.least_accumulators <= accumulators <= self.most_accumulators
+        return fits and steps >= self.least_steps and even(tasks, self.cores)
+
+
+def even(tasks: int, cores: int) -> bool:
+    """Whether at least four fifths of the cores' time is used: 5·tasks ≥ 4·cores·⌈tasks / cores⌉."""
+    return 5 * tasks >= 4 * cores * -(-tasks // cores)
+
+
+def note_bounds(schedule: Any, block: Any, bounds: Bounds) -> None:
+    """Write the bounds on a block whose unrolled and vector loops are the tile."""
+    for name, value in asdict(bounds).items():
+        schedule.annotate(block, _NOTE + name, value)
+
+
+def noted_bounds(block: Any) -> Bounds | None:
+    """The bounds noted on a block of a TVM schedule; None where there are none."""
+    names = list(Bounds.__dataclass_fields__)
+    if _NOTE + names[0] not in block.annotations:
+        return None
+    return Bounds(*(int(block.annotations[_NOTE + name]) for name in names))
+
+
+def keeps_to_bounds(schedule: Any) -> bool:
+    """Whether every noted tile of a postprocessed schedule keeps to its bounds."""
+    blocks: list[Any] = []
+    tvmlib.structural_walk(schedule.mod["main"].body, (tvmlib.s_tir.SBlock, blocks.append))
+    noted = [(str(block.name_hint), noted_bounds(block)) for block in blocks]
+    return all(
+        bounds.holds(*_sizes(schedule, schedule.get_sblock(name)))
+        for name, bounds in noted
+        if bounds is not None and not name.endswith("_init")
+    )
+
+
+def _sizes(schedule: Any, reference: Any) -> tuple[int, int, int]:
+    """Accumulators, steps and parallel iterations of a block: products of its unrolled loops that are no reductions, of
+    its reductions inside the innermost serial loop that is none, and of its parallel loops."""
+    reductions = _reduction_values(schedule, reference)
+    sizes = {"unrolled": 1, "parallel": 1}
+    steps = 1
+    for loop in schedule.get_loops(reference):
+        statement = schedule.get(loop)
+        extent, kind = int(statement.extent), tvmlib.tirx.ForKind(int(statement.kind))
+        if any(tvmlib.uses(value, statement.loop_var) for value in reductions):
+            steps *= extent
+        elif kind == tvmlib.tirx.ForKind.SERIAL:
+            steps = 1
+        elif kind.name.lower() in sizes:
+            sizes[kind.name.lower()] *= extent
+    return sizes["unrolled"], steps, sizes["parallel"]
+
+
+def _reduction_values(schedule: Any, reference: Any) -> list[Any]:
+    realize: Any = schedule.get_sref(reference).parent.stmt.body
+    iterators = schedule.get(reference).iter_vars
+    return [v for i, v in zip(iterators, realize.iter_values, strict=True) if int(i.iter_type) == 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """What a tile is cut from.  vectors, rows: of the tile's two axes, with the largest factors they may have in it.
+    others: product of the other parallel axes.  blocked, taps: steps of the reduction that is done in blocks, and of
+    those that never are."""
+
+    vectors: int
+    most_vectors: int
+    rows: int
+    most_rows: int
+    others: int
+    blocked: int
+    taps: int
+
+
+_STEPS = 32
+"""Steps of the reduction from which loading and storing the tile no longer matters much."""
+
+
+def reachable_bounds(extents: Extents, *, registers: int, unrolled: bool, cores: int) -> Bounds:
+    """The bounds for extents, as tight as they leave something to choose.
+
+    registers: of the vector unit.  unrolled: whether a reduction is unrolled around the tile: LLVM then keeps the
+    elements that several steps share in registers, too."""
+    most = registers // 2 if unrolled else registers * 3 // 4
+    tiles = [(v * r, extents.others * extents.vectors // v * (extents.rows // r)) for v, r in _tiles(extents)]
+    fitting = [size for size, _ in tiles if size <= most]
+    least = min(registers // 4, max(fitting))
+    shared = any(least <= size <= most and even(tasks, cores) for size, tasks in tiles)
+    steps = min(_STEPS, extents.blocked * extents.taps)
+    return Bounds(least, most, steps, cores if shared else 1)
+
+
+def _tiles(extents: Extents) -> Iterator[tuple[int, int]]:
+    for vectors in _divisors(extents.vectors, extents.most_vectors):
+        yield from ((vectors, rows) for rows in _divisors(extents.rows, extents.most_rows))
+
+
+def _divisors(extent: int, most: int) -> Sequence[int]:
+    return [d for d in range(1, min(most, extent) + 1) if math.gcd(d, extent) == d]

@@ -1,0 +1,29 @@
+"""TransformLayout: the dimensions of a buffer change places; a block that writes it alone keeps its loops.
+
+Y[n, k, h, w] = …   →   Y[n, h, w, k] = …
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay import Replay
+
+_KINDS = ("read", "write")
+
+
+def _transform(state: Replay, instruction: Any, _: int) -> None:
+    block, mapping = instruction.inputs
+    index, kind, padding, injective = instruction.attrs
+    if padding is not None:
+        raise UnsupportedSketch("a layout that pads is not understood", where="TransformLayout")
+    state.schedule.transform_layout(
+        state.get(block), (_KINDS[int(kind)], int(index)), mapping, assume_injective_transform=bool(injective)
+    )
+
+
+PRIMITIVES = {"TransformLayout": Primitive(_transform, needs_regions=True)}
