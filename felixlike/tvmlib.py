@@ -61,7 +61,7 @@ from tvm.s_tir.meta_schedule.space_generator import PostOrderApply  # noqa: E402
 from tvm.s_tir.schedule import Trace  # noqa: E402
 from tvm.target import Target  # noqa: E402
 from tvm.tirx import PrimFunc  # noqa: E402
-from tvm_ffi.structural import structural_hash, structural_map, structural_walk  # noqa: E402
+from tvm_ffi.structural import structural_equal, structural_hash, structural_map, structural_walk  # noqa: E402
 
 __all__ = [
     "TVM_ERRORS",
@@ -100,6 +100,7 @@ __all__ = [
     "s_tir",
     "schedule_rule",
     "simplify",
+    "structural_equal",
     "structural_hash",
     "structural_map",
     "structural_walk",

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import tvmlib
+from felixlike.frontend.constants import PACKING
 from felixlike.hardware import Device
 from felixlike.symbolic import Sketch
 from felixlike.symbolic.program import WITHIN_BLOCK
@@ -46,6 +47,16 @@ class _Store:
     looked_up: set[tuple[Any, int]]
 
 
+class _Packed:
+    """A constant that is laid out for the schedule: memory in one piece, whatever dimensions TVM gives it."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.shape, self.dtype = [math.prod(int(e) for e in buffer.shape)], buffer.dtype
+
+    def same_as(self, other: Any) -> bool:
+        return self is other
+
+
 def count(sketch: Sketch, point: tuple[int, ...], device: Device) -> dict[str, dict[str, float]]:
     """Block → column → value."""
     stores, homes = _read(_unfused(sketch, point))
@@ -58,6 +69,7 @@ def _unfused(sketch: Sketch, point: tuple[int, ...]) -> Any:
     schedule = tvmlib.Schedule(sketch.task.module, debug_mask="none")
     with_point(sketch._trace, sketch.variables, point).apply_to_schedule(schedule, remove_postproc=True)
     assert tvmlib.ms.postproc.RewriteReductionBlock().apply(schedule)
+    assert tvmlib.ms.postproc.RewriteLayout().apply(schedule)
     return tvmlib.s_tir.transform.PlanAndUpdateBufferAllocationLocation()(schedule.mod)["main"]
 
 
@@ -80,6 +92,7 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
     """The stores in program order, and for each internal buffer the loops each of whose iterations has its own."""
     stores: list[_Store] = []
     homes: dict[Any, list[_Loop]] = {}
+    packed: dict[Any, _Packed] = {}
 
     def visit(stmt: Any, path: list[_Loop]) -> None:
         match type(stmt).__name__:
@@ -103,6 +116,10 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
         block = realize.block
         if str(block.name_hint).endswith("_init"):
             return
+        if PACKING in block.annotations:
+            packed[block.body.buffer] = _Packed(block.body.buffer)
+            homes.pop(block.body.buffer)
+            return
         if _TOGETHER in block.annotations:
             path = [loop for loop in path if loop.thread not in WITHIN_BLOCK]
         values = _iterations(path)
@@ -113,10 +130,14 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
         elements: dict[Any, list[list[Ints]]] = {}
         for buffer, indices in [(block.body.buffer, block.body.indices), *((x.source, x.indices) for x in loads)]:
             arrays = [_value(i, values) for i in indices]
-            elements.setdefault(buffer, []).append(arrays)
+            if buffer in packed:
+                arrays = [_flat(arrays, [int(e) for e in buffer.shape])]
+            elements.setdefault(packed.get(buffer, buffer), []).append(arrays)
             looked_up |= {(buffer, d) for d, i in enumerate(indices) if _loads(i)}
         name = str(block.name_hint).removesuffix("_update")
-        stores.append(_Store(name, path, block.body.buffer, [x.source for x in loads], elements, looked_up))
+        stores.append(
+            _Store(name, path, block.body.buffer, [packed.get(x.source, x.source) for x in loads], elements, looked_up)
+        )
 
     visit(func.body, [])
     return stores, homes

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from felixlike.deploy.callable import Compiled
+from felixlike.deploy.packing import with_packed_constants
 from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
 from felixlike.frontend import Imported
-
-_PACKING = "meta_schedule.layout_rewrite_preproc"
-"""How TVM marks a block that only brings a constant into the layout that the rest of a schedule reads."""
+from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE
 
 
 def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> Compiled:
@@ -27,8 +26,7 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
     if chosen:
         module = _substitute(imported, chosen)
     try:
-        if any(_packs(func) for func in chosen.values()):
-            module = _pack_constants(module, imported.target)
+        module = with_packed_constants(module)
         lowered, executable = tvmlib.compile_relax(module, imported.target)
     except tvmlib.TVM_ERRORS as error:
         raise CompilationFailed(
@@ -87,29 +85,10 @@ def _as_private(func: Any) -> Any:
     """A scheduled function under the caller's name: no symbol of its own, marked so that no pass schedules it again."""
     from felixlike import tvmlib
 
-    func = tvmlib.without_attributes(func, "global_symbol", "layout_free_buffers")
+    func = tvmlib.without_attributes(func, "global_symbol", LAYOUT_FREE, CONSTANTS)
     return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
 
 
 def _signature(func: Any) -> str:
     shapes = ((parameter, getattr(parameter, "shape", None)) for parameter in func.params)
     return ", ".join("scalar" if s is None else f"{p.dtype}[{', '.join(map(str, s))}]" for p, s in shapes)
-
-
-def _packs(func: Any) -> bool:
-    """True if a block of the schedule only packs a constant."""
-    from felixlike import tvmlib
-
-    blocks: list[Any] = []
-    tvmlib.structural_walk(func.body, (tvmlib.s_tir.SBlock, blocks.append))
-    return any(_PACKING in block.annotations for block in blocks)
-
-
-def _pack_constants(module: Any, target: Any) -> Any:
-    """Cut packing blocks out into functions of their own and, where they read constants, run them now."""
-    from felixlike import tvmlib
-
-    t = tvmlib.relax.transform
-    passes = [t.SplitLayoutRewritePreproc(), t.FoldConstant(), t.CanonicalizeBindings(), t.DeadCodeElimination()]
-    with target:
-        return tvmlib.transform.Sequential(passes)(module)

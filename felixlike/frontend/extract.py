@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from felixlike.frontend.buffers import buffers_of
+from felixlike.frontend.constants import constant_arguments
 from felixlike.frontend.task import Task, make_task
 
 
@@ -17,12 +18,13 @@ def extract(module: Any, target: Any) -> tuple[tuple[Task, ...], Mapping[str, tu
     A task bears the name of the first function called that it stands for: unique in the module, and the one to look
     for in the module's text. Its weight is the number of call sites. A PrimFunc that nothing calls is no task."""
     calls = _call_counts(module)
+    constants = constant_arguments(module)
     found: dict[str, Task] = {}
     functions: dict[str, tuple[str, ...]] = {}
     weights: dict[str, int] = {}
     for name, count in calls.items():
         buffers_of(module[name], where=name)
-        task = make_task(module[name], target, name=name)
+        task = make_task(module[name], target, name=name, constants=constants[name])
         found.setdefault(task.key, task)
         functions[task.key] = (*functions.get(task.key, ()), name)
         weights[task.key] = weights.get(task.key, 0) + count

@@ -6,9 +6,11 @@ The list is fixed: what is tuned must be what is compiled, so deploy starts from
 
 from typing import Any
 
+from felixlike.frontend.constants import with_marks
+
 
 def fuse(module: Any, target: Any) -> Any:
-    """Legalise and fuse a Relax module for a target.  Raises what TVM raises."""
+    """Legalise and fuse a Relax module for a target, and mark weights whose layout is free.  Raises what TVM raises."""
     from felixlike import tvmlib
 
     t = tvmlib.relax.transform
@@ -39,7 +41,8 @@ def fuse(module: Any, target: Any) -> Any:
         t.DeadCodeElimination(),
     ]
     with target:
-        return tvmlib.transform.Sequential(passes)(_with_safe_indices(module))
+        fused = tvmlib.transform.Sequential(passes)(_with_safe_indices(module))
+    return with_marks(fused, target)
 
 
 def _with_safe_indices(module: Any) -> Any:

@@ -1,7 +1,11 @@
 """A task: one fused subgraph to be tuned, as one PrimFunc with static shapes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from felixlike.errors import InvalidOption
+from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, layout_free, with_indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +23,36 @@ class Task:
     flops: float
     key: str
 
+    @property
+    def layout_free(self) -> tuple[str, ...]:
+        """Names of the parameters whose layout schedules may choose."""
+        main = self.module["main"]
+        found = main.attrs[LAYOUT_FREE] if main.attrs and LAYOUT_FREE in main.attrs else ()
+        return tuple(str(main.params[int(index)].name) for index in found)
+
     def __str__(self) -> str:
         return f"{self.name} (×{self.weight:g}, {self.flops / 1e6:.1f} MFLOP)"
 
 
-def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0) -> Task:
-    """The task of one PrimFunc.  func: a PrimFunc; its own name and attributes do not enter the key."""
+def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constants: Sequence[int] = ()) -> Task:
+    """The task of one PrimFunc.
+
+    func: a PrimFunc; its own name and attributes do not enter the key.  constants: indices of its parameters that are
+    the same in every call. Schedules for CPUs may lay weights among them out anew, once, before the first call; the
+    key tells whether they may. What the function itself says of free layouts is dropped: nothing says that those
+    buffers are constant, and what is not would be laid out anew in every call.
+    Raises InvalidOption for an index that is no input's."""
     import hashlib
 
     from felixlike import tvmlib
 
+    constants = _checked(constants, func)
     # A private copy under the one name that traces know, so that equal bodies have equal keys.
-    # Nor may the layouts of buffers be free: TVM's operators say so of their weights; but nothing says that they are
-    # constant here, and what is not would be laid out anew in every call.
-    main = tvmlib.without_attributes(func, "global_symbol", "op_pattern", "layout_free_buffers")
+    main = tvmlib.without_attributes(func, "global_symbol", "op_pattern", CONSTANTS)
     main = main.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
-    module = tvmlib.IRModule({"main": main})
+    main = with_indices(main, LAYOUT_FREE, layout_free(main, target, constants))
     digest = hashlib.sha256(f"{tvmlib.structural_hash(main)} {target}".encode()).hexdigest()
+    module = tvmlib.IRModule({"main": with_indices(main, CONSTANTS, constants)})
     return Task(
         name=name,
         module=module,
@@ -44,3 +61,13 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0) -> Task
         flops=float(tvmlib.estimate_tir_flops(module)),
         key=digest[:32],
     )
+
+
+def _checked(constants: Sequence[int], func: Any) -> tuple[int, ...]:
+    if not all(0 <= index < len(func.params) - 1 for index in constants):
+        raise InvalidOption(
+            f"constants are {list(constants)}, of {len(func.params)} parameters",
+            where="make_task",
+            remedy="give indices of parameters that are inputs",
+        )
+    return tuple(sorted(set(constants)))

@@ -57,7 +57,8 @@ def _run(session: Any, target: Any, request: Message) -> Message:
     """What a local candidate's process does once it has built."""
     library = Path(request["library"])
     session.upload(str(library))
-    return trial_process.run(session.load_module(library.name), tvmlib.remote_device(session, target), request["run"])
+    built = trial_process.Built.beside(session.load_module(library.name), library)
+    return trial_process.run(built, tvmlib.remote_device(session, target), request["run"])
 
 
 def _alive(session: Any) -> bool:

@@ -4,22 +4,29 @@ In: two messages from the pool, "build" and "run". Out: one answer to each. Foll
 default_run_evaluator (tvm/s_tir/meta_schedule), without files, C++ compiler or a new Python process.
 """
 
+from __future__ import annotations
+
+import json
 import math
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from felixlike import tvmlib
+from felixlike.frontend.constants import PACKING
 from felixlike.measure import messages
 from felixlike.measure.confine import confine, keep_apart, limit_memory
 from felixlike.measure.evaluator import evaluate
 from felixlike.measure.limits import Timing
 from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
+from felixlike.measure.packing import cut
 from felixlike.measure.verify import poison, relative_error
 
 _MESSAGE_CHARACTERS = 300
@@ -66,36 +73,71 @@ def _serve(channel: socket.socket) -> None:
     messages.send(channel, {**answer, "elapsed": time.perf_counter() - started})
 
 
-def build(module: str, target: Any) -> tuple[Any, str]:
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A candidate's library, with "main" and for each constant that is packed before the first call "pack0", "pack1", …
+
+    packed: (parameter, shape, dtype) of each of those."""
+
+    library: Any
+    packed: Sequence[tuple[int, Sequence[int], str]]
+
+    @staticmethod
+    def beside(library: Any, path: Path) -> Built:
+        """A library that was exported to a path, loaded here or elsewhere."""
+        return Built(library, json.loads(_packed_file(path).read_text()))
+
+
+def build(module: str, target: Any) -> tuple[Built, str]:
     """The compiled library of a module for a target, and the digest of its code.  module: TVM's JSON.
 
-    Looking "main" up makes LLVM generate its machine code here rather than at the first call.
-
-    RemoveWeightLayoutRewriteBlock is left out: it would change the parameters' shapes, and without layout rewriting
-    there is nothing to remove."""
-    executable = tvmlib.compile_primfuncs(tvmlib.ir.load_json(module), target)
-    built = executable.jit()
-    built["main"]
-    return built, tvmlib.code_digest(executable)
+    Looking "main" up makes LLVM generate its machine code here rather than at the first call."""
+    executable, packed = _compile(module, target)
+    library = executable.jit()
+    library["main"]
+    return Built(library, packed), tvmlib.code_digest(executable)
 
 
 def export(module: str, target: Any, *, path: str, compiler: str) -> str:
-    """Put the compiled library of a module into a file, for servers; the digest of its code.
+    """Put the compiled library of a module into a file, for servers, and what it packs beside it; the digest of its
+    code.
 
     compiler: any C compiler, which links it; its intermediate files lie beside it."""
-    executable = tvmlib.compile_primfuncs(tvmlib.ir.load_json(module), target)
+    executable, packed = _compile(module, target)
     executable.export_library(path, cc=compiler, workspace_dir=os.path.dirname(path))
+    _packed_file(Path(path)).write_text(json.dumps(packed))
     return tvmlib.code_digest(executable)
 
 
-def run(built: Any, device: Any, request: Message, *, settle: Callable[[], None] = lambda: None) -> Message:
-    """Call once on fresh buffers of the device, save or check what came out, and time further calls if asked to.
+def _compile(module: str, target: Any) -> tuple[Any, list[tuple[int, Sequence[int], str]]]:
+    """The executable of a module, constants packed by functions of their own as when it is deployed; what they pack."""
+    loaded = tvmlib.ir.load_json(module)
+    if PACKING not in module:
+        return tvmlib.compile_primfuncs(loaded, target), []
+    kernel, packings = cut(loaded["main"])
+    functions = {"main": kernel, **{f"pack{i}": packing.function for i, packing in enumerate(packings)}}
+    named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
+    executable = tvmlib.compile_primfuncs(tvmlib.IRModule(named), target)
+    return executable, [(packing.parameter, packing.shape, packing.dtype) for packing in packings]
+
+
+def _packed_file(library: Path) -> Path:
+    return library.with_suffix(".packed.json")
+
+
+def run(built: Built, device: Any, request: Message, *, settle: Callable[[], None] = lambda: None) -> Message:
+    """Call once on fresh buffers of the device, save or check what came out, and time further calls if asked to;
+    constants are packed before, once.
 
     arguments: dicts of shape, dtype, file (initial contents or None), reference (expected contents or None), tolerance,
     save (where to keep what came out, or None).  timing: a Timing's fields, or None.  best: seconds or None.
     settle: called once TVM's threads are there."""
     tensors = [_tensor(argument, device) for argument in request["arguments"]]
-    built["main"](*tensors)
+    given = list(tensors)
+    for number, (parameter, shape, dtype) in enumerate(built.packed):
+        given[parameter] = tvmlib.runtime.empty(tuple(shape), dtype, device)
+        built.library[f"pack{number}"](tensors[parameter], given[parameter])
+    built.library["main"](*given)
     settle()
     error: float | None = None
     excess = -math.inf
@@ -114,7 +156,7 @@ def run(built: Any, device: Any, request: Message, *, settle: Callable[[], None]
         return {"status": Status.WRONG, "error": error, "message": message}
     repeats: tuple[float, ...] = ()
     if request["timing"] is not None:
-        repeats = evaluate(_stopwatch(built, device, tensors), Timing(**request["timing"]), best=request["best"])
+        repeats = evaluate(_stopwatch(built.library, device, given), Timing(**request["timing"]), best=request["best"])
     return {"status": Status.OK, "error": error, "repeats": repeats, "strange": strange}
 
 
@@ -131,17 +173,17 @@ def _tensor(argument: Message, device: Any) -> Any:
     return tvmlib.runtime.tensor(contents, device)
 
 
-def _stopwatch(built: Any, device: Any, tensors: list[Any]) -> Callable[[int], float]:
+def _stopwatch(library: Any, device: Any, tensors: list[Any]) -> Callable[[int], float]:
     """batch(n): seconds per call over n calls.
 
     A single call is long enough to be timed from here; more are timed by TVM's own loop, free of Python's overhead,
     which makes an untimed call first. On a GPU, where a call returns before its kernel ends, TVM's loop uses events."""
-    function = built["main"]
+    function = library["main"]
     on_cpu = device.type == "cpu"
 
     def batch(number: int) -> float:
         if number > 1 or not on_cpu:
-            return float(built.time_evaluator("main", device, number=number)(*tensors).results[0])
+            return float(library.time_evaluator("main", device, number=number)(*tensors).results[0])
         started = time.perf_counter()
         function(*tensors)
         return time.perf_counter() - started

@@ -19,6 +19,7 @@ from typing import Any
 
 from felixlike.errors import FelixlikeError, InvalidPoint, InvalidSchedule, StoreError, first_line
 from felixlike.frontend import Task, make_task
+from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, noted_constants
 from felixlike.measure import Measurement, Status
 from felixlike.measure.evaluator import variation
 from felixlike.records.record import Record
@@ -50,8 +51,9 @@ def export_database(
     relax.transform.MetaScheduleApplyDatabase takes.
 
     MetaSchedule does not tell targets apart, so a folder holds one. target: a name or a TVM target. device: its name,
-    None for this machine's. best: only so many of each workload, the fastest; 0 for all. Each workload is written as
-    MetaSchedule looks it up: as fused functions are, and with the attribute that those have which were not fused.
+    None for this machine's. best: only so many of each workload, the fastest; 0 for all. Each workload is written in
+    every form in which MetaSchedule may look it up. Schedules of functions with constant weights pack these: after
+    MetaScheduleApplyDatabase come SplitLayoutRewritePreproc and FoldConstant, or every call packs them.
     Raises StoreError if the folder holds a database already or cannot be written, UnknownTarget."""
     from felixlike import tvmlib
     from felixlike.hardware import device_name, resolve_target
@@ -176,7 +178,9 @@ class _Database:
         if number not in self._tasks:
             try:
                 module = tvmlib.ms.database.Workload.from_json(self._lines[number]).mod
-                task = make_task(module["main"], self._target, name=f"workload {number}")
+                main = module["main"]
+                constants = noted_constants(main)
+                task = make_task(main, self._target, name=f"workload {number}", constants=constants)
                 self._tasks[number] = task
                 if task.key not in self.known:
                     self.known[task.key] = task
@@ -256,7 +260,8 @@ def _export_workload(
     if not records:
         return 0
     try:
-        task = make_task(tvmlib.ir.load_json(workload.module)["main"], target, name=workload.name)
+        main = tvmlib.ir.load_json(workload.module)["main"]
+        task = make_task(main, target, name=workload.name, constants=noted_constants(main))
     except tvmlib.TVM_ERRORS:
         passed_over["of a workload that was lost"] += len(records)
         return 0
@@ -282,8 +287,18 @@ def _export_workload(
 
 
 def _forms(module: Any) -> list[Any]:
-    """The module as MetaSchedule looks up fused functions, and functions that were not fused: those are marked."""
+    """The module as MetaSchedule may look it up.
+
+    Functions that were not fused are marked as such. Free layouts are those of our own modules; or, where
+    AttachAttrLayoutFreeBuffers has marked the functions of a model, all constants, and an empty list without any."""
     from felixlike import tvmlib
 
-    marked = tvmlib.relax.transform.AnnotateTIROpPattern()(module)
-    return [module, marked]
+    main = tvmlib.without_attributes(module["main"], CONSTANTS)
+    theirs = main.with_attr(LAYOUT_FREE, list(noted_constants(module["main"])))
+    found: list[Any] = []
+    for func in (main, theirs):
+        plain = tvmlib.IRModule({"main": func})
+        for form in (plain, tvmlib.relax.transform.AnnotateTIROpPattern()(plain)):
+            if not any(tvmlib.structural_equal(form, other) for other in found):
+                found.append(form)
+    return found

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from felixlike.frontend.constants import PACKING
 from felixlike.symbolic.evaluate import evaluate
 from felixlike.symbolic.expression import Expr, Number
 from felixlike.symbolic.program import PIPELINE, Loop, Program, Share
@@ -48,6 +49,8 @@ def scheduled_nest(schedule: Any) -> list[tuple[str, tuple[NestLoop, ...]]]:
                 visit(stmt.body, (*path, loop))
             case "SBlockRealize" if stmt.block.name_hint == "root":
                 visit(stmt.block.body, path)
+            case "SBlockRealize" if PACKING in stmt.block.annotations:
+                pass  # done when a model is compiled
             case "SBlockRealize":
                 kept = tuple(loop for loop in path if loop.extent > 1 or loop.unroll)
                 found.append((str(stmt.block.name_hint), kept))

@@ -56,13 +56,15 @@ class Operation(StrEnum):
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
     """A tensor.  shape: extents.  item_bytes: bytes of one element.  internal: allocated by the program itself.
-    scope: where it lies: "global", "shared" by the threads of a block, or "local" to one."""
+    scope: where it lies: "global", "shared" by the threads of a block, or "local" to one.  origin: of a constant that
+    is laid out in the order of the loops, what it was before."""
 
     name: str
     shape: tuple[Expr, ...]
     item_bytes: int
     internal: bool
     scope: str = "global"
+    origin: Buffer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,8 @@ class Access:
     """A read or write of one element of a buffer.
 
     indices: where it lies, loops around the buffer's allocation standing at 0.  written: the same as TVM writes it:
-    within dimensions that are allocated whole such loops still move; empty where that makes no difference."""
+    within dimensions that are allocated whole such loops still move; of a constant that is laid out anew, its place in
+    the old layout; empty where that makes no difference."""
 
     buffer: Buffer
     indices: tuple[Index, ...]

@@ -30,6 +30,7 @@ from felixlike.symbolic.postprocessors import (
     cooperative_fetch,
     gpu_constraints,
     parallel_vectorize_unroll,
+    rewrite_layout,
     tile_bounds,
 )
 from felixlike.symbolic.primitives.location import Location
@@ -151,6 +152,7 @@ class Sketch:
             if not replay.kinds:
                 program = parallel_vectorize_unroll(program, _limits(replay))
             program = compact_allocation(program)
+            program = rewrite_layout(program, self.task.layout_free)
         except UnsupportedSketch as error:
             return error
         gate = program.fits

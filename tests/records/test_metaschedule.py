@@ -60,11 +60,39 @@ def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
     with records.open() as new:
         back = import_database(new, folder)
         assert not back.passed_over
-        assert (back.records, back.known) == (right, right)  # each is there in two forms
+        assert (back.records, back.known) == (right, 3 * right)  # each is there in four forms
         assert {(r.task, r.sketch, r.point, r.measurement.repeats) for r in new.measurements()} == {
             (r.task, r.sketch, r.point, r.measurement.repeats) for r in _all(store) if r.measurement.status is Status.OK
         }
         assert import_database(new, folder).records == 0
+
+
+def test_an_exported_database_suits_tvms_own_prepacking(tmp_path: Path) -> None:
+    """Where AttachAttrLayoutFreeBuffers marks constants, biases too; none is packed at run time."""
+    x, store, folder = torch.randn(4, 16), tmp_path / "s.sqlite", tmp_path / "database"
+    tuned = optimize(model(), x, trials=20, store=store, progress=False)
+    with records.open(store) as opened:
+        export_database(opened, folder, best=1)
+    imported = import_model(model(), x)
+    t = tvmlib.relax.transform
+    marked = t.AttachAttrLayoutFreeBuffers()(imported.module)
+    assert sorted(list(f.attrs["layout_free_buffers"]) for f in _primfuncs(marked)) == [[], [1, 2]]
+    with imported.target, ms.database.JSONDatabase(work_dir=str(folder)):
+        applied = t.MetaScheduleApplyDatabase(enable_warning=True)(marked)
+    assert all(f.attrs.get("tirx.is_scheduled") for f in _primfuncs(applied))
+    with imported.target:
+        passes = [t.SplitLayoutRewritePreproc(), t.FoldConstant(), t.DeadCodeElimination()]
+        packed = tvmlib.transform.Sequential(passes)(applied)
+    assert len(_primfuncs(packed)) == 2
+    assert packed.script().count("R.call_tir(") == 2
+    _, executable = tvmlib.compile_relax(packed, imported.target)
+    answer = tvmlib.relax.VirtualMachine(executable, tvmlib.device_of(imported.target))["main"](x)
+    given = answer if isinstance(answer, torch.Tensor) else answer[0]
+    torch.testing.assert_close(given, tuned(x), rtol=1e-5, atol=1e-6)
+
+
+def _primfuncs(module: Any) -> list[Any]:
+    return [func for func in module.functions.values() if isinstance(func, tvmlib.PrimFunc)]
 
 
 def _all(path: Path) -> list[records.Record]:

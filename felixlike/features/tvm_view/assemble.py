@@ -92,7 +92,7 @@ def _groups(program: Program, stores: list[LoweredStore], value: Value) -> list[
     touched = Touched()
     found = []
     for store in stores:
-        of_buffers = buffer_entries(store, shapes.__getitem__, touched)
+        of_buffers = buffer_entries(store, {**shapes, **store.shapes}.__getitem__, touched)
         work = sum(count for operation, count in store.store.operations if operation.value.startswith("float"))
         curve = intensity(
             math.nan if _wavers(store) else work, [loop.extent for loop in store.loops], of_buffers.touched
@@ -113,7 +113,7 @@ def _expressions(program: Program) -> Iterator[Expr]:
     for blanket in program.blankets.values():
         yield from (blanket.gate, blanket.total)
     for buffer in program.buffers:
-        yield from buffer.shape
+        yield from (*buffer.shape, *(buffer.origin.shape if buffer.origin is not None else ()))
     for store, path in program.stores():
         for loop in path:
             yield from (loop.extent, loop.parallel, loop.vector, loop.unroll)

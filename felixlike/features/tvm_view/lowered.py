@@ -22,7 +22,7 @@ from felixlike import tvmlib
 from felixlike.features.tvm_view.written import Written, from_tvm
 from felixlike.symbolic.expression import Expr
 from felixlike.symbolic.nest import groups
-from felixlike.symbolic.program import PIPELINE, Access, Blanket, Index, Loop, Program, Rest, Share, Store
+from felixlike.symbolic.program import PIPELINE, Access, Blanket, Buffer, Index, Loop, Program, Rest, Share, Store
 
 Value: TypeAlias = Callable[[Expr], int]
 """The value of an expression of the program at the point."""
@@ -51,12 +51,13 @@ class LoweredLoop:
 @dataclass(frozen=True, slots=True, eq=False)
 class LoweredStore:
     """One store.  loops: outermost first.  indices: for each access, one tree a dimension.  certain: whether TVM has
-    only one way to write them."""
+    only one way to write them.  shapes: of constants that are laid out anew for this store."""
 
     store: Store
     loops: tuple[LoweredLoop, ...]
     indices: Mapping[Access, tuple[Written, ...]]
     certain: bool
+    shapes: Mapping[Buffer, tuple[int, ...]]
     noted: int = 0
     """Largest number of unrolled steps noted on the nest."""
 
@@ -78,6 +79,8 @@ class _Lowering:
     def __init__(self, program: Program, value: Value) -> None:
         self._program, self._value = program, value
         self._loops: dict[Any, LoweredLoop] = {}
+        self._places: dict[Expr, tuple[str, int]] = {}
+        """For each loop of the program the one here that it is part of, and the steps of that one it lasts."""
         self._analyzer = tvmlib.sym.Analyzer()
         self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
 
@@ -92,7 +95,8 @@ class _Lowering:
         if any(loop.share is not None for loop in path):
             certain = certain and self._with_indices(store, path, known=False)[1] == indices
         noted = self._value(path[0].unroll) if path else 0
-        return LoweredStore(store, tuple(loops), indices, certain, noted)
+        shapes = {a.buffer: self._layout(a, path, loops)[0] for a in indices if a.buffer.origin is not None}
+        return LoweredStore(store, tuple(loops), indices, certain, shapes, noted)
 
     def _with_indices(
         self, store: Store, path: tuple[Loop, ...], *, known: bool
@@ -105,10 +109,55 @@ class _Lowering:
             loops = self._split(path, blanket, standing)
         else:
             loops = self._grouped(path, standing, known=known)
-        return loops, {
-            access: tuple(from_tvm(self._written(index, standing)) for index in access.written or access.indices)
+        words = {
+            access: [self._written(index, standing) for index in access.written or access.indices]
             for access in dict.fromkeys(store.accesses)
         }
+        for access in words:
+            if access.buffer.origin is not None:
+                old = [self._sum(index, standing) for index in access.written]
+                words[access] = [self._analyzer.simplify(w) for w in self._layout(access, path, loops)[1](old)]
+        return loops, {access: tuple(map(from_tvm, found)) for access, found in words.items()}
+
+    def _layout(
+        self, access: Access, path: tuple[Loop, ...], loops: list[LoweredLoop]
+    ) -> tuple[tuple[int, ...], Callable[[list[Any]], list[Any]]]:
+        """The shape of a constant that is laid out anew, and the way from indices in its old layout to the new ones.
+
+        TVM cuts the old position into digits, one for each loop that moves it, or several where a fused loop does."""
+        assert access.buffer.origin is not None
+        shape = [self._value(extent) for extent in access.buffer.origin.shape]
+        steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+        order = [loop.name for loop in loops]
+        digits: list[_Digit] = []
+        for loop in path:
+            extent = self._value(loop.extent)
+            ways = [s * self._value(i.stride(loop.variable)) for s, i in zip(steps, access.written, strict=True)]
+            if extent > 1 and any(ways):
+                name, inner = self._places[loop.variable]
+                digits.append(_Digit(sum(ways), extent, order.index(name), inner))
+        digits = _merged(sorted(digits, key=lambda digit: -digit.step))
+        places = sorted(range(len(digits)), key=lambda i: (digits[i].loop, -digits[i].inner))
+
+        def new(old: list[Any]) -> list[Any]:
+            variables = [tvmlib.tirx.Var(f"v{d}", "int64") for d in range(len(shape))]
+            for variable, extent in zip(variables, shape, strict=True):
+                self._analyzer.bind(variable, tvmlib.ir.Range(0, extent))
+            rest: Any = tvmlib.tirx.const(0, "int64")
+            for variable, step in zip(variables, steps, strict=True):
+                rest = rest + variable * step
+            found: list[Any] = []
+            for digit in reversed(digits):
+                rest = self._analyzer.simplify(rest)
+                found.append(self._analyzer.simplify(tvmlib.tirx.floormod(rest, digit.extent)))
+                rest = tvmlib.tirx.floordiv(rest, digit.extent)
+            found.reverse()
+            standing = dict(zip(variables, old, strict=True))
+            return [
+                tvmlib.structural_map(found[place], (tvmlib.tirx.Var, lambda v: standing.get(v, v))) for place in places
+            ]
+
+        return tuple(digits[place].extent for place in places), new
 
     def _split(self, path: tuple[Loop, ...], blanket: Blanket, standing: dict[Expr, Any]) -> list[LoweredLoop]:
         """The two loops of a nest that is fused whole; TVM keeps both, however short."""
@@ -196,6 +245,7 @@ class _Lowering:
             extent = self._value(member.extent)
             quotient = whole if inner == 1 else tvmlib.tirx.floordiv(whole, inner)
             standing[member.variable] = quotient if member in first else tvmlib.tirx.floormod(quotient, extent)
+            self._places[member.variable] = (str(whole), inner)
             inner *= extent
 
     def _written(self, index: Index, standing: Mapping[Expr, Any]) -> Any:
@@ -210,6 +260,28 @@ class _Lowering:
             part = tvmlib.tirx.floormod if isinstance(floor, Rest) else tvmlib.tirx.floordiv
             total = total + part(self._sum(floor.inner, standing), floor.divisor) * floor.factor
         return total + self._value(index.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Digit:
+    """A part of a position.  step: what it counts in.  loop, inner: where it comes from: loop // inner % extent."""
+
+    step: int
+    extent: int
+    loop: int
+    inner: int
+
+
+def _merged(digits: list[_Digit]) -> list[_Digit]:
+    """The digits, largest first, those that follow each other in one loop as one."""
+    found: list[_Digit] = []
+    for digit in digits:
+        last = found[-1] if found else None
+        if last is not None and last.loop == digit.loop and last.inner == digit.inner * digit.extent:
+            found[-1] = _Digit(digit.step, last.extent * digit.extent, digit.loop, digit.inner)
+        else:
+            found.append(digit)
+    return found
 
 
 def _under(node: Loop | Store, path: tuple[Loop, ...]) -> Any:

@@ -1,0 +1,91 @@
+"""Constants packed when a model is compiled, so that no call packs them.
+
+In: a Relax module whose scheduled functions may begin with packing blocks. Out: one whose calls pass packed constants.
+TVM's SplitLayoutRewritePreproc and FoldConstant come to the same, but build a library for each call site; here all
+packing functions are built together, and a constant that several calls read alike is packed once.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from felixlike.errors import InvalidSchedule
+from felixlike.measure.packing import Packing, cut
+
+
+def with_packed_constants(module: Any) -> Any:
+    """The module without packing blocks; itself where it has none.
+
+    Raises InvalidSchedule where a function packs what is not a constant: every call would pack it again."""
+    from felixlike import tvmlib
+
+    functions = {str(v.name_hint): f for v, f in module.functions.items() if isinstance(f, tvmlib.PrimFunc)}
+    pieces = {name: cut(func) for name, func in functions.items()}
+    pieces = {name: found for name, found in pieces.items() if found[1]}
+    return _rewritten(module, pieces, _Packer(pieces)) if pieces else module
+
+
+class _Packer:
+    """The packing functions of a module, built together for this machine."""
+
+    def __init__(self, pieces: Mapping[str, tuple[Any, tuple[Packing, ...]]]) -> None:
+        from felixlike import tvmlib
+
+        functions = {
+            f"{name}_pack{i}": packing.function.with_attr("global_symbol", f"{name}_pack{i}")
+            for name, (_, packings) in pieces.items()
+            for i, packing in enumerate(packings)
+        }
+        executable = tvmlib.compile_primfuncs(tvmlib.IRModule(functions), tvmlib.Target("llvm"))
+        self._library = executable.jit()
+        self._done: dict[tuple[str, int | None], Any] = {}
+
+    def packed(self, name: str, number: int, packing: Packing, constant: Any) -> Any:
+        """A Relax constant as packing `number` of a function wants it."""
+        from felixlike import tvmlib
+
+        key = (f"{name}_pack{number}", tvmlib.identity(constant))
+        if key not in self._done:
+            packed = tvmlib.runtime.empty(packing.shape, packing.dtype)
+            self._library[key[0]](constant.value, packed)
+            self._done[key] = tvmlib.relax.const(packed)
+        return self._done[key]
+
+
+def _rewritten(module: Any, pieces: Mapping[str, tuple[Any, tuple[Packing, ...]]], packer: _Packer) -> Any:
+    """The module with every call of a function of `pieces` exchanged for one of its kernel on packed constants."""
+    from felixlike import tvmlib
+
+    relax = tvmlib.relax
+    call_tir = tvmlib.ir.Op.get("relax.call_tir")
+    kernels: dict[str, Any] = {}
+    refused: list[tuple[str, int]] = []
+
+    class Packed(relax.PyExprMutator):  # type: ignore[misc,name-defined]
+        def visit_call_(self, call: Any) -> Any:
+            call = super().visit_call_(call)
+            name = str(call.args[0].name_hint) if call.op == call_tir else ""
+            if name not in pieces:
+                return call
+            kernel, packings = pieces[name]
+            given = list(call.args[1].fields)
+            for number, packing in enumerate(packings):
+                constant = given[packing.parameter]
+                if not isinstance(constant, tvmlib.ir.GenericConst):
+                    refused.append((name, packing.parameter))
+                    return call
+                given[packing.parameter] = packer.packed(name, number, packing, constant)
+            if name not in kernels:
+                kernels[name] = self.builder_.add_func(kernel, f"{name}_prepacked")
+            return relax.Call(call.op, [kernels[name], relax.Tuple(given)], call.attrs, call.ty_args)
+
+    mutator = relax.expr_functor.mutator(Packed)(module)
+    for variable, function in module.functions.items():
+        if isinstance(function, relax.Function):
+            mutator.builder_.update_func(variable, mutator.visit_expr(function))
+    for name, parameter in refused:  # told here, since errors on the way through TVM lose their kind
+        raise InvalidSchedule(
+            f"it packs parameter {parameter}, which is not a constant: every call would pack it",
+            where=name,
+            remedy="schedule it without a packing block",
+        )
+    return relax.transform.DeadCodeElimination()(mutator.builder_.get())

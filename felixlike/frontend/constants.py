@@ -1,0 +1,102 @@
+"""Which buffers of a PrimFunc hold constants, and which of those a schedule may lay out as it reads them.
+
+In: a fused Relax module, or a PrimFunc. Out: indices of parameters. TVM's own AttachAttrLayoutFreeBuffers marks every
+constant of every call; here a function is marked only for what is constant at all its call sites, and only where
+another layout helps: weights of contractions and convolutions, not biases. Operators may say on their own that the
+layout of a buffer is free, whoever provides it; what they say is dropped.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+CONSTANTS = "felixlike.constants"
+"""The attribute of a task's function that lists all its constant parameters."""
+
+LAYOUT_FREE = "layout_free_buffers"
+"""TVM's attribute that lists those whose layout MetaSchedule's RewriteLayout may change."""
+
+PACKING = "meta_schedule.layout_rewrite_preproc"
+"""TVM's mark of a block that only brings a constant into the layout that the rest of a schedule reads."""
+
+
+def constant_arguments(module: Any) -> Mapping[str, tuple[int, ...]]:
+    """Name of each PrimFunc that is called → the parameters bound to constants at every call site."""
+    from felixlike import tvmlib
+
+    call_tir = tvmlib.ir.Op.get("relax.call_tir")
+    found: dict[str, set[int]] = {}
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tvmlib.relax.Call) and node.op == call_tir:
+            name = str(node.args[0].name_hint)
+            here = {i for i, given in enumerate(node.args[1].fields) if isinstance(given, tvmlib.ir.GenericConst)}
+            found[name] = found.get(name, here) & here
+
+    for function in module.functions.values():
+        if isinstance(function, tvmlib.relax.Function):
+            tvmlib.relax.analysis.post_order_visit(function, visit)
+    return {name: tuple(sorted(indices)) for name, indices in found.items()}
+
+
+def noted_constants(func: Any) -> tuple[int, ...]:
+    """The constant parameters that a task's function, or a workload of MetaSchedule's, is marked with."""
+    for name in (CONSTANTS, LAYOUT_FREE):
+        if func.attrs and name in func.attrs:
+            return tuple(int(index) for index in func.attrs[name])
+    return ()
+
+
+def with_marks(module: Any, target: Any) -> Any:
+    """A fused Relax module whose PrimFuncs say which layouts are free, and nothing else about it."""
+    from felixlike import tvmlib
+
+    constants = constant_arguments(module)
+    marked = tvmlib.IRModule(dict(module.functions), attrs=module.attrs)
+    for variable, func in module.functions.items():
+        if isinstance(func, tvmlib.PrimFunc):
+            free = layout_free(func, target, constants.get(str(variable.name_hint), ()))
+            marked.update_func(variable, with_indices(func, LAYOUT_FREE, free))
+    return marked
+
+
+def with_indices(func: Any, name: str, indices: Sequence[int]) -> Any:
+    """A PrimFunc with an attribute that lists parameters; without it where there are none."""
+    from felixlike import tvmlib
+
+    return func.with_attr(name, list(indices)) if indices else tvmlib.without_attributes(func, name)
+
+
+def layout_free(func: Any, target: Any, constants: Iterable[int]) -> tuple[int, ...]:
+    """Those of a PrimFunc's constant parameters that are worth another layout on a target: on CPUs, the floating-point
+    ones that one reduction reads once, element by element."""
+    if str(target.kind.name) == "cuda":
+        return ()
+    reads = _reads(func)
+    return tuple(index for index in constants if _is_weight(func.params[index], reads))
+
+
+def _is_weight(buffer: Any, reads: Sequence[tuple[Any, Any]]) -> bool:
+    own = [(block, load) for block, load in reads if load.source.same_as(buffer)]
+    if not str(buffer.dtype).startswith("float") or len(own) != 1:
+        return False
+    ((block, load),) = own
+    reduces = any(int(iterator.iter_type) == 2 for iterator in block.iter_vars)
+    extents = {iterator.var: int(iterator.dom.extent) for iterator in block.iter_vars}
+    moving = [(index, int(extent)) for index, extent in zip(load.indices, buffer.shape, strict=True) if extent != 1]
+    plain = all(extents.get(index) == extent for index, extent in moving)
+    return reduces and len(moving) > 1 and plain and len({index for index, _ in moving}) == len(moving)
+
+
+def _reads(func: Any) -> list[tuple[Any, Any]]:
+    """(block, load) of everything that a function reads."""
+    from felixlike import tvmlib
+
+    blocks: list[Any] = []
+    tvmlib.structural_walk(func.body, (tvmlib.s_tir.SBlock, blocks.append))
+    found: list[tuple[Any, Any]] = []
+    for block in blocks:
+        if block.iter_vars:
+            loads: list[Any] = []
+            tvmlib.structural_walk(block.body, (tvmlib.ir.TensorLoad, loads.append))
+            found += [(block, load) for load in loads]
+    return found

@@ -1,0 +1,143 @@
+"""Constants laid out for the schedule: programs, formulas and TVM's view are exact, what is not known is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import oracles
+from benchmarks.operators import OPERATORS
+from felixlike import tvmlib
+from felixlike.errors import UnsupportedSketch
+from felixlike.features import NAMES, formulas, tvm_view
+from felixlike.frontend import Task, make_task
+from felixlike.frontend.constants import PACKING
+from felixlike.hardware import resolve_target
+from felixlike.measure.packing import cut
+from felixlike.symbolic import Sketch, concrete_nest, sketches
+from felixlike.symbolic.evaluate import evaluate
+from felixlike.symbolic.program import Index
+
+NAMED = (
+    "dense_bias_relu",
+    "batch_matmul",
+    "matvec",
+    "conv1d",
+    "conv2d_3x3",
+    "conv2d_1x1",
+    "conv2d_nhwc",
+    "conv2d_grouped",
+    "depthwise_strided",
+    "conv3d",
+)
+
+
+def task_of(name: str) -> Task:
+    return make_task(OPERATORS[name](small_size=True), resolve_target("cpu"), name=name, constants=[1])
+
+
+def understood(name: str) -> list[Sketch]:
+    found = [sketch for sketch in sketches(task_of(name)) if sketch.understood]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_programs_and_views_are_tvms(name: str) -> None:
+    packs = 0
+    for sketch in understood(name):
+        points = sketch.sample(6, seed=5)
+        for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
+            schedule = sketch.schedule(point)
+            packs += PACKING in schedule.mod.script()
+            locations = tuple(point[i] for i in sketch.location_columns)
+            values = dict(zip([v.name for v in sketch.variables], point, strict=True))
+            program = sketch.structure(locations).program
+            assert concrete_nest(program, values) == oracles.tvm_nest(schedule), (sketch.index, point)
+            theirs = oracles.tvm_features(sketch, schedule)
+            assert ours.shape == theirs.shape
+            known = ~np.isnan(ours)
+            assert np.isclose(ours, theirs, rtol=1e-6, atol=1e-9)[known].all(), (sketch.index, point)
+            assert known[theirs != 0].mean() > 0.8
+    assert packs
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_formulas_equal_what_is_counted(name: str) -> None:
+    for sketch in understood(name):
+        found = formulas(sketch, oracles.SMALL_CACHES)
+        points = sketch.sample(4, seed=11)
+        for point, rows in zip(points.tolist(), found.evaluate(points), strict=True):
+            for block, columns in oracles.count(sketch, tuple(point), oracles.SMALL_CACHES).items():
+                ours = dict(zip(NAMES, rows[found.stores.index(block)], strict=True))
+                for column, value in columns.items():
+                    assert np.isclose(ours[column], value, rtol=1e-9), (sketch.index, point, block, column)
+
+
+def test_loops_walk_through_neighbours() -> None:
+    """The weight of a dense layer, read in steps of one by the innermost loop that moves it."""
+    sketch = understood("dense_bias_relu")[0]
+    (weight,) = [buffer for buffer in sketch.program.buffers if buffer.origin is not None]
+    assert (weight.name, str(weight.shape[0]), weight.internal) == ("W_global", "120", False)
+    assert weight.origin is not None
+    assert [str(extent) for extent in weight.origin.shape] == ["20", "6"]
+    (access,) = [a for store, _ in sketch.program.stores() for a in store.accesses if a.buffer is weight]
+    names = [str(variable) for variable, _ in access.indices[0].strides]
+    assert names == ["j_0", "j_1", "k_0", "j_2", "k_1", "j_3"]
+    assert [str(step) for _, step in access.indices[0].strides][-2:] == ["j.3", "1"]
+    assert all(str(store.block) != "W_global" for store, _ in sketch.program.stores())
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_elements_lie_where_tvm_packs_them(name: str) -> None:
+    """TVM's packing, run on a constant of numbered elements, puts each where our index expects it."""
+    sketch = understood(name)[1]
+    for point in sketch.sample(3, seed=2).tolist():
+        values = dict(zip([v.name for v in sketch.variables], point, strict=True))
+        program = sketch.structure(tuple(point[i] for i in sketch.location_columns)).program
+        (store, path, access) = next(
+            (s, path, a) for s, path in program.stores() for a in s.accesses if a.buffer.origin is not None
+        )
+        assert access.buffer.origin is not None
+        shape = [int(extent.value) for extent in access.buffer.origin.shape]
+        numbered = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        _, (packing,) = cut(sketch.schedule(point).mod["main"])
+        packed = tvmlib.runtime.empty(packing.shape, packing.dtype)
+        library = tvmlib.tvm.compile(packing.function.with_attr("global_symbol", "pack"))
+        library["pack"](tvmlib.runtime.tensor(numbered), packed)
+        moving = [loop for loop in path if access.uses(loop.variable)]
+        extents = [round(evaluate(loop.extent, values)) for loop in moving]
+        loops = dict(
+            zip([loop.variable for loop in moving], np.indices(extents).reshape(len(extents), -1), strict=True)
+        )
+        old = [_places(index, loops, values) for index in access.written]
+        (new,) = [_places(index, loops, values) for index in access.indices]
+        assert sorted(new) == list(range(numbered.size)), store.block
+        assert (packed.numpy().ravel()[new] == numbered[tuple(old)]).all(), (point, store.block)
+
+
+def _places(index: Index, loops: dict[Any, Any], values: dict[str, int]) -> Any:
+    count = len(next(iter(loops.values())))
+    total = np.full(count, round(evaluate(index.offset, values)))
+    for variable, stride in index.strides:
+        total = total + loops[variable] * round(evaluate(stride, values))
+    return total
+
+
+def test_what_is_not_known_is_refused() -> None:
+    """Loops that are fused over two dimensions of the constant, as reductions are that run in parallel."""
+    te = tvmlib.te
+    x, w = te.placeholder((6, 8), name="x"), te.placeholder((2, 6, 8), name="w")
+    a, b = te.reduce_axis((0, 6), name="a"), te.reduce_axis((0, 8), name="b")
+    func = te.create_prim_func([x, w, te.compute((2,), lambda i: te.sum(x[a, b] * w[i, a, b], axis=[a, b]), name="y")])
+    task = make_task(func, resolve_target("cpu"), name="product", constants=[1])
+    assert task.layout_free == ("w",)
+    found = sketches(task)
+    reasons = [sketch.reason for sketch in found if not sketch.understood]
+    assert any("w has a free layout, but loops do not walk through its dimensions one by one" in r for r in reasons)
+    assert any(sketch.understood for sketch in found)
+    with pytest.raises(UnsupportedSketch, match="layout: w has a free layout"):
+        next(sketch for sketch in found if not sketch.understood).structure(())
+    assert all(len(sketch.sample(2, seed=0)) == 2 for sketch in found)
