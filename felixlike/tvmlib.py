@@ -216,7 +216,7 @@ def own_space(rules: Sequence[Any], postprocessors: Sequence[Any]) -> Any:
 
     postprocessors: run after MetaSchedule's that make code valid. Its RewriteParallelVectorizeUnroll is not among them:
     it refuses loops that are parallel already."""
-    own = [ms.postproc.DisallowDynamicLoop(), ms.postproc.RewriteReductionBlock(), ms.postproc.RewriteLayout()]
+    own = [ms.postproc.DisallowDynamicLoop(), ms.postproc.RewriteReductionBlock()]
     return PostOrderApply(sch_rules=list(rules), postprocs=[*own, *postprocessors], mutator_probs={})
 
 

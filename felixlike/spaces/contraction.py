@@ -48,8 +48,8 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """output[spatial axes] += left · right.  written: the axes of the output's dimensions, None where a dimension is
-    not one axis alone."""
+    """output[spatial axes] += left · right.  written: for each dimension of the output the axis that walks through it
+    in steps of one, None where there is none."""
 
     axes: tuple[Axis, ...]
     operands: tuple[Operand, Operand]
@@ -87,20 +87,54 @@ def read_contraction(schedule: Any, block: Any) -> Contraction | None:
     if type(product).__name__ != "Mul":
         return None
     constants = _constants(schedule)
+    analyzer = tvmlib.sym.Analyzer()
+    for axis in axes:
+        analyzer.bind(axis.variable, tvmlib.ir.Range(0, axis.extent))
     operands = []
     for factor in (_bare(product.a), _bare(product.b)):
         if type(factor).__name__ != "TensorLoad":
             return None
         reads = [i for i, region in enumerate(statement.reads) if region.source.same_as(factor.source)]
-        held = frozenset(i for i, v in enumerate(iterators) if any(tvmlib.uses(index, v) for index in factor.indices))
+        indices = tuple(analyzer.simplify(index) for index in factor.indices)
+        held = frozenset(i for i, v in enumerate(iterators) if any(tvmlib.uses(index, v) for index in indices))
         if len(reads) != 1:
             return None
         constant = any(factor.source.same_as(buffer) for buffer in constants)
-        operands.append(Operand(reads[0], tuple(factor.indices), held, constant))
+        operands.append(Operand(reads[0], indices, held, constant))
     written = tuple(
-        next((i for i, v in enumerate(iterators) if index.same_as(v)), None) for index in statement.body.indices
+        next((i for i, v in enumerate(iterators) if not tvmlib.uses(tvmlib.simplify(index - v), v)), None)
+        for index in statement.body.indices
     )
     return Contraction(axes, (operands[0], operands[1]), written, _bits(target))
+
+
+def without_groups(schedule: Any, block: Any) -> None:
+    """Give a block an axis for groups of its own, where an index depends on ⌊axis / n⌋.
+
+    for k in 64: Y[k] += X[k // 16, …] · W[k, …]  →  for g in 4, k in 16: Y[g·16 + k] += X[g, …] · W[g·16 + k, …]"""
+    statement = schedule.get(block)
+    sizes: dict[int, set[int]] = {}
+
+    def note(division: Any) -> None:
+        for place, iterator in enumerate(statement.iter_vars):
+            if division.a.same_as(iterator.var) and type(division.b).__name__ == "IntImm":
+                sizes.setdefault(place, set()).add(int(division.b.value))
+
+    tvmlib.structural_walk(statement.body, (tvmlib.tirx.FloorDiv, note))
+    groups = {place: found.pop() for place, found in sizes.items() if len(found) == 1}
+    extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)]
+    groups = {p: size for p, size in groups.items() if 1 < size < extents[p] and extents[p] % size == 0}
+    if groups:
+        mapping = tvmlib.tirx.IndexMap.from_func(
+            lambda *axes: [part for place, axis in enumerate(axes) for part in _parts(axis, groups.get(place))],
+            ndim=len(extents),
+            index_dtype=str(statement.iter_vars[0].var.ty.dtype),
+        )
+        schedule.transform_block_layout(block, mapping)
+
+
+def _parts(axis: Any, size: int | None) -> tuple[Any, ...]:
+    return (axis,) if size is None else (axis // size, axis % size)
 
 
 def _plain(schedule: Any, block: Any, loops: Sequence[Any]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.frontend.task import Task
 from felixlike.spaces.bounds import keeps_to_bounds
+from felixlike.spaces.padding import packs_already
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.vectors import Machine, vector_unit
 
@@ -40,9 +41,14 @@ def own_space(task: Task) -> DesignSpace:
         return DesignSpace((), ())
     machine = Machine(vector_unit(task.target), int(task.target.attrs["num-cores"]))
     rules = [tvmlib.schedule_rule(lambda schedule, block, rule=rule: rule(schedule, block, machine)) for rule in RULES]
-    own = tvmlib.own_space(rules, [tvmlib.postprocessor(keeps_to_bounds)])
+    own = tvmlib.own_space(rules, [tvmlib.postprocessor(keeps_to_bounds), tvmlib.postprocessor(_rewrite_layout)])
     found = _generated(tvmlib.tune_context(task.module, task.target, space=own))
     return DesignSpace(tuple(trace for trace in found.traces if _schedules(trace)), found.postprocessors)
+
+
+def _rewrite_layout(schedule: Any) -> bool:
+    """MetaSchedule's RewriteLayout, except where constants are packed already: it cannot lay those out again."""
+    return packs_already(schedule) or bool(tvmlib.ms.postproc.RewriteLayout().apply(schedule))
 
 
 def _schedules(trace: Any) -> bool:

@@ -19,13 +19,14 @@ every element of the other operand, broadcast, a row's vectors. So the arithmeti
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from felixlike import tvmlib
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
-from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction
+from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
+from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, rounded
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
 from felixlike.spaces.vectors import Machine, VectorUnit
 
@@ -58,15 +59,58 @@ class Roles:
 def register_tiles(schedule: Any, block: Any, machine: Machine) -> list[Any]:
     """The schedule, changed, with the block tiled for registers; empty where the block is no contraction, has no axis
     that is fit for vectors, or stands among blocks that sum up as well."""
+    if read_contraction(schedule, block) is None:
+        return []
+    without_groups(schedule, block)
     contraction = read_contraction(schedule, block)
-    roles = None if contraction is None else choose_roles(contraction, machine.unit)
-    if contraction is None or roles is None:
+    if contraction is None:
+        return []
+    constant = [operand.constant for operand in contraction.operands]
+    contraction = _padded(schedule, block, contraction, machine.unit)
+    roles = choose_roles(contraction, machine.unit)
+    if roles is None:
         return []
     around = settle_surroundings(schedule, block)
     if around is None:
         return []
+    around = _packed(schedule, block, contraction, roles, around, constant)
     _tile(schedule, block, contraction, roles, around, machine)
     return [schedule]
+
+
+def _padded(schedule: Any, block: Any, contraction: Contraction, unit: VectorUnit) -> Contraction:
+    """The contraction after its axes were padded, where that helps."""
+    lanes = unit.lanes(contraction.item_bits)
+    roles = choose_roles(rounded(contraction, lanes), unit) if is_plain(contraction) else None
+    if roles is None:
+        return contraction
+    wanted = multiples(contraction, roles.vector, roles.rows, roles.lanes, _MOST_ROWS)
+    if max(wanted) == 1:
+        return contraction
+    schedule.pad_einsum(block, wanted)
+    found = read_contraction(schedule, block)
+    return contraction if found is None else found
+
+
+def _packed(
+    schedule: Any,
+    block: Any,
+    contraction: Contraction,
+    roles: Roles,
+    around: Surroundings,
+    constant: Sequence[bool],
+) -> Surroundings:
+    """Mark the block that pads the constant in vectors as one that is run once.  constant: of each operand, before it
+    was padded."""
+    for copy in around.copies:
+        written = schedule.get(copy).writes[0].source
+        for operand, unchanging in zip(contraction.operands, constant, strict=True):
+            own = schedule.get(block).reads[operand.read].source.same_as(written)
+            if own and unchanging and roles.vector.place in operand.axes:
+                moved = next(i for i, e in enumerate(operand.indices) if e.same_as(roles.vector.variable))
+                pack_when_compiled(schedule, copy, moved, roles.lanes)
+                return Surroundings(tuple(c for c in around.copies if c is not copy), around.epilogue)
+    return around
 
 
 def choose_roles(contraction: Contraction, unit: VectorUnit) -> Roles | None:
@@ -119,10 +163,11 @@ def _wants_panel(contraction: Contraction, operand: Operand, rows: Axis | None, 
 
 def _slides(contraction: Contraction, axis: Axis) -> bool:
     """Whether an index has both the axis and one of the other kind, so that a window slides along it."""
-    others = [a.variable for a in contraction.axes if a.reduced != axis.reduced]
+    others = [a for a in contraction.axes if a.reduced != axis.reduced]
     indices = [index for operand in contraction.operands for index in operand.indices]
     return any(
-        tvmlib.uses(index, axis.variable) and any(tvmlib.uses(index, other) for other in others) for index in indices
+        tvmlib.uses(index, axis.variable) and any(tvmlib.uses(index, other.variable) for other in others)
+        for index in indices
     )
 
 
@@ -145,7 +190,8 @@ def _tile(
     loops = schedule.get_loops(block)
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
     v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, _MOST_VECTORS)
-    rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - bool(roles.window), _MOST_ROWS)
+    shared_rows = roles.window is not None or (panel is not None and _enough_without_rows(contraction, roles, machine))
+    rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - shared_rows, _MOST_ROWS)
     window = [] if roles.window is None else _factors(schedule, loops[roles.window.place], 2, roles.window.extent)
     summed = [] if roles.summed is None else _factors(schedule, loops[roles.summed.place], 2, roles.summed.extent)
     taken = (roles.vector, roles.rows, roles.window, roles.summed)
@@ -178,6 +224,12 @@ def _tile(
         _vectorize_last(schedule, last, roles.lanes)
 
 
+def _enough_without_rows(contraction: Contraction, roles: Roles, machine: Machine) -> bool:
+    """Whether there are tasks enough although all rows share one panel."""
+    extents = _extents(contraction, roles)
+    return extents.others * extents.vectors >= 2 * _MOST_VECTORS * machine.cores
+
+
 def _factors(schedule: Any, loop: Any, parts: int, most: int) -> list[Any]:
     """The loop split into sampled factors, the innermost of at most `most`."""
     factors = schedule.sample_perfect_tile(loop, n=parts, max_innermost_factor=most)
@@ -200,12 +252,10 @@ def _extents(contraction: Contraction, roles: Roles) -> Extents:
     )
 
 
-def _moved_last(places: Sequence[int | None], axis: Axis) -> Any:
+def _moved_last(places: Sequence[int | None], axis: Axis) -> Callable[..., list[Any]]:
     """The map of a buffer's indices that puts an axis last.  places: the axis of each dimension."""
     moved = places.index(axis.place)
-    return tvmlib.tirx.IndexMap.from_func(
-        lambda *indices: [*indices[:moved], *indices[moved + 1 :], indices[moved]], ndim=len(places)
-    )
+    return lambda *indices: [*indices[:moved], *indices[moved + 1 :], indices[moved]]
 
 
 def _in_step(schedule: Any, block: Any, tile: Any) -> bool:

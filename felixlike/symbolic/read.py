@@ -11,8 +11,9 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch, WrongSketch
+from felixlike.frontend.constants import PACKING
 from felixlike.symbolic.convert import to_expr
-from felixlike.symbolic.expression import Expr, at_least, const, expand, var, variables
+from felixlike.symbolic.expression import Expr, at_least, const, expand, minimum, var, variables
 from felixlike.symbolic.operations import count_operations
 from felixlike.symbolic.program import (
     PIPELINE,
@@ -58,7 +59,8 @@ class _Reader:
 
     def program(self) -> Program:
         root = self._main.body.block
-        self._internal = list(root.alloc_buffers)
+        packed = [block.writes[0].source for block in _packing_blocks(root.body)]
+        self._internal = [b for b in root.alloc_buffers if not any(b.same_as(p) for p in packed)]
         if self._main.body.block.name_hint != "root":
             raise UnsupportedSketch("the function's outermost block is not a root block", where="main")
         body = self._visit(root.body)
@@ -80,6 +82,8 @@ class _Reader:
 
     def _visit(self, stmt: Any) -> tuple[Loop | Store, ...]:
         match type(stmt).__name__:
+            case "For" if _packs(stmt):
+                return ()
             case "For":
                 return (self._loop(stmt),)
             case "SBlockRealize":
@@ -104,11 +108,12 @@ class _Reader:
         thread = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
         if any(loop.loop_var.same_as(v) for v in self._pipeline):
             thread = PIPELINE
+        body = self._visit(loop.body)
         kind = next((kind for v, kind in self._kinds if loop.loop_var.same_as(v)), "")
         return Loop(
             variable,
-            extent,
-            self._visit(loop.body),
+            self._extents[variable],
+            body,
             parallel=const(int(kind == "parallel")),
             vector=const(int(kind == "vector")),
             thread=thread,
@@ -152,7 +157,9 @@ class _Reader:
 
     def _note_cuts(self, value: Expr, domain: Expr) -> None:
         for variable in self._loops_of(value):
-            if self._extents[variable].high > domain.high:
+            if self._extents[variable].high > domain.high and value is variable:
+                self._extents[variable] = minimum(self._extents[variable], domain)
+            elif self._extents[variable].high > domain.high:
                 self._fits = self._fits * at_least(domain - self._extents[variable], 0)
 
     def _statement(self, realize: Any) -> Store:
@@ -229,6 +236,17 @@ class _Reader:
                 scope=str(buffer.scope()).partition(".")[0],
             )
         return self._buffers[buffer]
+
+
+def _packing_blocks(stmt: Any) -> list[Any]:
+    """Blocks that are run once, before the first call."""
+    found: list[Any] = []
+    tvmlib.structural_walk(stmt, (tvmlib.s_tir.SBlock, found.append))
+    return [block for block in found if PACKING in block.annotations]
+
+
+def _packs(loop: Any) -> bool:
+    return bool(_packing_blocks(loop))
 
 
 def _check_written(output: Buffer, reached: list[Expr]) -> None:

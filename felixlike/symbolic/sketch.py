@@ -63,6 +63,9 @@ _PROBED = 64
 """Points at which a program with moved blocks is compared with TVM, more where indices are divided; and those they are
 chosen from."""
 
+_ATTEMPTS = 64
+"""Draws from a sketch that is not understood before one that TVM refuses is given."""
+
 _PATHS = 8
 """Default for the most combinations of compute locations among the points of one call of `sample`."""
 
@@ -201,7 +204,7 @@ class Sketch:
         Raises InvalidSchedule where no point is valid."""
         rng = np.random.default_rng(seed)
         if not self.understood:
-            return self._sample_by_tvm(count, rng)
+            return self._sample_accepted(count, rng)
         if not self.location_columns:
             return self._sample_valid(count, [()], rng)
         drawn = [self._sample_path(row, rng) for row in self._any.draw(min(count, paths), rng)]
@@ -312,11 +315,25 @@ class Sketch:
         return Graph([gate]).evaluate(self.values(points), len(points))[:, 0] > 0.5
 
     def _sample_by_tvm(self, count: int, rng: np.random.Generator) -> Points:
-        points = []
+        points = [self._draw_by_tvm(rng) for _ in range(count)]
+        return np.array(points, dtype=np.int64).reshape(count, len(self.variables))
+
+    def _draw_by_tvm(self, rng: np.random.Generator) -> tuple[int, ...]:
+        """What TVM draws for every variable, whether postprocessors accept it or not."""
+        schedule = self._new_schedule(int(rng.integers(1, 2**30)))
+        tvmlib.Trace(self._trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
+        return point_of(schedule.trace, self.variables)
+
+    def _sample_accepted(self, count: int, rng: np.random.Generator) -> Points:
+        """Points that TVM draws and its postprocessors accept, as far as a few attempts find any."""
+        points: list[tuple[int, ...]] = []
         for _ in range(count):
-            schedule = self._new_schedule(int(rng.integers(1, 2**30)))
-            tvmlib.Trace(self._trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
-            points.append(point_of(schedule.trace, self.variables))
+            point = self._draw_by_tvm(rng)
+            for _ in range(_ATTEMPTS):
+                if self.accepts(point):
+                    break
+                point = self._draw_by_tvm(rng)
+            points.append(point)
         return np.array(points, dtype=np.int64).reshape(count, len(self.variables))
 
     # -- schedules ----------------------------------------------------------------------------------------------------
@@ -340,6 +357,14 @@ class Sketch:
         if not accepted:
             raise InvalidSchedule(f"a postprocessor refused the point {wanted}", where=repr(self))
         return schedule
+
+    def accepts(self, point: Sequence[int]) -> bool:
+        """Whether TVM takes a point as it is."""
+        try:
+            self.schedule(point)
+        except InvalidSchedule:
+            return False
+        return True
 
     def point(self, trace: Any) -> tuple[int, ...]:
         """The point of a MetaSchedule trace of this sketch: one number a variable. Raises InvalidPoint for others."""

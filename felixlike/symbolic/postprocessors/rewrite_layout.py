@@ -24,6 +24,8 @@ def rewrite_layout(program: Program, free: Collection[str]) -> Program:
     packed: dict[Store, Access] = {}
     for name in free:
         uses = [(s, path, a) for s, path in program.stores() for a in s.accesses if _is(a.buffer, name)]
+        if not uses:
+            continue  # a block that is run once packs it already
         if len(uses) != 1 or uses[0][0] in program.blankets:
             raise UnsupportedSketch(f"{name} has a free layout but not one reader", where="layout")
         store, path, access = uses[0]

@@ -26,4 +26,13 @@ def _transform(state: Replay, instruction: Any, _: int) -> None:
     )
 
 
-PRIMITIVES = {"TransformLayout": Primitive(_transform, needs_regions=True)}
+def _transform_block(state: Replay, instruction: Any, _: int) -> None:
+    block, *rest = instruction.inputs
+    (mapping,) = rest or instruction.attrs
+    state.schedule.transform_block_layout(state.get(block), mapping)
+
+
+PRIMITIVES = {
+    "TransformLayout": Primitive(_transform, needs_regions=True),
+    "TransformBlockLayout": Primitive(_transform_block, needs_regions=True),
+}
