@@ -1,6 +1,7 @@
 """How exact programs, constraints and formulas are: python -m benchmarks.exactness [--target sm_90] [--only NAME].
 
-For every operator of `benchmarks.operators` and every task of four networks, every sketch, at random points:
+For every operator of `benchmarks.operators`, some of them also with constant weights (CPU), and every task of four
+networks, every sketch, at random points:
 
 (a) loop nests: the symbolic program at the point against TVM's postprocessed schedule: loops, kinds, extents, notes;
 (b) counts: all formulas against walking every iteration, on a small twin of the operator;
@@ -27,6 +28,8 @@ from benchmarks.results import write
 from felixlike import extract_tasks
 from felixlike.errors import InvalidSchedule, UnsupportedSketch
 from felixlike.features import NAMES, formulas, tvm_view
+from felixlike.frontend import make_task
+from felixlike.hardware import resolve_target
 from felixlike.symbolic import Points, Sketch, concrete_nest, sketches
 
 
@@ -80,12 +83,34 @@ def _workloads(target: str, only: str, space: str) -> Iterator[tuple[str, tuple[
     for name, make in OPERATORS.items():
         if only in name:
             yield name, sketches(make(), target, space=space), sketches(make(small_size=True), target, space=space)
+        if name in _WEIGHTED and target == "cpu" and only in f"{name}, constant weight":
+            full, small = (_weighted(name, make(small_size=small), target, space) for small in (False, True))
+            yield f"{name}, constant weight", full, small
     for network in ("resnet18", "bert", "mobilenet_v2", "vit"):
         model, inputs = getattr(models, network)()
         for task in extract_tasks(model, inputs, target):
             name = f"{network}: {task.name}"
             if only in name:
                 yield name, sketches(task, space=space), ()
+
+
+_WEIGHTED = (
+    "dense_bias_relu",
+    "batch_matmul",
+    "matvec",
+    "conv2d_3x3",
+    "conv2d_1x1",
+    "conv2d_odd",
+    "conv2d_nhwc",
+    "conv2d_grouped",
+    "depthwise",
+    "conv3d",
+)
+"""Operators whose second parameter is a weight that schedules may lay out anew."""
+
+
+def _weighted(name: str, func: Any, target: str, space: str) -> tuple[Sketch, ...]:
+    return sketches(make_task(func, resolve_target(target), name=name, constants=[1]), space=space)
 
 
 def _check(row: Row, sketch: Sketch, points: int) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.loopback import Loopback
+from benchmarks.operators import OPERATORS
 from benchmarks.oracles.faulty import (
+    Given,
     Refused,
     answering,
     calling,
@@ -22,11 +24,14 @@ from benchmarks.oracles.faulty import (
 )
 from felixlike import tvmlib
 from felixlike.errors import TrackerFailed, WorkerFailed, WrongDevice
+from felixlike.frontend import make_task
+from felixlike.frontend.constants import PACKING
 from felixlike.hardware import device_name, host_device
 from felixlike.measure import Limits, Measurement, RpcPool, Schedulable, Status
 from felixlike.measure.fleet import Fleet
 from felixlike.measure.tracker import Tracker
 from felixlike.records import make_record
+from felixlike.symbolic import sketches
 
 FUNC = matmul()
 TASK = task_of(FUNC, "matmul")
@@ -93,6 +98,17 @@ def test_two_candidates_run_at_the_same_time(pool: RpcPool, tmp_path: Path) -> N
     os.mkfifo(tmp_path / "pipe")
     ends = [calling(FUNC, "open", str(tmp_path / "pipe"), mode) for mode in (os.O_RDONLY, os.O_WRONLY)]
     assert [measurement.status for measurement in pool.measure(TASK, ends)] == [Status.WRONG, Status.WRONG]
+
+
+def test_constants_are_packed_on_the_server(pool: RpcPool) -> None:
+    task = make_task(OPERATORS["dense_bias_relu"](small_size=True), TASK.target, name="dense", constants=[1, 2])
+    sketch = sketches(task)[0]
+    packing = Given(sketch.schedule(sketch.sample(1, seed=4)[0].tolist()).mod)
+    assert PACKING in packing.module().script()
+    (found,) = pool.measure(task, [packing])
+    assert found.status is Status.OK, found.message
+    assert found.error is not None
+    assert found.error < 1e-5
 
 
 def test_a_check_is_made_here(pool: RpcPool) -> None:

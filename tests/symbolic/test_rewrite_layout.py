@@ -109,9 +109,8 @@ def test_elements_lie_where_tvm_packs_them(name: str) -> None:
         library["pack"](tvmlib.runtime.tensor(numbered), packed)
         moving = [loop for loop in path if access.uses(loop.variable)]
         extents = [round(evaluate(loop.extent, values)) for loop in moving]
-        loops = dict(
-            zip([loop.variable for loop in moving], np.indices(extents).reshape(len(extents), -1), strict=True)
-        )
+        iterations = np.indices(extents).reshape(len(extents), -1)
+        loops = dict(zip([loop.variable for loop in moving], iterations, strict=True))
         old = [_places(index, loops, values) for index in access.written]
         (new,) = [_places(index, loops, values) for index in access.indices]
         assert sorted(new) == list(range(numbered.size)), store.block
