@@ -294,9 +294,12 @@ def with_host(target: Any) -> Any:
 
 def compile_primfuncs(module: Any, target: Any) -> Any:
     """An IRModule of scheduled PrimFuncs as an Executable.  CUDA code is compiled by nvrtc, or by nvcc where the
-    Python package of nvrtc is missing, for the architecture the target names."""
+    Python package of nvrtc is missing, for the architecture the target names.  On CPUs exp and its like become
+    arithmetic (felixlike.lowering)."""
     if target.kind.name != "cuda":
-        return tvm.compile(module, target=target)
+        from felixlike.lowering import vectorise_math
+
+        return tvm.compile(vectorise_math(module), target=target)
     _choose_cuda_compiler()
     target = with_host(target)
     with target:
@@ -365,6 +368,8 @@ def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
 
     The second half of TVM's own pipelines (relax/backend/cpu_generic/pipeline.py, relax/backend/cuda/pipeline.py): the
     first half, legalising and fusing, must have been done, so that what was tuned is what is compiled."""
+    from felixlike.lowering import vectorise_math
+
     if target.kind.name == "cuda":
         from tvm.relax.backend.cuda import pipeline
 
@@ -376,7 +381,8 @@ def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
     passes = [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
     with target:
         lowered = transform.Sequential(passes)(module)
-        return lowered, tvm.compile(lowered, target=target, relax_pipeline=None)
+        kernels = lowered if target.kind.name == "cuda" else vectorise_math(lowered)
+        return lowered, tvm.compile(kernels, target=target, relax_pipeline=None)
 
 
 def relink_relax(lowered: Any, runnable: Any, target: Any) -> Any:

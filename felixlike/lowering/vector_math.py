@@ -1,0 +1,198 @@
+"""Elementary functions of float32 as branch-free arithmetic, which LLVM compiles to vector instructions.
+
+In: an IRModule of (scheduled) PrimFuncs. Out: the same with the calls of FUNCTIONS written out.
+TVM turns each of them into one call of the C library per vector lane. Workloads, traces and records keep the calls;
+this is done on the way into the compiler. float64, which references are computed in, is left alone.
+
+All follow the usual plan (W. J. Cody, W. Waite, Software Manual for the Elementary Functions, 1980): reduce the
+argument, evaluate a polynomial, put exponent or sign back. The polynomials have the least largest relative error over
+the reduced interval (C. L. Lawson's algorithm, 1961: least squares again and again, weights multiplied by the errors);
+they were fitted in double precision and rounded to single. Contraction to fused multiply-adds is welcome, but not
+needed. NaN gives NaN everywhere; the largest errors stated are those found by the tests.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_MANTISSA = 23
+_SMALLEST_NORMAL = 2.0**-126
+_ROOT_HALF = 0x3F3504F3
+"""The bits of √½."""
+_ROUND = 1.5 * 2.0**23
+"""Added to |y| < 2^22, it leaves round(y) in the sum's lowest bits (and subtracted again, as a float)."""
+
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
+"""ln 2 in two parts; the first has 9 bits, so that its product with an exponent is exact (Cody and Waite)."""
+
+_EXP_MIN, _EXP_MAX = -126 * math.log(2), 88.72283
+"""Between them e^x is a normal float32."""
+
+_EXP = (1.3901287e-3, 8.3631445e-3, 4.1666854e-2, 1.6666578e-1, 0.5)
+_TANH = (-5.6669773e-3, 2.0606177e-2, -5.3730007e-2, 1.3331331e-1, -3.3333278e-1)
+_ERF = (-6.1807653e-4, 5.0282455e-3, -2.6789077e-2, 1.1282397e-1, -3.7612545e-1, 1.2837915e-1)
+_ERF_EXPONENT = (-2.1533332e-4, 3.2260052e-3, -2.2925168e-2, 1.0531637e-1, 6.356772e-1, 1.285264e-1)
+_LOG = (-7.9742104e-2, 1.2655695e-1, -1.2989278e-1, 1.4209945e-1, -1.6641581e-1, 2.0001201e-1, -2.5000304e-1, 1 / 3)
+
+
+def vectorise_math(module: Any) -> Any:
+    """The IRModule with every call of FUNCTIONS on a float32 in its PrimFuncs written out as arithmetic."""
+    from felixlike import tvmlib
+
+    rewritten = tvmlib.IRModule(dict(module.functions), attrs=module.attrs)
+    for name, func in module.functions.items():
+        if isinstance(func, tvmlib.PrimFunc):
+            rewritten.update_func(name, tvmlib.structural_map(func, (tvmlib.ir.Call, _written_out)))
+    return rewritten
+
+
+def _written_out(call: Any) -> Any:
+    function = FUNCTIONS.get(getattr(call.op, "name", ""))
+    if function is None or str(call.ty.dtype) != "float32":
+        return call
+    let = _Let()
+    return let.close(function(let(call.args[0]), let))
+
+
+class _Let:
+    """Names for values that a formula uses more than once; without them nested calls would grow exponentially."""
+
+    def __init__(self) -> None:
+        self._bound: list[tuple[Any, Any]] = []
+
+    def __call__(self, value: Any) -> Any:
+        """A variable that stands for the value."""
+        from felixlike.tvmlib import tirx
+
+        variable = tirx.Var("v", str(value.ty.dtype))
+        self._bound.append((variable, value))
+        return variable
+
+    def close(self, value: Any) -> Any:
+        """The expression in which the variables have their values."""
+        from felixlike.tvmlib import tirx
+
+        for variable, bound in reversed(self._bound):
+            value = tirx.Let(variable, bound, value)
+        return value
+
+
+def exp(x: Any, let: _Let) -> Any:
+    """e^x: at most 1.1 ulp off.  Overflow gives inf; results below 2^-126 are flushed to 0."""
+    # Comparisons with NaN are false: it takes the last way, as overflow does.
+    finite = _select(x < _f(_EXP_MIN), _f(0), _normal_exp(x, let))
+    return _select(x <= _f(_EXP_MAX), finite, x * _f(math.inf))
+
+
+def _normal_exp(x: Any, let: _Let) -> Any:
+    """e^x = 2^n e^r, n = round(x / ln 2), where it is a normal number; anything elsewhere.
+
+    e^r = 1 + r + r² q(r), as in Cephes' expf.c (S. L. Moshier); n is added to the exponent's bits."""
+    shifted = let(x * _f(1 / math.log(2)) + _f(_ROUND))
+    n = let(shifted - _f(_ROUND))
+    r = let(x - n * _f(_LN2_HIGH) - n * _f(_LN2_LOW))
+    power = _polynomial(r, _EXP) * (r * r) + r + _f(1)
+    return _float(_bits(power) + (_bits(shifted) << _i(_MANTISSA)))
+
+
+def sigmoid(x: Any, let: _Let) -> Any:
+    """1 / (1 + e^-x): at most 2.5 ulp off."""
+    return _f(1) / (exp(let(-x), let) + _f(1))
+
+
+def tanh(x: Any, let: _Let) -> Any:
+    """x + x³ p(x²) up to 0.625, then 1 - 2 / (e^2|x| + 1), as in Cephes' tanhf.c: at most 1.3 ulp off."""
+    square = let(x * x)
+    small = _polynomial(square, _TANH) * square * x + x
+    size = let(_at_most(_abs(x), 9.1))  # from 9.02 on float32 knows nothing between it and 1
+    large = _f(1) - _f(2) / (_normal_exp(let(size + size), let) + _f(1))
+    return _select(size >= _f(0.625), _with_sign(large, x), small)
+
+
+def erf(x: Any, let: _Let) -> Any:
+    """x + x p(x²) up to 0.875, then 1 - e^(-|x| (1 + q(|x|))): at most 1.2 ulp off.
+
+    The form of erff in Arm's optimized-routines, with polynomials of lower degree."""
+    square = let(x * x)
+    small = _polynomial(square, _ERF) * x + x
+    size = let(_at_most(_abs(x), 3.95))  # from 3.92 on float32 knows nothing between it and 1
+    exponent = let(_polynomial(size, _ERF_EXPONENT) * size + size)
+    large = _f(1) - _normal_exp(let(-exponent), let)
+    return _select(size >= _f(0.875), _with_sign(large, x), small)
+
+
+def log(x: Any, let: _Let) -> Any:
+    """log(2^k (1 + f)) = k ln 2 + f - f²/2 + f³ q(f), 1 + f in [√½, √2): at most 1 ulp off; subnormal x too.
+
+    -inf at 0, NaN below it. Form of Cephes' logf.c (S. L. Moshier); k is split off as in FreeBSD's e_logf.c."""
+    tiny = x < _f(_SMALLEST_NORMAL)
+    from_root = _bits(let(_select(tiny, x * _f(2.0**_MANTISSA), x))) - _i(_ROOT_HALF)
+    f = let(_float((from_root & _i(2**_MANTISSA - 1)) + _i(_ROOT_HALF)) - _f(1))
+    k = let((from_root >> _i(_MANTISSA)).astype("float32") - _select(tiny, _f(_MANTISSA), _f(0)))
+    square = let(f * f)
+    rest = _polynomial(f, _LOG) * (f * square) + k * _f(_LN2_LOW) - square * _f(0.5)
+    value = rest + f + k * _f(_LN2_HIGH)
+    at_ends = _select(x == _f(0), _f(-math.inf), _f(math.nan))
+    return _select(x > _f(0), _select(x < _f(math.inf), value, x), at_ends)
+
+
+FUNCTIONS: dict[str, Callable[[Any, _Let], Any]] = {
+    "tirx.exp": exp,
+    "tirx.sigmoid": sigmoid,
+    "tirx.tanh": tanh,
+    "tirx.erf": erf,
+    "tirx.log": log,
+}
+"""Operators of TIR that are written out: (variable, names) → expression."""
+
+
+def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
+    """By Horner's rule, the highest power's coefficient first."""
+    value = _f(coefficients[0])
+    for coefficient in coefficients[1:]:
+        value = value * x + _f(coefficient)
+    return value
+
+
+def _f(value: float) -> Any:
+    from felixlike.tvmlib import tirx
+
+    return tirx.const(value, "float32")
+
+
+def _i(value: int) -> Any:
+    from felixlike.tvmlib import tirx
+
+    return tirx.const(value, "int32")
+
+
+def _bits(value: Any) -> Any:
+    from felixlike.tvmlib import tirx
+
+    return tirx.reinterpret("int32", value)
+
+
+def _float(bits: Any) -> Any:
+    from felixlike.tvmlib import tirx
+
+    return tirx.reinterpret("float32", bits)
+
+
+def _abs(value: Any) -> Any:
+    from felixlike.tvmlib import tirx
+
+    return tirx.abs(value)
+
+
+def _at_most(value: Any, limit: float) -> Any:
+    return _select(value > _f(limit), _f(limit), value)
+
+
+def _with_sign(size: Any, of: Any) -> Any:
+    return _float(_bits(size) | (_bits(of) & _i(-(2**31))))
+
+
+def _select(condition: Any, yes: Any, no: Any) -> Any:
+    from felixlike.tvmlib import tirx
+
+    return tirx.Select(condition, yes, no)
