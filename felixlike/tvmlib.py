@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
@@ -82,11 +82,13 @@ __all__ = [
     "default_schedules",
     "device_of",
     "estimate_tir_flops",
+    "found",
     "host_cpu",
     "host_features",
     "identity",
     "ir",
     "llvm_version",
+    "map_functions",
     "ms",
     "onnx_importer",
     "own_space",
@@ -116,6 +118,7 @@ __all__ = [
     "version",
     "with_host",
     "without_attributes",
+    "without_blocks",
 ]
 
 SessionTimeout = tvm.error.RPCSessionTimeoutError
@@ -151,6 +154,37 @@ def without_attributes(func: Any, *names: str) -> Any:
         if func.attrs and name in func.attrs:
             func = func.without_attr(name)
     return func
+
+
+def map_functions(module: Any, change: Callable[[Any], Any]) -> Any:
+    """The IRModule with every PrimFunc changed; other functions stay."""
+    functions = {name: change(f) if isinstance(f, PrimFunc) else f for name, f in module.functions.items()}
+    return IRModule(functions, attrs=module.attrs)
+
+
+def found(root: Any, kind: Any) -> list[Any]:
+    """All nodes of a kind below a TVM object, in the order of its text."""
+    nodes: list[Any] = []
+    structural_walk(root, (kind, nodes.append))
+    return nodes
+
+
+def without_blocks(func: Any) -> Any:
+    """A scheduled PrimFunc for a CPU as plain loops: what TVM's own pipeline for it (tvm/s_tir/pipeline.py) starts with.
+
+    The pipeline may follow; it then finds this done."""
+    t = s_tir.transform
+    passes = [
+        t.CanonicalizeLoop(),
+        t.LowerInitBlock(),
+        t.PlanAndUpdateBufferAllocationLocation(),
+        t.ConvertBlocksToOpaque(),
+        t.CompactBufferAllocation(),
+        t.LowerMatchBuffer(),
+        t.StmtSimplify(),
+        t.LowerOpaqueBlock(),
+    ]
+    return transform.Sequential(passes)(IRModule({"main": func}))["main"]
 
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
@@ -297,9 +331,9 @@ def compile_primfuncs(module: Any, target: Any) -> Any:
     Python package of nvrtc is missing, for the architecture the target names.  On CPUs exp and its like become
     arithmetic (felixlike.lowering)."""
     if target.kind.name != "cuda":
-        from felixlike.lowering import vectorise_math
+        from felixlike.lowering import lower
 
-        return tvm.compile(vectorise_math(module), target=target)
+        return tvm.compile(lower(module), target=target)
     _choose_cuda_compiler()
     target = with_host(target)
     with target:
@@ -368,7 +402,7 @@ def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
 
     The second half of TVM's own pipelines (relax/backend/cpu_generic/pipeline.py, relax/backend/cuda/pipeline.py): the
     first half, legalising and fusing, must have been done, so that what was tuned is what is compiled."""
-    from felixlike.lowering import vectorise_math
+    from felixlike.lowering import lower
 
     if target.kind.name == "cuda":
         from tvm.relax.backend.cuda import pipeline
@@ -381,7 +415,7 @@ def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
     passes = [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
     with target:
         lowered = transform.Sequential(passes)(module)
-        kernels = lowered if target.kind.name == "cuda" else vectorise_math(lowered)
+        kernels = lowered if target.kind.name == "cuda" else lower(lowered)
         return lowered, tvm.compile(kernels, target=target, relax_pipeline=None)
 
 

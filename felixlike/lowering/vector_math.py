@@ -39,11 +39,7 @@ def vectorise_math(module: Any) -> Any:
     """The IRModule with every call of FUNCTIONS on a float32 in its PrimFuncs written out as arithmetic."""
     from felixlike import tvmlib
 
-    rewritten = tvmlib.IRModule(dict(module.functions), attrs=module.attrs)
-    for name, func in module.functions.items():
-        if isinstance(func, tvmlib.PrimFunc):
-            rewritten.update_func(name, tvmlib.structural_map(func, (tvmlib.ir.Call, _written_out)))
-    return rewritten
+    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.ir.Call, _written_out)))
 
 
 def _written_out(call: Any) -> Any:
