@@ -170,7 +170,7 @@ def found(root: Any, kind: Any) -> list[Any]:
 
 
 def without_blocks(func: Any) -> Any:
-    """A scheduled PrimFunc for a CPU as plain loops: what TVM's own pipeline for it (tvm/s_tir/pipeline.py) starts with.
+    """A scheduled PrimFunc for a CPU as plain loops: what TVM's own pipeline (tvm/s_tir/pipeline.py) starts with.
 
     The pipeline may follow; it then finds this done."""
     t = s_tir.transform

@@ -2,8 +2,8 @@
 
 In: an IRModule of (scheduled) PrimFuncs. Out: the same with such divisions of float32 rewritten.
 A vector division takes as long as a dozen multiplications, and LLVM may not replace one without leave to be inexact. Of
-1 / y one is left a row: half of a softmax's time went into divisions.  Off by at most 1.5 ulp instead of 0.5; where 1 / y
-overflows, |y| < 2^-128, the answer is infinite.
+1 / y one is left a row; half of a softmax's time went into divisions. Off by at most 1.5 ulp instead of 0.5; where
+1 / y overflows, |y| < 2^-128, the answer is infinite.
 """
 
 from typing import Any

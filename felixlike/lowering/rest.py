@@ -1,16 +1,16 @@
 """Loops over vectors that do not divide what they run over: whole vectors first, then the rest in halves.
 
 In: an IRModule of scheduled PrimFuncs in which a schedule marked loops with PEEL. Out: the same without blocks, the
-marked loops peeled. TVM would test every lane of every iteration, and so compute none of them in vectors: it vectorises no
-loop under such a test, and its own peeling (pragma_loop_partition_hint) loses sight of loops counted in int64, as those
-of Relax are. Whoever compiles without this gets the same values, slowly.
+marked loops peeled. TVM would test every lane of every iteration, and so compute none of them in vectors: it vectorises
+no loop under such a test, and its own peeling (pragma_loop_partition_hint) loses sight of loops counted in int64, as
+those of Relax are. Whoever compiles without this gets the same values, slowly.
 """
 
 from typing import Any
 
 PEEL = "felixlike.peel"
-"""Annotation of a loop that holds nothing but one loop over lanes, under the test that outer · lanes + lane is below some
-length.  Its value: [length, elements of a vector]."""
+"""Annotation of a loop that holds nothing but one loop over lanes, in which outer · lanes + lane is tested to be below
+a length.  Its value: [length, elements of a vector]."""
 
 
 def peel_rests(module: Any) -> Any:

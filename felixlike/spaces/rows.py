@@ -1,9 +1,12 @@
 """Row by row: reductions along rows and whatever surrounds them, all stages of one row after another.
 
-In: the schedule of a whole unscheduled function. Out: schedules in which a single parallel loop runs over groups of rows
-(or of columns), and every stage of softmax, norms, means and their like is computed within it, in vectors.
+In: the schedule of a whole unscheduled function. Out: schedules in which a single parallel loop runs over groups of
+rows (or of columns), and every stage of softmax, norms, means and their like is computed within it, in vectors.
 MetaSchedule's default space gives each stage a loop nest of its own and reduces into one scalar. Works on loop nests
 and indices, never on names of operators.
+
+Nests are joined by `merge` rather than compute_at, which refuses blocks under a test: those of rows that no vector
+divides. TVM does not look whether loops may be merged; `_rows` does.
 """
 
 from collections.abc import Sequence
@@ -18,6 +21,8 @@ _ACCUMULATORS = (1, 4)
 """Vectors of partial results a reduction is split into: more hide the latency of additions, fewer suit short rows."""
 _MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
 """Rows a task, vectors of a row unrolled, vectors of columns a task: bounds of what is sampled."""
+_NARROWEST = 4
+"""Elements of the shortest vector that columns are worth being computed in."""
 _REDUCED = 2
 """tvm::tirx::IterVarType::kCommReduce."""
 
@@ -39,7 +44,7 @@ class Rows:
             try:
                 new = _scheduled(sch.copy(), lanes, accumulators)
             except tvmlib.ScheduleError:
-                return []
+                continue
             if new is not None:
                 found.append(new)
         return found
@@ -47,6 +52,8 @@ class Rows:
 
 def _scheduled(sch: Any, lanes: int, accumulators: int) -> Any:
     """The schedule, or None where the rule does not apply, or would do the same as with fewer accumulators."""
+    if not _plain(sch):
+        return None
     stages = _inlined(sch)
     rows = _rows(stages)
     if rows is None:
@@ -56,10 +63,24 @@ def _scheduled(sch: Any, lanes: int, accumulators: int) -> Any:
     if read is None:
         return None
     if first.step(read, first.innermost(first.reduced)) == 1:
-        if accumulators > 1 and prod(first.extents[v] for v in first.reduced) < 2 * accumulators * lanes:
+        if accumulators > 1 and _contiguous(first, first.reduced)[0] < 2 * accumulators * lanes:
             return None
         return _along_rows(sch, stages, rows, lanes, accumulators)
+    if accumulators == 1 and rows[first.name] and first.step(read, first.innermost(rows[first.name])) == 1:
+        return _along_columns(sch, stages, rows, lanes)
     return None
+
+
+def _plain(sch: Any) -> bool:
+    """True if every block stands in a perfect nest of loops, one for each of its variables, in their order."""
+    probe = sch.copy()
+    for realize in tvmlib.found(probe.mod["main"].body, tvmlib.s_tir.SBlockRealize):
+        if realize.block.name_hint != "root":
+            loops = [probe.get(loop).loop_var for loop in probe.get_loops(probe.get_sblock(realize.block.name_hint))]
+            values = list(realize.iter_values)
+            if len(loops) != len(values) or not all(a.same_as(b) for a, b in zip(loops, values, strict=True)):
+                return False
+    return True
 
 
 def _whole(stage: "_Stage", access: "_Access") -> bool:
@@ -84,21 +105,22 @@ class _Stage:
     output: bool
 
     def step(self, access: _Access, variable: Any) -> int:
-        """By how many elements an access moves where a variable, all others 0, goes from 0 to 1."""
+        """By how many elements an access moves where a variable, all others 0, goes from 0 to 1; -1 if data decide."""
         buffer, indices = access
         address = tvmlib.tirx.const(0, "int64")
         for index, extent in zip(indices, buffer.shape, strict=True):
             address = address * extent + index.astype("int64")
 
-        def at(value: int) -> int:
+        def at(value: int) -> Any:
             def put(v: Any) -> Any:
                 if v not in self.extents:
                     return v
                 return tvmlib.tirx.const(value if v.same_as(variable) else 0, str(v.ty.dtype))
 
-            return int(tvmlib.simplify(tvmlib.structural_map(address, (tvmlib.tirx.Var, put))))
+            return tvmlib.structural_map(address, (tvmlib.tirx.Var, put))
 
-        return at(1) - at(0)
+        moved = tvmlib.simplify(at(1) - at(0))
+        return int(moved) if isinstance(moved, tvmlib.tirx.IntImm) else -1
 
     def innermost(self, variables: Sequence[Any]) -> Any:
         """The last of some variables that is more than one iteration, or the last."""
@@ -138,7 +160,7 @@ def _stages(sch: Any) -> list[_Stage]:
 def _inlined(sch: Any) -> list[_Stage]:
     """Put the cheap stages between reductions into those that read them; the stages that are left.
 
-    Kept: one value a row, which is computed once; and what is costly and read twice, like the exponentials of softmax."""
+    Kept: one value a row, which is computed once; and what is costly and read twice, like softmax's exponentials."""
     _undo_last_reshape(sch)
     stages = _stages(sch)
     rows = {prod(e for v, e in s.extents.items() if v not in s.reduced) for s in stages if s.reduced}
@@ -169,8 +191,8 @@ def _rows(stages: Sequence[_Stage]) -> dict[str, tuple[Any, ...]] | None:
     extents = tuple(first.extents[v] for v in spatial)
     known: dict[str, dict[int, Any]] = {stage.name: {} for stage in stages}
     known[first.name] = dict(enumerate(spatial))
-    buffers = {buffer: stage.name for stage in stages for buffer, _ in stage.writes if not stage.output}
-    places: dict[Any, dict[int, int]] = {buffer: {} for buffer in buffers}  # dimension → number of a row variable
+    # For each buffer between stages: dimension → number of the row variable that indexes it.
+    places: dict[Any, dict[int, int]] = {buffer: {} for s in stages if not s.output for buffer, _ in s.writes}
     accesses = [(s, access) for s in stages for access in (*s.reads, *s.writes) if access[0] in places]
     for _ in stages:
         for stage, (buffer, indices) in accesses:
@@ -182,9 +204,9 @@ def _rows(stages: Sequence[_Stage]) -> dict[str, tuple[Any, ...]] | None:
     long = [number for number, extent in enumerate(extents) if extent > 1]
     for stage in stages:
         mine = known[stage.name]
-        if any(n not in mine or mine[n] in stage.reduced or stage.extents[mine[n]] != extents[n] for n in long):
+        if any(n not in mine for n in long) or len(set(mine.values())) < len(mine):
             return None
-        if len(set(mine.values())) < len(mine):
+        if any(v in stage.reduced or stage.extents[v] != extents[n] for n, v in mine.items()):
             return None
     for stage, (buffer, indices) in accesses:
         at = {number: dimension for dimension, number in places[buffer].items()}
@@ -211,12 +233,47 @@ def _along_rows(
     return sch
 
 
+def _along_columns(sch: Any, stages: Sequence[_Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> Any:
+    """Everything at a loop over groups of neighbouring columns; None where no vector divides their number.
+
+    The columns are numbered by the last row variable of more than one value."""
+    first = stages[0]
+    last = first.innermost(rows[first.name])
+    at = rows[first.name].index(last)
+    width = min(lanes, first.extents[last] & -first.extents[last])
+    if width < min(lanes, _NARROWEST):
+        return None
+    groups, tile = [], None
+    for stage in stages:
+        block = sch.get_sblock(stage.name)
+        loops = dict(zip(stage.extents, sch.get_loops(block), strict=True))
+        along = [loops[v] for v in stage.extents if v not in rows[stage.name]]
+        others = [loops[v] for v in rows[stage.name]]
+        column = others.pop(at)
+        vectors, lane = sch.split(column, [None, width])
+        tile = tile or sch.sample_perfect_tile(vectors, 2, _MOST_VECTORS)
+        group, vector = sch.split(vectors, tile)
+        sch.reorder(*others, group, *along, vector, lane)
+        groups.append(sch.fuse(*others, group) if others else group)
+    if len(groups) > 1:
+        sch.merge(*groups)
+    blocks = [sch.get_sblock(stage.name) for stage in stages]
+    sch.parallel(sch.get_loops(blocks[-1])[0])
+    for block, stage in zip(blocks, stages, strict=True):
+        *_, vector, lane = sch.get_loops(block)
+        sch.unroll(vector)
+        sch.vectorize(lane)
+        if stage.reduced:
+            sch.decompose_reduction(block, sch.get_loops(block)[1])
+    return sch
+
+
 @dataclass(frozen=True, slots=True)
 class _Nest:
     """The loop nest of one block, rows outermost.
 
-    rows: how many loops number rows.  length: elements along the row; width: how many of them the innermost loop covers,
-    the one around it covers the rest.  reduces: some loop within the row is a reduction."""
+    rows: how many loops number rows.  length: elements along the row; width: how many of them the innermost loop
+    covers, the one around it covers the rest.  reduces: some loop within the row is a reduction."""
 
     block: Any
     rows: int
@@ -225,9 +282,7 @@ class _Nest:
     reduces: bool
 
 
-def _split_stage(
-    sch: Any, stage: _Stage, rows: tuple[Any, ...], lanes: int, accumulators: int
-) -> list[_Nest]:
+def _split_stage(sch: Any, stage: _Stage, rows: tuple[Any, ...], lanes: int, accumulators: int) -> list[_Nest]:
     """Order the loops of a stage, fuse those along the row, and give a reduction its lanes: the nests it becomes."""
     block = sch.get_sblock(stage.name)
     loops = dict(zip(stage.extents, sch.get_loops(block), strict=True))
@@ -253,7 +308,7 @@ def _split_stage(
 
 
 def _contiguous(stage: _Stage, along: Sequence[Any]) -> tuple[int, int]:
-    """How many elements the innermost loops together run through in one go in all buffers, and how many loops that is."""
+    """How many elements the innermost loops run through in one go in all buffers, and how many loops that are."""
     accesses = stage.reads if stage.reduced else (*stage.reads, *stage.writes)
     length, steps, count = 1, [1] * len(accesses), 0
     for variable in reversed(along):
@@ -299,10 +354,6 @@ def _in_vectors(sch: Any, nest: _Nest, lanes: int) -> None:
 def _unroll_some(sch: Any, loop: Any) -> None:
     """Split a loop by a sampled factor and unroll the inner one."""
     sch.unroll(sch.split(loop, sch.sample_perfect_tile(loop, 2, _MOST_UNROLLED))[1])
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number & (number - 1) == 0
 
 
 def _power_of_two_below(number: int) -> int:

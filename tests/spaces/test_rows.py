@@ -1,0 +1,153 @@
+"""Rows: right at odd sizes and at other decisions than the first, and declined where it does not apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import workloads
+
+from felixlike import tvmlib
+from felixlike.measure.reference import double_precision
+from felixlike.spaces.rows import Rows
+from felixlike.tvmlib import te, topi
+
+_LANES = 8
+
+
+def _of(operator: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
+    inputs = [te.placeholder(shape, name=f"x{number}") for number, shape in enumerate(shapes)]
+    return te.create_prim_func([*inputs, operator(*inputs)])
+
+
+def _shifted_softmax(x: Any, bias: Any) -> Any:
+    """A prologue that is inlined, and an epilogue."""
+    return topi.nn.relu(topi.nn.softmax(topi.add(topi.multiply(x, te.const(0.5, "float32")), bias)))
+
+
+_CASES: dict[str, Callable[[int, int], Any]] = {
+    "softmax": lambda rows, n: _of(topi.nn.softmax, (rows, n)),
+    "softmax of three axes": lambda rows, n: _of(topi.nn.softmax, (2, rows, n)),
+    "log softmax": lambda rows, n: _of(topi.nn.log_softmax, (rows, n)),
+    "prologue and epilogue": lambda rows, n: _of(_shifted_softmax, (rows, n), (n,)),
+    "layer norm": lambda rows, n: _of(lambda x, g, b: topi.nn.layer_norm(x, g, b, [1], 1e-5), (rows, n), (n,), (n,)),
+    "RMS norm": lambda rows, n: _of(lambda x, g: topi.nn.rms_norm(x, g, [1], 1e-5), (rows, n), (n,)),
+    "instance norm": lambda rows, n: _of(
+        lambda x, g, b: topi.nn.instance_norm(x, g, b, 1, [2], 1e-5), (2, rows, n), (rows,), (rows,)
+    ),
+    "group norm": lambda rows, n: _of(
+        lambda x, g, b: topi.nn.group_norm(x, g, b, 3, 1, [2], 1e-5), (2, 3 * rows, n), (3 * rows,), (3 * rows,)
+    ),
+    "sum": lambda rows, n: _of(lambda x: topi.sum(x, axis=1), (rows, n)),
+    "maximum": lambda rows, n: _of(lambda x: topi.max(x, axis=1), (rows, n)),
+    "mean of an image": lambda rows, n: _of(lambda x: topi.divide(topi.sum(x, axis=(2, 3)), 3.0 * n), (1, rows, 3, n)),
+    "statistics of channels": lambda rows, n: _of(lambda x: topi.sum(x, axis=(0, 2)), (3, rows, n + 1)),
+    "sum of everything": lambda rows, n: _of(topi.sum, (rows, n)),
+}
+_COLUMNS: dict[str, Callable[[int, int], Any]] = {
+    "sum": lambda n, columns: _of(lambda x: topi.sum(x, axis=0), (n, columns)),
+    "mean of an image": lambda n, columns: _of(
+        lambda x: topi.divide(topi.sum(x, axis=(1, 2)), 3.0 * n), (2, 3, n, columns)
+    ),
+    "softmax": lambda n, columns: _of(lambda x: topi.nn.softmax(x, axis=1), (3, n, columns)),
+}
+
+
+def _module(func: Any) -> Any:
+    """A task's module.  To be kept while its schedules live: TVM changes in place what only a schedule still holds."""
+    return tvmlib.IRModule({"main": func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)})
+
+
+def _run(module: Any, arguments: list[Any]) -> Any:
+    tensors = [tvmlib.runtime.tensor(argument) for argument in arguments]
+    tvmlib.compile_primfuncs(module, tvmlib.Target("llvm")).jit()["main"](*tensors)
+    return tensors[-1].numpy()
+
+
+def _check(func: Any, *, sketches: int | None = None) -> None:
+    """Every schedule of the rule comes back from its stored trace, and is right with two other sets of decisions."""
+    module = _module(func)
+    found = Rows().apply(tvmlib.Schedule(module), _LANES)
+    assert len(found) == sketches if sketches is not None else found
+    rng = np.random.default_rng(0)
+    shapes = [[int(extent) for extent in parameter.shape] for parameter in func.params]
+    arguments = [rng.uniform(-3, 3, shape) for shape in shapes]
+    arguments[-1] = np.full(shapes[-1], np.nan)
+    truth = _run(double_precision(module), arguments)
+    single = [argument.astype("float32") for argument in arguments]
+    for sketch in found:
+        stored = tvmlib.Schedule(module)
+        written = tvmlib.ir.save_json(sketch.trace.as_json())
+        tvmlib.Trace.apply_json_to_schedule(tvmlib.ir.load_json(written), stored)
+        assert tvmlib.structural_hash(stored.mod) == tvmlib.structural_hash(sketch.mod)
+        for seed in (1, 2):
+            replayed = tvmlib.Schedule(module, seed=seed)
+            tvmlib.Trace(sketch.trace.insts, {}).apply_to_schedule(replayed, remove_postproc=False)
+            got = _run(replayed.mod, single)
+            np.testing.assert_allclose(got, truth, rtol=1e-5, atol=1e-5 * np.abs(truth).max())
+
+
+@pytest.mark.parametrize("length", [1, 7, 13, 53, 64, 113])
+@pytest.mark.parametrize("name", ["softmax", "instance norm"])
+def test_all_kinds_of_lengths(name: str, length: int) -> None:
+    _check(_CASES[name](5, length))
+
+
+@pytest.mark.parametrize("length", [1, 53])
+@pytest.mark.parametrize("name", _CASES)
+def test_along_rows(name: str, length: int) -> None:
+    _check(_CASES[name](5, length))
+
+
+@pytest.mark.parametrize("rows", [1, 113])
+@pytest.mark.parametrize("name", ["softmax", "layer norm", "sum"])
+def test_few_and_many_rows(name: str, rows: int) -> None:
+    _check(_CASES[name](rows, 21))
+
+
+@pytest.mark.parametrize("columns", [4, 24, 80])
+@pytest.mark.parametrize("length", [1, 13])
+@pytest.mark.parametrize("name", _COLUMNS)
+def test_along_columns(name: str, length: int, columns: int) -> None:
+    _check(_COLUMNS[name](length, columns))
+
+
+def test_more_accumulators_where_rows_are_long() -> None:
+    _check(_CASES["softmax"](3, 8 * _LANES - 1), sketches=1)
+    _check(_CASES["softmax"](3, 8 * _LANES), sketches=2)
+
+
+def test_everything_runs_in_one_parallel_loop() -> None:
+    scheduled = Rows().apply(tvmlib.Schedule(_module(_CASES["layer norm"](6, 64))), _LANES)[0].mod
+    body = scheduled["main"].body.block.body
+    assert body.kind == tvmlib.tirx.ForKind.PARALLEL
+    vectors = [x for x in tvmlib.found(body, tvmlib.tirx.For) if x.kind == tvmlib.tirx.ForKind.VECTORIZED]
+    assert {int(loop.extent) for loop in vectors} <= {2, 4, 8}
+
+
+def test_the_given_schedule_stays() -> None:
+    schedule = tvmlib.Schedule(_module(_CASES["softmax"](4, 16)))
+    before = str(schedule.mod)
+    Rows().apply(schedule, _LANES)
+    assert str(schedule.mod) == before
+    assert not schedule.trace.insts
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        workloads.matmul(),
+        workloads.conv2d(),
+        workloads.depthwise(),
+        workloads.max_pool(),
+        workloads.chain(),
+        _of(lambda x: topi.sum(topi.transpose(topi.nn.softmax(x), (1, 0)), axis=1), (16, 16)),
+        _of(lambda x: topi.sum(x, axis=0), (16, 7)),
+        _of(lambda x, i: topi.sum(topi.take(x, topi.cast(i, "int32"), axis=0), axis=1), (40, 16), (8,)),
+    ],
+    ids=["matmul", "conv2d", "depthwise", "windows", "map", "rows that become columns", "7 columns", "gather"],
+)
+def test_declined(func: Any) -> None:
+    assert Rows().apply(tvmlib.Schedule(_module(func)), _LANES) == []
