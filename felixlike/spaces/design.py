@@ -15,9 +15,17 @@ from felixlike.frontend.task import Task
 from felixlike.spaces.bounds import keeps_to_bounds
 from felixlike.spaces.padding import packs_already
 from felixlike.spaces.register_tile import register_tiles
+from felixlike.spaces.rows import Rows
 from felixlike.spaces.vectors import Machine, vector_unit
 
-RULES: tuple[Callable[[Any, Any, Machine], list[Any]], ...] = (register_tiles,)
+
+def _rows(schedule: Any, block: Any, machine: Machine) -> list[Any]:
+    """`Rows`, which does a whole function at once, whichever block it is asked for first."""
+    item = schedule.get(block).writes[0].source.dtype if schedule.get(block).writes else "float32"
+    return Rows().apply(schedule, machine.unit.lanes(int(tvmlib.runtime.DataType(str(item)).bits)))
+
+
+RULES: tuple[Callable[[Any, Any, Machine], list[Any]], ...] = (register_tiles, _rows)
 """(schedule, block, machine) → schedules with the block and all around it done; none where a rule does not apply."""
 
 
