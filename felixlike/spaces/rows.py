@@ -23,8 +23,12 @@ _MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
 """Rows a task, vectors of a row unrolled, vectors of columns a task: bounds of what is sampled."""
 _NARROWEST = 4
 """Elements of the shortest vector that columns are worth being computed in."""
+_CHEAP = frozenset(["tirx.if_then_else", "tirx.likely", "tirx.reinterpret"])
+"""Calls that may be computed again wherever their value is read; others, like exp, are worth a buffer."""
 _REDUCED = 2
 """tvm::tirx::IterVarType::kCommReduce."""
+_Access = tuple[Any, tuple[Any, ...]]
+"""A buffer and the indices of one element."""
 
 
 class Rows:
@@ -83,13 +87,9 @@ def _plain(sch: Any) -> bool:
     return True
 
 
-def _whole(stage: "_Stage", access: "_Access") -> bool:
+def _whole(stage: "_Stage", access: _Access) -> bool:
     """True if a reduction reads every element of a buffer once: contractions read each often, windows overlap."""
     return prod(stage.extents.values()) == prod(int(extent) for extent in access[0].shape)
-
-
-_Access = tuple[Any, tuple[Any, ...]]
-"""A buffer and the indices of one element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,6 @@ class _Stage:
     def innermost(self, variables: Sequence[Any]) -> Any:
         """The last of some variables that is more than one iteration, or the last."""
         return next((v for v in reversed(variables) if self.extents[v] > 1), variables[-1])
-
-
-_CHEAP = frozenset(["tirx.if_then_else", "tirx.likely", "tirx.reinterpret"])
 
 
 def _stages(sch: Any) -> list[_Stage]:
