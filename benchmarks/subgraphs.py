@@ -1,12 +1,16 @@
 """The ten subgraphs that figures are about: layers of BERT, ResNet-50, MobileNet-v2, R3D-18 and DCGAN, in float32.
 
-In: nothing. Out: `SUBGRAPHS`, name → a function that makes the PrimFunc.
+In: nothing. Out: `SUBGRAPHS`, name → a function that makes the PrimFunc, all of whose inputs come anew with every call;
+`LAYERS`, name → a function that makes the PyTorch module, with constant weights where a network has them, and inputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+import torch
+from torch import nn
 
 from benchmarks import operators as op
 
@@ -21,4 +25,35 @@ SUBGRAPHS: dict[str, Callable[[], Any]] = {
     "conv2d transpose 4×4 s2": lambda: op.transposed(256, 8, 128),
     "softmax": lambda: op.softmax(1536, 128),
     "layer norm": lambda: op.layer_norm(128, 768),
+}
+
+Layer = tuple[nn.Module, tuple[torch.Tensor, ...]]
+
+
+class _Product(nn.Module):
+    """A · B of two inputs, or A · Bᵀ.  batched: of many matrices."""
+
+    def __init__(self, *, transposed: bool) -> None:
+        super().__init__()
+        self.transposed = transposed
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(a, b.transpose(-1, -2) if self.transposed else b)
+
+
+def _relu(layer: Callable[[], nn.Module], *shape: int) -> Callable[[], Layer]:
+    return lambda: (nn.Sequential(layer(), nn.ReLU()).eval(), (torch.rand(*shape) - 0.5,))
+
+
+LAYERS: dict[str, Callable[[], Layer]] = {
+    "dense+bias+relu": _relu(lambda: nn.Linear(768, 3072), 128, 768),
+    "batch matmul": lambda: (_Product(transposed=True), (torch.rand(12, 128, 64), torch.rand(12, 128, 64))),
+    "matmul": lambda: (_Product(transposed=False), (torch.rand(512, 512), torch.rand(512, 512))),
+    "conv2d 3×3": _relu(lambda: nn.Conv2d(64, 64, 3, padding=1), 1, 64, 56, 56),
+    "conv2d 1×1": _relu(lambda: nn.Conv2d(256, 1024, 1), 1, 256, 14, 14),
+    "depthwise conv2d 3×3": _relu(lambda: nn.Conv2d(144, 144, 3, padding=1, groups=144), 1, 144, 56, 56),
+    "conv3d 3×3×3": _relu(lambda: nn.Conv3d(64, 64, 3, padding=1), 1, 64, 8, 28, 28),
+    "conv2d transpose 4×4 s2": _relu(lambda: nn.ConvTranspose2d(256, 128, 4, 2, 1), 1, 256, 8, 8),
+    "softmax": lambda: (nn.Softmax(-1), (torch.rand(1536, 128),)),
+    "layer norm": lambda: (nn.LayerNorm(768).eval(), (torch.rand(128, 768),)),
 }

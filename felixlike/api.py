@@ -20,6 +20,7 @@ from felixlike.hardware import device_name, resolve_target
 from felixlike.measure import MeasurePool, RpcPool
 from felixlike.report import Report, RunLog, TaskReport, make_progress
 from felixlike.search import make_strategy
+from felixlike.symbolic import SpaceName, check_space
 from felixlike.tuning import Budget, Choice, Event, Session, TaskState, choose, one_thread
 
 
@@ -63,6 +64,7 @@ def optimize(
     *,
     target: Any = "cpu",
     strategy: str = "gradient",
+    space: str = SpaceName.BEST,
     trials: int | None = None,
     seconds: float | None = None,
     store: str | Path | None = None,
@@ -79,8 +81,10 @@ def optimize(
     out first; a round measures up to 16 candidates of one task. Without any limit there are 4 rounds a task. Whatever
     the budget, every task gets a verified schedule. store: a file that keeps every measurement; limits then are totals
     over all runs of the model with it, so a later run returns at once, and goes on from there with larger limits.
-    weights: of the cost model, None for those shipped. seed: fixes the choice of candidates, given the same
-    measurements. progress: True, False or "plain". Ctrl-C ends the search early and returns the best so far.
+    space: whose sketches are searched: "best" (our rules, MetaSchedule's where none applies), "own", "default"
+    (MetaSchedule's) or "all". weights: of the cost model, None for those shipped. seed: fixes the choice of candidates,
+    given the same measurements. progress: True, False or "plain". Ctrl-C ends the search early and returns the best so
+    far.
     tracker, key: measure on the servers of TVM's tracker at HOST:PORT under this key, which must be of the target's
     kind, as this machine is; see docs/rpc.md. Raises InvalidBudget, InvalidOption, UnknownTarget, InvalidShape,
     InvalidModel and its kinds, StoreError, InvalidWeights, TrackerFailed, WrongDevice before any long work;
@@ -89,6 +93,7 @@ def optimize(
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
     _check_seed(seed)
+    space = check_space(space)
     target = resolve_target(target)
     device = device_name(target)  # raises where the GPU it needs is missing
     pool_of = _pool_of(tracker, key)
@@ -114,6 +119,7 @@ def optimize(
                 pool=pool,
                 store=opened,
                 seed=seed,
+                space=space,
                 observe=observe,
             )
             session.run(budget)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import tvmlib
-from felixlike.frontend.constants import PACKING
+from felixlike.frontend.constants import LAYOUT_FREE, PACKING, with_indices
 from felixlike.hardware import Device
 from felixlike.symbolic import Sketch
 from felixlike.symbolic.program import WITHIN_BLOCK
@@ -66,6 +66,8 @@ def count(sketch: Sketch, point: tuple[int, ...], device: Device) -> dict[str, d
 def _unfused(sketch: Sketch, point: tuple[int, ...]) -> Any:
     if sketch.task.target.kind.name == "cuda":
         return _unfused_on_gpu(sketch, point)
+    if any(str(instruction.kind.name) == "Parallel" for instruction in sketch._trace.insts):
+        return _unfused_by_replay(sketch, point)
     schedule = tvmlib.Schedule(sketch.task.module, debug_mask="none")
     with_point(sketch._trace, sketch.variables, point).apply_to_schedule(schedule, remove_postproc=True)
     assert tvmlib.ms.postproc.RewriteReductionBlock().apply(schedule)
@@ -73,11 +75,27 @@ def _unfused(sketch: Sketch, point: tuple[int, ...]) -> Any:
     return tvmlib.s_tir.transform.PlanAndUpdateBufferAllocationLocation()(schedule.mod)["main"]
 
 
-def _unfused_on_gpu(sketch: Sketch, point: tuple[int, ...]) -> Any:
-    """Traces for GPUs fuse loops themselves; our own replay, with numbers for all variables, does not."""
+def _replayed(sketch: Sketch, point: tuple[int, ...]) -> Replay:
+    """Some traces fuse loops themselves; our own replay, with numbers for all variables, does not."""
     fixed = [dataclasses.replace(v, choices=(x,)) for v, x in zip(sketch.variables, point, strict=True)]
     locations = [point[i] for i in sketch.location_columns]
-    replay = Replay(sketch.task.module, sketch.task.target, sketch._trace, fixed, locations)
+    return Replay(sketch.task.module, sketch.task.target, sketch._trace, fixed, locations)
+
+
+def _unfused_by_replay(sketch: Sketch, point: tuple[int, ...]) -> Any:
+    """Of a CPU's trace. The replay keeps no attributes; which layouts are free must be said anew."""
+    main = _replayed(sketch, point).schedule.mod["main"]
+    names = [str(parameter.name) for parameter in main.params]
+    if PACKING not in main.script():
+        main = with_indices(main, LAYOUT_FREE, [names.index(name) for name in sketch.task.layout_free])
+    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": main}), debug_mask="none")
+    assert tvmlib.ms.postproc.RewriteReductionBlock().apply(schedule)
+    assert tvmlib.ms.postproc.RewriteLayout().apply(schedule)
+    return tvmlib.s_tir.transform.PlanAndUpdateBufferAllocationLocation()(schedule.mod)["main"]
+
+
+def _unfused_on_gpu(sketch: Sketch, point: tuple[int, ...]) -> Any:
+    replay = _replayed(sketch, point)
     assert tvmlib.ms.postproc.RewriteReductionBlock().apply(replay.schedule)
     for block in replay.fetches:
         replay.schedule.annotate(replay.schedule.get_sblock(block), _TOGETHER, 1)

@@ -34,6 +34,7 @@ def add_parser(commands: Any) -> None:
         "--store", metavar="PATH", help="keep every measurement in this file, and go on from what it holds"
     )
     parser.add_argument("--strategy", default="gradient")
+    parser.add_argument("--space", default="best", help="whose sketches are searched: best, own, default or all")
     parser.add_argument("--tracker", metavar="HOST:PORT", help="measure on the servers of this tracker")
     parser.add_argument("--key", help="the key of these servers")
     parser.add_argument("--seed", type=int, default=0)
@@ -70,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
         options.rounds,
         target=options.target,
         strategy=options.strategy,
+        space=options.space,
         trials=options.trials,
         seconds=options.seconds,
         store=options.store,

@@ -36,13 +36,18 @@ def sketches(task: Task | Any, target: Any = "cpu", *, space: str = SpaceName.DE
     return tuple(Sketch(task, trace, design.postprocessors, index) for index, (design, trace) in enumerate(found))
 
 
-def _spaces(task: Task, space: str) -> list[DesignSpace]:
+def check_space(space: str) -> SpaceName:
+    """The space of a name.  Raises InvalidOption for others."""
     try:
-        name = SpaceName(space)
+        return SpaceName(space)
     except ValueError:
         raise InvalidOption(
             f"{space!r} is no design space", where="space", remedy=f"use one of {', '.join(SpaceName)}"
         ) from None
+
+
+def _spaces(task: Task, space: str) -> list[DesignSpace]:
+    name = check_space(space)
     if name is SpaceName.DEFAULT:
         return [default_space(task)]
     own = own_space(task)

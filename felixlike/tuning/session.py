@@ -25,6 +25,7 @@ from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
 from felixlike.records import Brief, Record, Store, make_record, make_run
 from felixlike.search import Candidate, Key, Known, Progress, Space, Strategy, next_task
+from felixlike.symbolic import SpaceName
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 
 _RECALLED = 1024
@@ -49,13 +50,14 @@ class TaskState:
     unverifiable: str = ""
     rounds: int = 0
     interrupted: frozenset[Key] = frozenset()
+    space_name: str = SpaceName.BEST
     _space: Space | None = None
 
     @property
     def space(self) -> Space:
         """The task's sketches, made when first needed."""
         if self._space is None:
-            self._space = Space(self.task)
+            self._space = Space(self.task, self.space_name)
         return self._space
 
     @property
@@ -77,7 +79,8 @@ class Event:
 
 
 class Session:
-    """A tuning run.  observe: called with every Event; it must not raise."""
+    """A tuning run.  space: whose sketches are searched, see `SpaceName`.  observe: called with every Event; it must
+    not raise."""
 
     def __init__(
         self,
@@ -88,10 +91,12 @@ class Session:
         pool: Pool,
         store: Store,
         seed: int = 0,
+        space: str = SpaceName.BEST,
         observe: Callable[[Event], None] | None = None,
     ) -> None:
         self.states = [
-            TaskState(task, np.random.default_rng(_seed(seed, task)), progress=Progress(task.weight)) for task in tasks
+            TaskState(task, np.random.default_rng(_seed(seed, task)), progress=Progress(task.weight), space_name=space)
+            for task in tasks
         ]
         self.interrupted = False
         self._strategy, self._model, self._pool, self._store = strategy, model, pool, store

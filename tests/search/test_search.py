@@ -30,7 +30,7 @@ from felixlike.symbolic import Kind
 
 
 def _space(name: str) -> Space:
-    return Space(make_task(workloads.ALL[name](), resolve_target("cpu"), name=name))
+    return Space(make_task(workloads.ALL[name](), resolve_target("cpu"), name=name), "default")
 
 
 @pytest.fixture(scope="module")

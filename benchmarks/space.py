@@ -1,0 +1,232 @@
+"""What the design spaces hold: python -m benchmarks.space [--default 256] [--own 16 64] [--only NAME].
+
+For each of the ten subgraphs (constant weights where a network has them), on one core and on all: the best of some
+candidates in MetaSchedule's default space and of fewer in ours, against PyTorch eager in its better layout and oneDNN
+with weights packed beforehand, as torch.compile's frozen graphs use it; and the machine's peak. All sides are whole
+calls from torch tensors to torch tensors, interleaved, with the same number of threads, each pinned to a core.
+
+Each number of cores is measured in a process of its own. Writes docs/results/space.json and .md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import interleaved, pin_threads
+
+_PEAK = Path(__file__).with_name("peak.c")
+"""Independent fused multiply-adds in registers, and reading more memory than any cache holds."""
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--default", type=int, default=256, help="candidates in the default space; 0 leaves it out")
+    parser.add_argument("--own", type=int, nargs="+", default=[16, 64], help="candidates in ours")
+    parser.add_argument("--cores", type=int, nargs="+", help="default: one, and all")
+    parser.add_argument("--only", default="", help="subgraphs whose name contains this")
+    parser.add_argument("--result", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.result:
+        _measure_all(arguments)
+        return
+    usable = sorted(os.sched_getaffinity(0))
+    data = {}
+    for count in arguments.cores or sorted({1, len(usable)}):
+        data[str(count)] = _in_process(usable[:count], arguments)
+        if not arguments.only:
+            from benchmarks.results import write
+
+            command = f"space --default {arguments.default} --own {' '.join(map(str, arguments.own))}"
+            write("space", {"cores": data}, _text(data), command=command)
+    if arguments.only:
+        print(_text(data))
+
+
+def _in_process(cores: Sequence[int], arguments: argparse.Namespace) -> dict[str, Any]:
+    """The rows for some cores, from a process that has these cores alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "rows.json"
+        own = [str(count) for count in arguments.own]
+        command = [sys.executable, "-m", "benchmarks.space", "--default", str(arguments.default), "--own", *own]
+        command += ["--only", arguments.only, "--result", str(result)]
+        number = str(len(cores))
+        threads = {"OMP_NUM_THREADS": number, "TVM_NUM_THREADS": number, "MKL_NUM_THREADS": number}
+        subprocess.run(
+            command, check=True, env={**os.environ, **threads}, preexec_fn=lambda: os.sched_setaffinity(0, cores)
+        )
+        found: dict[str, Any] = json.loads(result.read_text())
+        return found
+
+
+def _measure_all(arguments: argparse.Namespace) -> None:
+    pin_threads()
+    from benchmarks.subgraphs import LAYERS
+
+    rows = [_row(name, make, arguments) for name, make in LAYERS.items() if arguments.only in name]
+    Path(arguments.result).write_text(json.dumps({"peak": _peak(), "rows": rows}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A call and what was measured to find it."""
+
+    run: Callable[[], object]
+    seconds: float = 0.0
+
+
+def _row(name: str, make: Callable[[], Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
+    torch.manual_seed(0)
+    module, inputs = make()
+    sides = {label: _Side(run) for label, run in pytorch_sides(module, inputs).items()}
+    row: dict[str, Any] = {"subgraph": name, "tuning": {}}
+    budgets = [("default", arguments.default), *(("own", count) for count in arguments.own)]
+    for space, count in budgets:
+        if count:
+            label = f"{space} {count}"
+            sides[label] = _tuned(module, inputs, space, count, row)
+            row["tuning"][label] = sides[label].seconds
+    times = interleaved({label: side.run for label, side in sides.items()}, seconds_a_side=1.5, slot=0.05)
+    row["seconds"] = {label: t.seconds for label, t in times.items()}
+    row["quartiles"] = {label: [t.low, t.high] for label, t in times.items()}
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def _tuned(module: Any, inputs: Any, space: str, count: int, row: dict[str, Any]) -> _Side:
+    import felixlike as fx
+
+    tuned = fx.optimize(module, inputs, trials=count, space="best" if space == "own" else space, progress=False)
+    row["flops"] = sum(task.flops * task.weight for task in tuned.report.tasks)
+    row["error"] = max(tuned.report.error, row.get("error", 0.0))
+    return _Side(lambda: tuned(*inputs), tuned.report.seconds)
+
+
+def pytorch_sides(module: Any, inputs: Sequence[Any]) -> dict[str, Callable[[], object]]:
+    """PyTorch eager in both layouts, and oneDNN with packed weights in both, as far as the layer has them."""
+    import torch
+
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    layout = formats.get(inputs[0].dim())
+    own = dict.fromkeys([""])
+    sides: dict[str, Callable[[], object]] = {"eager": _inference(module, inputs)}
+    last = None
+    if layout is not None:
+        own |= dict.fromkeys([" channels last"])
+        last = [x.contiguous(memory_format=layout) for x in inputs]
+        import copy
+
+        sides["eager channels last"] = _inference(copy.deepcopy(module).to(memory_format=layout), last)
+    packed = _packed(module, inputs)
+    for suffix, given in (("", inputs), (" channels last", last)):
+        if packed is not None and given is not None:
+            sides[f"oneDNN packed{suffix}"] = _inference(packed, given)
+    return sides
+
+
+def _inference(function: Callable[..., object], inputs: Sequence[Any]) -> Callable[[], object]:
+    import torch
+
+    def run() -> object:
+        with torch.inference_mode():
+            return function(*inputs)
+
+    return run
+
+
+def _packed(module: Any, inputs: Sequence[Any]) -> Callable[..., object] | None:
+    """oneDNN's kernel with relu fused in, its weights packed now; None where there is none for the layer."""
+    import torch
+    from torch import nn
+
+    layer = module[0] if isinstance(module, nn.Sequential) else None
+    ops, size = torch.ops.mkldnn, list(inputs[0].shape)
+    if isinstance(layer, nn.Linear):
+        weight = ops._reorder_linear_weight(layer.weight.detach(), size[0])
+        return lambda x: ops._linear_pointwise(x, weight, layer.bias, "relu", [], "")
+    if isinstance(layer, nn.ConvTranspose2d):
+        how = (list(layer.padding), [0, 0], list(layer.stride), [1, 1], layer.groups)
+        weight = ops._reorder_convolution_transpose_weight(layer.weight.detach(), *how, size)
+        return lambda x: ops._convolution_transpose_pointwise(x, weight, layer.bias, *how, "relu", [], "")
+    if isinstance(layer, nn.Conv2d | nn.Conv3d):
+        shape = (list(layer.padding), list(layer.stride), list(layer.dilation), layer.groups)
+        weight = ops._reorder_convolution_weight(layer.weight.detach(), *shape, size)
+        return lambda x: ops._convolution_pointwise(x, weight, layer.bias, *shape, "relu", [], "")
+    return None
+
+
+def _peak() -> dict[str, float]:
+    """GFLOPS of multiply-adds and GB/s of reading memory, on this process's cores together."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = str(Path(folder) / "peak")
+        subprocess.run(["cc", "-O3", "-march=native", "-pthread", str(_PEAK), "-o", program], check=True)
+        cores = str(len(os.sched_getaffinity(0)))
+        out = subprocess.run([program, cores], check=True, capture_output=True, text=True).stdout.split()
+    return {"gflops": float(out[0]), "gbs": float(out[1])}
+
+
+def _best(row: dict[str, Any], start: str) -> float | None:
+    found = [seconds for label, seconds in row["seconds"].items() if label.startswith(start)]
+    return min(found) if found else None
+
+
+def _text(data: dict[str, Any]) -> str:
+    from benchmarks.results import geometric_mean
+
+    lines = [
+        "Microseconds of a call, medians of interleaved turns; ratios are PyTorch ÷ ours, above 1 ours is faster.",
+        "eager: the better of PyTorch's two layouts; packed: oneDNN with packed weights, likewise. of peak: the task's",
+        "FLOP over what the cores could do in that time.",
+    ]
+    for cores, found in data.items():
+        rows, peak = found["rows"], found["peak"]
+        labels = list(rows[0]["tuning"])
+        own = labels[-1]
+        lines += [
+            "",
+            f"## {cores} core{'s' if cores != '1' else ''}: {peak['gflops']:.0f} GFLOPS, {peak['gbs']:.0f} GB/s",
+            "",
+            f"| subgraph | eager | packed | {' | '.join(f'{label} (s)' for label in labels)} "
+            f"| {' | '.join(f'eager ÷ {label}' for label in labels)} | packed ÷ {own} | of peak | error |",
+            "| --- " * (6 + 2 * len(labels)) + "|",
+            *(_line(row, labels, peak) for row in rows),
+            "",
+        ]
+        for label in labels:
+            ratios = [(_best(row, "eager") or 0) / row["seconds"][label] for row in rows]
+            level = sum(ratio >= 1 for ratio in ratios)
+            mean = geometric_mean(ratios)
+            lines.append(f"eager ÷ {label}, geometric mean: **{mean:.2f}**; at least 1 on {level} of {len(rows)}.")
+        packed = [p / row["seconds"][own] for row in rows if (p := _best(row, "oneDNN"))]
+        if packed:
+            near = sum(ratio >= 0.97 for ratio in packed)
+            mean = geometric_mean(packed)
+            lines.append(f"packed ÷ {own}, geometric mean: **{mean:.2f}**; at least 0.97 on {near} of {len(packed)}.")
+    return "\n".join(lines)
+
+
+def _line(row: dict[str, Any], labels: Sequence[str], peak: dict[str, float]) -> str:
+    seconds = row["seconds"]
+    eager, packed = _best(row, "eager") or 0.0, _best(row, "oneDNN")
+    own = seconds[labels[-1]]
+    cells = [f"{eager * 1e6:.0f}", "–" if packed is None else f"{packed * 1e6:.0f}"]
+    cells += [f"{seconds[label] * 1e6:.0f} ({row['tuning'][label]:.0f})" for label in labels]
+    cells += [f"{eager / seconds[label]:.2f}" for label in labels]
+    cells.append("–" if packed is None else f"{packed / own:.2f}")
+    cells += [f"{row['flops'] / own / 1e9 / peak['gflops']:.0%}", f"{row['error']:.1e}"]
+    return f"| {row['subgraph']} | {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Register tiles: golden programs, exact bounds and formulas, right answers over odd sizes, replay of traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import workloads
+
+from benchmarks import operators as op
+from benchmarks import oracles
+from felixlike import tvmlib
+from felixlike.features import NAMES, formulas, tvm_view
+from felixlike.frontend.task import Task, make_task
+from felixlike.hardware import resolve_target
+from felixlike.measure import MeasurePool, Status
+from felixlike.search import Candidate
+from felixlike.spaces import noted_bounds
+from felixlike.symbolic import Sketch, sketches
+
+AVX512 = tvmlib.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
+"""Vector lengths and numbers of tasks follow the processor; golden texts must not follow the machine."""
+
+CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    "dense": (lambda: op.dense(16, 24, 64), (1,)),
+    "dense_anew": (lambda: op.dense(16, 24, 64), ()),
+    "dense_rest": (lambda: op.dense(53, 24, 40), (1,)),
+    "matmul": (lambda: op.matmul(32, 16, 48), ()),
+    "batch_matmul": (lambda: op.batch_matmul(3, 32, 8, 32), ()),
+    "conv1d": (lambda: op.conv1d(6, 24, 32), (1,)),
+    "conv2d": (lambda: op.conv2d(6, 8, 32, relu=True), (1,)),
+    "conv2d_strided": (lambda: op.conv2d(4, 9, 16, stride=2), (1,)),
+    "conv2d_dilated": (lambda: op.conv2d(4, 9, 16, dilation=2, padding=2), (1,)),
+    "conv2d_1x1": (lambda: op.conv2d(8, 7, 32, 1, relu=True), (1,)),
+    "conv2d_nhwc": (lambda: op.conv2d_nhwc(4, 8, 16), (1,)),
+    "conv3d": (lambda: op.conv3d(2, 4, 8, 16), (1,)),
+    "grouped": (lambda: op.grouped(8, 8, 32, 2), (1,)),
+    "depthwise": (lambda: op.depthwise(6, 16), (1,)),
+}
+
+
+def _task(name: str, target: Any = AVX512) -> Task:
+    make, constants = CASES[name]
+    return make_task(make(), target, name=name, constants=constants)
+
+
+def _sketch(name: str, target: Any = AVX512) -> Sketch:
+    (sketch,) = sketches(_task(name, target), space="own")
+    return sketch
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_program(name: str, golden: Callable[[str, str], None]) -> None:
+    sketch = _sketch(name)
+    assert sketch.understood, sketch.reason
+    golden(f"programs/own_{name}", str(sketch.program))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
+    sketch = _sketch(name)
+    drawn = np.concatenate([sketch.sample(3, seed=1), sketch._sample_by_tvm(12, np.random.default_rng(2))])
+    valid = sketch.valid(drawn)
+    assert valid[:3].all()
+    assert valid.tolist() == [sketch.accepts(point) for point in drawn.tolist()]
+
+
+@pytest.mark.parametrize("name", ["dense", "dense_anew", "matmul", "batch_matmul", "conv1d", "conv2d", "depthwise"])
+def test_formulas_equal_what_is_counted(name: str) -> None:
+    sketch = _sketch(name)
+    found = formulas(sketch, oracles.SMALL_CACHES)
+    points = sketch.sample(2, seed=5)
+    checked = 0
+    for point, rows in zip(points.tolist(), found.evaluate(points), strict=True):
+        for block, columns in oracles.count(sketch, tuple(point), oracles.SMALL_CACHES).items():
+            for column, value in columns.items():
+                ours = rows[found.stores.index(block)][NAMES.index(column)]
+                assert np.isclose(ours, value, rtol=1e-9), (point, block, column, ours, value)
+                checked += 1
+    assert checked > 50
+
+
+@pytest.mark.parametrize("name", ["dense", "batch_matmul", "conv2d", "conv3d", "depthwise"])
+def test_views_equal_tvms_features(name: str) -> None:
+    sketch = _sketch(name)
+    points = sketch.sample(4, seed=7)
+    for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
+        theirs = oracles.tvm_features(sketch, sketch.schedule(point))
+        known = ~np.isnan(ours)
+        assert known.mean() > 0.75
+        np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-6, atol=1e-9)
+
+
+def test_the_hot_block_has_no_predicate() -> None:
+    schedule = _sketch("dense_rest").schedule(_sketch("dense_rest").sample(1, seed=0)[0])
+    realizes: list[Any] = []
+    tvmlib.structural_walk(schedule.mod["main"].body, (tvmlib.s_tir.SBlockRealize, realizes.append))
+    hot = [realize for realize in realizes if str(realize.block.name_hint) == "Y_update"]
+    assert len(hot) == 1
+    assert int(hot[0].predicate) == 1
+
+
+def test_bounds_keep_accumulators_in_registers() -> None:
+    sketch = _sketch("dense")
+    schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
+    bounds = noted_bounds(schedule.get(schedule.get_sblock("Y_update")))
+    assert bounds is not None
+    assert (bounds.least_accumulators, bounds.most_accumulators, bounds.cores) == (8, 24, 2)
+    assert bounds.least_steps == 24  # all there are
+
+
+@pytest.mark.parametrize(("mcpu", "lanes"), [("skylake-avx512", 16), ("haswell", 8)])
+def test_lanes_follow_the_processor(mcpu: str, lanes: int) -> None:
+    sketch = _sketch("dense", tvmlib.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}))
+    vector = [loop for _, path in sketch.program.stores() for loop in path if loop.kind == "vector"]
+    assert {loop.extent.value for loop in vector} == {lanes}
+
+
+def test_traces_replay_from_json() -> None:
+    sketch = _sketch("conv2d")
+    schedule = sketch.schedule(sketch.sample(1, seed=3)[0])
+    again = tvmlib.Schedule(sketch.task.module)
+    tvmlib.Trace.apply_json_to_schedule(schedule.trace.as_json(), again)
+    tvmlib.ir.assert_structural_equal(again.mod, schedule.mod)
+
+
+@pytest.mark.parametrize("name", ["softmax", "chain", "max_pool"])
+def test_other_operators_are_left_alone(name: str) -> None:
+    task = make_task(workloads.ALL[name](), AVX512, name=name)
+    assert not any("most_accumulators" in str(sketch._trace) for sketch in sketches(task, space="own"))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[MeasurePool]:
+    with MeasurePool(resolve_target("cpu")) as pool:
+        yield pool
+
+
+ODD: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    **{
+        f"dense {n}×{k}→{m}": (lambda n=n, k=k, m=m: op.dense(n, k, m), (1,)) for n, k, m in ((1, 53, 113), (53, 7, 64))
+    },
+    **{
+        f"product {n}×{k}×{m}": (lambda n=n, k=k, m=m: op.matmul(n, k, m), ())
+        for n, k, m in ((113, 13, 53), (7, 1, 16))
+    },
+    "conv 13→48 at 53": (lambda: op.conv2d(13, 53, 48), (1,)),
+    "conv 7→16 at 13, stride 2": (lambda: op.conv2d(7, 13, 16, stride=2), (1,)),
+    "conv 3→32 7×7 at 29, stride 2": (lambda: op.conv2d(3, 29, 32, 7, stride=2), (1,)),
+    "conv 5→16 at 11, dilation 2": (lambda: op.conv2d(5, 11, 16, dilation=2, padding=2), (1,)),
+    "conv 12→48 at 7 in 3 groups": (lambda: op.grouped(12, 7, 48, 3), (1,)),
+    "conv 1→4 at 1": (lambda: op.conv2d(1, 1, 4), (1,)),
+    "conv1d 7→16 at 113": (lambda: op.conv1d(7, 113, 16), (1,)),
+    "conv3d 3→16 at 5×7": (lambda: op.conv3d(3, 5, 7, 16), (1,)),
+    **{name: (make, constants) for name, (make, constants) in CASES.items()},
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_answers_are_right(name: str, pool: MeasurePool) -> None:
+    make, constants = ODD[name]
+    task = make_task(make(), resolve_target("cpu"), name=name, constants=constants)
+    found = sketches(task, space="own")
+    assert found
+    candidates = [Candidate(s, tuple(p), 0.0, "random") for s in found for p in s.sample(2, seed=4).tolist()]
+    for measured in pool.measure(task, candidates):
+        assert measured.status is Status.OK, measured.message
