@@ -246,12 +246,10 @@ def tune_context(module: Any, target: Any, *, seed: int = 1, space: Any = None) 
 
 
 def own_space(rules: Sequence[Any], postprocessors: Sequence[Any]) -> Any:
-    """A space generator of our own schedule rules.
+    """A space generator of our own schedule rules and just these postprocessors.
 
-    postprocessors: run after MetaSchedule's that make code valid. Its RewriteParallelVectorizeUnroll is not among them:
-    it refuses loops that are parallel already."""
-    own = [ms.postproc.DisallowDynamicLoop(), ms.postproc.RewriteReductionBlock()]
-    return PostOrderApply(sch_rules=list(rules), postprocs=[*own, *postprocessors], mutator_probs={})
+    MetaSchedule's RewriteParallelVectorizeUnroll had better not be among them: it refuses loops that are parallel."""
+    return PostOrderApply(sch_rules=list(rules), postprocs=list(postprocessors), mutator_probs={})
 
 
 @derived_object

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from felixlike import tvmlib
@@ -17,16 +18,6 @@ from felixlike.spaces.padding import packs_already
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import Rows
 from felixlike.spaces.vectors import Machine, vector_unit
-
-
-def _rows(schedule: Any, block: Any, machine: Machine) -> list[Any]:
-    """`Rows`, which does a whole function at once, whichever block it is asked for first."""
-    item = schedule.get(block).writes[0].source.dtype if schedule.get(block).writes else "float32"
-    return Rows().apply(schedule, machine.unit.lanes(int(tvmlib.runtime.DataType(str(item)).bits)))
-
-
-RULES: tuple[Callable[[Any, Any, Machine], list[Any]], ...] = (register_tiles, _rows)
-"""(schedule, block, machine) → schedules with the block and all around it done; none where a rule does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +35,17 @@ def default_space(task: Task) -> DesignSpace:
 
 
 def own_space(task: Task) -> DesignSpace:
-    """What our rules make of a task; without traces where none applies, and on GPUs."""
-    if task.target.kind.name != "llvm":
-        return DesignSpace((), ())
-    machine = Machine(vector_unit(task.target), int(task.target.attrs["num-cores"]))
-    rules = [tvmlib.schedule_rule(lambda schedule, block, rule=rule: rule(schedule, block, machine)) for rule in RULES]
-    own = tvmlib.own_space(rules, [tvmlib.postprocessor(keeps_to_bounds), tvmlib.postprocessor(_rewrite_layout)])
-    found = _generated(tvmlib.tune_context(task.module, task.target, space=own))
-    return DesignSpace(tuple(trace for trace in found.traces if _schedules(trace)), found.postprocessors)
+    """What the first of our rules that applies makes of a task; without traces where none does, and on GPUs."""
+    if task.target.kind.name == "llvm":
+        machine = Machine(vector_unit(task.target), int(task.target.attrs["num-cores"]))
+        for rule in RULES:
+            wrapped = tvmlib.schedule_rule(partial(rule.apply, machine=machine))
+            own = tvmlib.own_space([wrapped], [p() for p in rule.postprocessors])
+            found = _generated(tvmlib.tune_context(task.module, task.target, space=own))
+            traces = tuple(trace for trace in found.traces if _schedules(trace))
+            if traces:
+                return DesignSpace(traces, found.postprocessors)
+    return DesignSpace((), ())
 
 
 def _rewrite_layout(schedule: Any) -> bool:
@@ -67,3 +61,34 @@ def _schedules(trace: Any) -> bool:
 def _generated(context: Any) -> DesignSpace:
     traces = tuple(schedule.trace for schedule in context.generate_design_space())
     return DesignSpace(traces, tuple(context.space_generator.postprocs))
+
+
+def _rows(schedule: Any, block: Any, machine: Machine) -> list[Any]:
+    """`Rows`, which does a whole function at once, whichever block it is asked for first."""
+    written = [region.source.dtype for region in schedule.get(block).writes] or ["float32"]
+    return Rows().apply(schedule, machine.unit.lanes(int(tvmlib.runtime.DataType(str(written[0])).bits)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """apply: (schedule, block, machine) → schedules with the block and all around it done; none where it does not
+    apply.  postprocessors: what makes MetaSchedule's postprocessors, in order."""
+
+    apply: Callable[..., list[Any]]
+    postprocessors: tuple[Callable[[], Any], ...]
+
+
+RULES = (
+    _Rule(
+        register_tiles,
+        (
+            tvmlib.ms.postproc.DisallowDynamicLoop,
+            tvmlib.ms.postproc.RewriteReductionBlock,
+            lambda: tvmlib.postprocessor(keeps_to_bounds),
+            lambda: tvmlib.postprocessor(_rewrite_layout),
+        ),
+    ),
+    # It takes initial values out itself, and leaves in what stands under a test, where TVM refuses to.
+    _Rule(_rows, (tvmlib.ms.postproc.DisallowDynamicLoop,)),
+)
+"""Our rules, the first that applies wins."""

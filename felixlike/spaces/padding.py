@@ -28,10 +28,12 @@ _WASTE = 1.02
 
 
 def is_plain(contraction: Contraction) -> bool:
-    """Whether every index of every operand, and of the output, is one axis."""
+    """Whether every index of every operand, and of the output, is one axis, or 0 where that is all there is."""
     indices = [index for operand in contraction.operands for index in operand.indices]
     axes = [axis.variable for axis in contraction.axes]
-    return None not in contraction.written and all(any(i.same_as(v) for v in axes) for i in indices)
+    zero = [type(index).__name__ == "IntImm" and int(index.value) == 0 for index in indices]
+    plain = [is_zero or any(i.same_as(v) for v in axes) for i, is_zero in zip(indices, zero, strict=True)]
+    return None not in contraction.written and all(plain)
 
 
 def rounded(contraction: Contraction, lanes: int) -> Contraction:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from felixlike import tvmlib
@@ -65,7 +65,6 @@ def register_tiles(schedule: Any, block: Any, machine: Machine) -> list[Any]:
     contraction = read_contraction(schedule, block)
     if contraction is None:
         return []
-    constant = [operand.constant for operand in contraction.operands]
     contraction = _padded(schedule, block, contraction, machine.unit)
     roles = choose_roles(contraction, machine.unit)
     if roles is None:
@@ -73,7 +72,7 @@ def register_tiles(schedule: Any, block: Any, machine: Machine) -> list[Any]:
     around = settle_surroundings(schedule, block)
     if around is None:
         return []
-    around = _packed(schedule, block, contraction, roles, around, constant)
+    around = _packed(schedule, block, contraction, roles, around)
     _tile(schedule, block, contraction, roles, around, machine)
     return [schedule]
 
@@ -89,24 +88,21 @@ def _padded(schedule: Any, block: Any, contraction: Contraction, unit: VectorUni
         return contraction
     schedule.pad_einsum(block, wanted)
     found = read_contraction(schedule, block)
-    return contraction if found is None else found
+    if found is None:
+        return contraction
+    first, second = (
+        replace(new, constant=old.constant) for new, old in zip(found.operands, contraction.operands, strict=True)
+    )
+    return replace(found, operands=(first, second))
 
 
-def _packed(
-    schedule: Any,
-    block: Any,
-    contraction: Contraction,
-    roles: Roles,
-    around: Surroundings,
-    constant: Sequence[bool],
-) -> Surroundings:
-    """Mark the block that pads the constant in vectors as one that is run once.  constant: of each operand, before it
-    was padded."""
+def _packed(schedule: Any, block: Any, contraction: Contraction, roles: Roles, around: Surroundings) -> Surroundings:
+    """Mark the block that pads the constant in vectors as one that is run once."""
     for copy in around.copies:
         written = schedule.get(copy).writes[0].source
-        for operand, unchanging in zip(contraction.operands, constant, strict=True):
+        for operand in contraction.operands:
             own = schedule.get(block).reads[operand.read].source.same_as(written)
-            if own and unchanging and roles.vector.place in operand.axes:
+            if own and operand.constant and roles.vector.place in operand.axes:
                 moved = next(i for i, e in enumerate(operand.indices) if e.same_as(roles.vector.variable))
                 pack_when_compiled(schedule, copy, moved, roles.lanes)
                 return Surroundings(tuple(c for c in around.copies if c is not copy), around.epilogue)

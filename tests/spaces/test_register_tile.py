@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -139,13 +140,8 @@ def pool() -> Iterator[MeasurePool]:
 
 
 ODD: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
-    **{
-        f"dense {n}×{k}→{m}": (lambda n=n, k=k, m=m: op.dense(n, k, m), (1,)) for n, k, m in ((1, 53, 113), (53, 7, 64))
-    },
-    **{
-        f"product {n}×{k}×{m}": (lambda n=n, k=k, m=m: op.matmul(n, k, m), ())
-        for n, k, m in ((113, 13, 53), (7, 1, 16))
-    },
+    **{f"dense {n}×{k}→{m}": (partial(op.dense, n, k, m), (1,)) for n, k, m in ((1, 53, 113), (53, 7, 64))},
+    **{f"product {n}×{k}×{m}": (partial(op.matmul, n, k, m), ()) for n, k, m in ((113, 13, 53), (7, 1, 16))},
     "conv 13→48 at 53": (lambda: op.conv2d(13, 53, 48), (1,)),
     "conv 7→16 at 13, stride 2": (lambda: op.conv2d(7, 13, 16, stride=2), (1,)),
     "conv 3→32 7×7 at 29, stride 2": (lambda: op.conv2d(3, 29, 32, 7, stride=2), (1,)),
