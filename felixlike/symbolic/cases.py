@@ -14,25 +14,47 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, product
 
 from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.evaluate import evaluate
 from felixlike.symbolic.expression import Expr, Group, Number, at_least, const, group_of, select
 from felixlike.symbolic.factors import divisors
 
 _MOST = 200
 """Combinations of values that are told apart."""
 
+_MOST_ALIKE = 2000
+"""Combinations of values that are tried where one quantity may be all that matters."""
+
 Case = tuple[int, ...]
 
 
-def by_cases(variables: Sequence[Expr], numbers: Callable[[Mapping[str, int]], Sequence[Number]]) -> tuple[Expr, ...]:
+def by_cases(
+    variables: Sequence[Expr],
+    numbers: Callable[[Mapping[str, int]], Sequence[Number]],
+    quantities: Sequence[Expr] = (),
+) -> tuple[Expr, ...]:
     """`numbers`, a function of the variables' values by name, as expressions.
 
+    quantities: expressions of the variables, one of which may be all that the numbers depend on; the first of which
+    that is true is told apart in place of the variables.
     Raises UnsupportedSketch for variables that are no tile factors, and where there are too many combinations."""
-    told, cases = _cases(variables)
-    results = [(key, numbers(values)) for key, values in cases]
-    return tuple(
-        _told(told, [(key, column) for (key, _), column in zip(results, columns, strict=True)])
-        for columns in zip(*(found for _, found in results), strict=True)
-    )
+    told, cases = _cases(variables, _MOST_ALIKE if quantities else _MOST)
+    found = [numbers(values) for _, values in cases]
+    keys: list[tuple[Sequence[Expr], list[Case]]] = [
+        ((quantity,), [(round(evaluate(quantity, values)),) for _, values in cases]) for quantity in quantities
+    ]
+    keys.append((told, [key for key, _ in cases]))
+    return tuple(_by_first(keys, column) for column in zip(*found, strict=True))
+
+
+def _by_first(keys: Sequence[tuple[Sequence[Expr], Sequence[Case]]], column: Sequence[Number]) -> Expr:
+    """The numbers of a column told apart by the first expressions whose values suffice."""
+    for told, cases in keys:
+        alone = dict(zip(cases, column, strict=True))
+        if all(alone[case] == number for case, number in zip(cases, column, strict=True)):
+            if len(alone) > _MOST and len(set(column)) > 1:
+                raise _too_many()
+            return _told(told, sorted(alone.items()))
+    raise AssertionError("the values of all variables suffice")
 
 
 def _told(variables: Sequence[Expr], cases: Sequence[tuple[Case, Number]]) -> Expr:
@@ -58,7 +80,7 @@ def _chain(variables: Sequence[Expr], cases: Sequence[tuple[Case, Number]]) -> E
     return found
 
 
-def _cases(variables: Sequence[Expr]) -> tuple[list[Expr], list[tuple[Case, dict[str, int]]]]:
+def _cases(variables: Sequence[Expr], most: int) -> tuple[list[Expr], list[tuple[Case, dict[str, int]]]]:
     """The variables that tell the combinations apart, and for each combination their values and everyone's values."""
     groups: dict[Group, list[Expr]] = {}
     for variable in variables:
@@ -71,13 +93,17 @@ def _cases(variables: Sequence[Expr]) -> tuple[list[Expr], list[tuple[Case, dict
     for group, members in groups.items():
         told += _telling(group, members)
         choices.append(sorted(_of_group(group, members)))
-    if math.prod(map(len, choices)) > _MOST:
-        raise UnsupportedSketch(f"more than {_MOST} combinations of tile factors to tell apart", where="indices")
+    if math.prod(map(len, choices)) > most:
+        raise _too_many()
     combined = [
         (sum((key for key, _ in parts), ()), {name: x for _, values in parts for name, x in values.items()})
         for parts in product(*choices)
     ]
     return told, combined
+
+
+def _too_many() -> UnsupportedSketch:
+    return UnsupportedSketch(f"more than {_MOST} combinations of tile factors to tell apart", where="indices")
 
 
 def _telling(group: Group, members: Sequence[Expr]) -> Sequence[Expr]:

@@ -1,16 +1,21 @@
-"""TVM index expressions → ours.
+"""TVM index expressions → ours, and back.
 
 In: a TVM PrimExpr over loop variables, block iterators and tile variables, with a table of what those stand for. Out:
 an expanded `Expr`. Raises UnsupportedSketch for operators that have no place in an affine index.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.expression import (
     Expr,
     Number,
+    Op,
     add,
     at_least,
     const,
@@ -23,12 +28,41 @@ from felixlike.symbolic.expression import (
     nonnegative,
     product_parts,
     select,
+    variables,
 )
 
 
 def to_expr(tvm_expr: Any, table: Mapping[Any, Expr]) -> Expr:
     """tvm_expr over the variables of `table`, with products multiplied out so that equal extents are equal objects."""
     return expand(_convert(tvm_expr, table))
+
+
+def from_expr(expression: Expr, table: Mapping[Expr, Any], like: Any) -> Any:
+    """The TVM expression of an index; the inverse of `to_expr`, of the integer type that `like` has.
+
+    Terms are in the order of `table`, the last variable of each deciding.
+    Raises UnsupportedSketch for gates, selects, quotients that are not floored, and variables that are not in the
+    table."""
+    match expression.op:
+        case Op.CONST:
+            return tvmlib.tirx.const(int(expression.value), str(like.ty.dtype))
+        case Op.VAR if expression in table:
+            return table[expression]
+        case Op.ADD:
+            constant, terms = linear_parts(expression)
+            places = {variable: place for place, variable in enumerate(table)}
+            terms = sorted(terms, key=lambda pair: max(places.get(v, 0) for v in variables([pair[0]])))
+            parts = [from_expr(term, table, like) * int(factor) for term, factor in terms]
+            return sum(parts[1:], parts[0]) + int(constant)
+        case Op.MUL if all(exponent > 0 for _, exponent in product_parts(expression)[1]):
+            powers = [(from_expr(b, table, like), e) for b, e in product_parts(expression)[1]]
+            factors = [base for base, exponent in powers for _ in range(exponent)]
+            return math.prod(factors[1:], start=factors[0])
+        case Op.FLOORDIV | Op.MIN | Op.MAX:
+            a, b = (from_expr(argument, table, like) for argument in expression.args)
+            make = {Op.FLOORDIV: tvmlib.tirx.floordiv, Op.MIN: tvmlib.tirx.min, Op.MAX: tvmlib.tirx.max}
+            return make[expression.op](a, b)
+    raise UnsupportedSketch(f"{expression} has no place in an affine index", where="index expression")
 
 
 def _convert(node: Any, table: Mapping[Any, Expr]) -> Expr:

@@ -515,13 +515,13 @@ def nonnegative(expr: Expr) -> bool:
     """Whether expr ≥ 0 can be proved from the bounds of its variables.
 
     Sufficient, not necessary: every atom with a finite lower bound is written as bound + rest, rest ≥ 0; then
-    non-negative coefficients prove it.  Also tried: plain intervals."""
+    non-negative coefficients prove it.  Also tried: plain intervals, and ⌊x / d⌋ ≥ ⌊y / d⌋ where x ≥ y."""
     if expr.low >= 0:
         return True
     if expr.high < 0:
         return False
     shifted: _Polynomial = {}
-    for monomial, coefficient in _polynomial(expr).items():
+    for monomial, coefficient in _without_rising_floors(_polynomial(expr)).items():
         product: _Polynomial = {(): coefficient}
         for base, exponent in monomial:
             if exponent < 0 or not math.isfinite(base.low):
@@ -534,6 +534,27 @@ def nonnegative(expr: Expr) -> bool:
         for key, value in product.items():
             shifted[key] = shifted.get(key, 0) + value
     return all(value >= 0 for value in shifted.values())
+
+
+def _without_rising_floors(polynomial: _Polynomial) -> _Polynomial:
+    """No more than the polynomial: of k·⌊x / d⌋ − k·⌊y / d⌋ with x ≥ y nothing is left."""
+    floors = {
+        monomial[0][0]: (monomial, value)
+        for monomial, value in polynomial.items()
+        if len(monomial) == 1 and monomial[0][0].op is Op.FLOORDIV and monomial[0][1] == 1
+    }
+    left = dict(polynomial)
+    for lower, (falling, down) in floors.items():
+        for upper, (rising, up) in floors.items():
+            if down >= 0 or up < -down or lower.args[1] is not upper.args[1] or rising not in left:
+                continue
+            if nonnegative(expand(upper.args[0] - lower.args[0])):
+                del left[falling]
+                left[rising] = up + down
+                if not left[rising]:
+                    del left[rising]
+                break
+    return left
 
 
 def substitute(expr: Expr, values: Mapping[Expr, Expr | Number]) -> Expr:

@@ -7,7 +7,7 @@ those that may have extent 1, so that one program stands for all structures the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -189,7 +189,7 @@ class Index:
     def ends(self, extents: Mapping[Expr, Expr]) -> tuple[Expr, Expr]:
         """`span` by trying all values, for each choice of tile factors."""
         running = tuple((v, extent) for v, extent in extents.items() if v in self.variables)
-        low, high, _ = _tried(self, running)
+        low, high, _ = _tried(self.expression, self.variables, running)
         return low, high
 
     def step(self, variable: Expr, extent: Expr) -> Expr:
@@ -199,7 +199,7 @@ class Index:
         tangled, straight = self._apart()
         total = straight.stride(variable)
         if variable in tangled.variables:
-            total = total + _tried(tangled, ((variable, extent),))[2]
+            total = total + _tried(tangled.expression, tangled.variables, ((variable, extent),))[2]
         for floor in straight.floors:
             first, last = floor.inner.span({variable: extent})
             if first is not last:
@@ -445,10 +445,13 @@ _MOST_TRIED = 1_000_000
 
 
 @lru_cache(maxsize=10_000)
-def _tried(index: Index, running: tuple[tuple[Expr, Expr], ...]) -> tuple[Expr, Expr, Expr]:
-    """Smallest and largest value while loops (variable, extent) run and others stand at 0; and a step's mean way."""
-    expression = index.expression
-    tiles = [v for v in variables([expression, *(extent for _, extent in running)]) if v not in index.variables]
+def _tried(
+    expression: Expr, loops: frozenset[Expr], running: tuple[tuple[Expr, Expr], ...], quantities: tuple[Expr, ...] = ()
+) -> tuple[Expr, Expr, Expr]:
+    """Smallest and largest value while loops (variable, extent) run and others stand at 0; and a step's mean way.
+
+    loops: the loop variables of the expression.  quantities: as `by_cases` takes them."""
+    tiles = [v for v in variables([expression, *(extent for _, extent in running)]) if v not in loops]
     graph = Graph([expression])
     tried = 0
 
@@ -459,15 +462,36 @@ def _tried(index: Index, running: tuple[tuple[Expr, Expr], ...]) -> tuple[Expr, 
         tried += count
         if tried > _MOST_TRIED:
             raise UnsupportedSketch(f"more than {_MOST_TRIED} values of {expression}", where="indices")
-        columns = {v.name: np.zeros(count) for v in index.variables}
+        columns = {v.name: np.zeros(count) for v in loops}
         columns |= {name: np.full(count, float(value)) for name, value in values.items()}
         for (variable, _), column in zip(running, np.indices(sizes).reshape(len(sizes), count), strict=True):
             columns[variable.name] = column.astype(np.float64)
         found = graph.evaluate(columns, count)[:, 0]
         return int(found.min()), int(found.max()), float(found[-1] - found[0]) / max(1, count - 1)
 
-    low, high, step = by_cases(tiles, numbers)
+    low, high, step = by_cases(tiles, numbers, quantities)
     return low, high, step
+
+
+def ends_of(expression: Expr, extents: Mapping[Expr, Expr], quantities: Sequence[Expr]) -> tuple[Expr, Expr]:
+    """Smallest and largest value of an expression while the loops of `extents` run, for each choice of tile factors.
+
+    quantities: as `by_cases` takes them.  Raises UnsupportedSketch where there are too many values to try them."""
+    running = tuple((v, extents[v]) for v in variables([expression]) if v in extents)
+    loops = tuple(v for v, _ in running)
+    low, high, _ = _tried(expression, frozenset(loops), running, tuple(quantities))
+    return low, high
+
+
+def carry(floor: Floor | Rest, outer: frozenset[Expr], extents: Mapping[Expr, Expr]) -> Expr:
+    """1 where for some iterations ⌊(a + b) / d⌋ is not ⌊a / d⌋ + ⌊b / d⌋, else 0.
+
+    a: what the loops in `outer` and the offset add up to.  b: what the other loops do."""
+    a, b = floor.inner.without(lambda v: v not in outer), floor.inner.without(outer.__contains__)
+    b = replace(b, offset=b.offset - floor.inner.offset)
+    parts = [floordiv(part.expression, floor.divisor) for part in (floor.inner, a, b)]
+    wide = b.span(extents)[1] + 1
+    return ends_of(parts[0] - parts[1] - parts[2], extents, (wide,))[1]
 
 
 def _depends(expression: Expr, loop_variables: tuple[Expr, ...]) -> bool:

@@ -7,13 +7,33 @@ loops, which is where the formulas of this version end.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch, WrongSketch
 from felixlike.frontend.constants import PACKING
-from felixlike.symbolic.convert import to_expr
-from felixlike.symbolic.expression import Expr, at_least, const, expand, minimum, var, variables
+from felixlike.symbolic.cases import by_cases
+from felixlike.symbolic.convert import from_expr, to_expr
+from felixlike.symbolic.evaluate import evaluate
+from felixlike.symbolic.expression import (
+    Expr,
+    Op,
+    add,
+    at_least,
+    at_most,
+    const,
+    expand,
+    linear_parts,
+    maximum,
+    minimum,
+    mul,
+    nonnegative,
+    select,
+    topological,
+    var,
+    variables,
+)
 from felixlike.symbolic.operations import count_operations
 from felixlike.symbolic.program import (
     PIPELINE,
@@ -51,6 +71,8 @@ class _Reader:
         self._loops_in: dict[Any, tuple[Expr, ...]] = {}
         """The loops that a variable of TVM's, a loop's or a block's, is made of, as TVM names them."""
         self._extents: dict[Expr, Expr] = {}
+        self._chain: list[Expr] = []
+        """The loops around the present statement that hold nothing else."""
         self._fits: Expr = const(1)
         self._unit: set[Expr] = set()
         self._names: Counter[str] = Counter()
@@ -89,15 +111,22 @@ class _Reader:
             case "SBlockRealize":
                 return (self._store(stmt),)
             case "SeqStmt":
-                return tuple(node for part in stmt.seq for node in self._visit(part))
+                return self._sequence(stmt)
         raise UnsupportedSketch(f"a statement of kind {type(stmt).__name__} is not understood", where="main")
+
+    def _sequence(self, stmt: Any) -> tuple[Loop | Store, ...]:
+        around = self._chain
+        found: list[Loop | Store] = []
+        for part in stmt.seq:
+            self._chain = []
+            found += self._visit(part)
+        self._chain = around
+        return tuple(found)
 
     def _loop(self, loop: Any) -> Loop:
         extent = to_expr(loop.extent, self._table)
         if self._loops_of(extent):
-            raise UnsupportedSketch(
-                f"the extent of loop {loop.loop_var.name} depends on other loops", where=str(extent)
-            )
+            extent = self._settled(extent, loop.extent)
         variable = var(self._unique(str(loop.loop_var.name)), 0, max(0.0, extent.high - 1))
         self._table[loop.loop_var] = variable
         self._loops.add(variable)
@@ -108,7 +137,9 @@ class _Reader:
         thread = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
         if any(loop.loop_var.same_as(v) for v in self._pipeline):
             thread = PIPELINE
+        self._chain.append(variable)
         body = self._visit(loop.body)
+        self._chain.pop()
         kind = next((kind for v, kind in self._kinds if loop.loop_var.same_as(v)), "")
         return Loop(
             variable,
@@ -120,6 +151,26 @@ class _Reader:
             kind=kind,
             share=self._share(loop.loop_var),
         )
+
+    def _settled(self, extent: Expr, like: Any) -> Expr:
+        """An extent that holds floors of other loops' variables, as it is for each choice of tile factors.
+
+        TVM refuses points where its simplifier does not find it to be the same while those loops run."""
+        moved = add(term * factor for term, factor in linear_parts(extent)[1] if self._loops_of(term))
+        loops = {v: tvmlib.tirx.Var(v.name, str(like.ty.dtype)) for v in variables([moved]) if v in self._loops}
+        tiles = [v for v in variables([moved, *(self._extents[v] for v in loops)]) if v not in loops]
+
+        def numbers(values: Mapping[str, int]) -> tuple[int, int]:
+            table = loops | {v: tvmlib.tirx.const(values[v.name], str(like.ty.dtype)) for v in tiles}
+            analyzer = tvmlib.sym.Analyzer()
+            for variable, theirs in loops.items():
+                analyzer.bind(theirs, tvmlib.ir.Range(0, round(evaluate(self._extents[variable], values))))
+            same = isinstance(analyzer.simplify(from_expr(moved, table, like)), tvmlib.tirx.IntImm)
+            return round(evaluate(moved, {**values, **{v.name: 0 for v in loops}})), int(same)
+
+        length, same = by_cases(tiles, numbers, _spans(moved, self._loops))
+        self._fits = self._fits * same
+        return expand(extent - moved + length)
 
     def _share(self, variable: Any) -> Share | None:
         """The share of a loop that is split in name; the same object for all its loops."""
@@ -147,20 +198,40 @@ class _Reader:
             raise UnsupportedSketch(f"its body is a {type(block.body).__name__}, not one store", where=where)
         outer = dict(self._table)
         for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
-            self._table[iterator.var] = to_expr(value, outer)
             self._loops_in[iterator.var] = self._named(value)
-            self._note_cuts(self._table[iterator.var], to_expr(iterator.dom.extent, self._tiles))
+            domain = to_expr(iterator.dom.extent, self._tiles)
+            self._table[iterator.var] = self._cut(to_expr(value, outer), self._named(value), domain)
         try:
             return self._statement(realize)
         finally:
             self._table = outer
 
-    def _note_cuts(self, value: Expr, domain: Expr) -> None:
-        for variable in self._loops_of(value):
-            if self._extents[variable].high > domain.high and value is variable:
-                self._extents[variable] = minimum(self._extents[variable], domain)
-            elif self._extents[variable].high > domain.high:
-                self._fits = self._fits * at_least(domain - self._extents[variable], 0)
+    def _cut(self, place: Expr, named: tuple[Expr, ...], domain: Expr) -> Expr:
+        """The place of a block's iterator in its domain, after the block's loop is cut as TVM cuts it.
+
+        A moved block runs through all that its consumers need, and a guard skips what lies outside its domain: what
+        they need of padding, for instance. TVM leaves out what lies outside where it can tell: where no loop around
+        moves what is needed, and where all of the domain is needed wherever those loops are (BlockVarDomainInfo in
+        TVM's compute_at.cc)."""
+        line = affine(place, named)
+        if line is None or line.lookup is not None:
+            return place
+        low, high = line.span(self._extents)
+        if nonnegative(low) and nonnegative(expand(domain - 1 - high)):
+            return place
+        own = [v for v, stride in line.strides if v in self._chain and stride is const(1)]
+        around = {v: self._extents[v] for v in line.variables if v not in own}
+        if len(own) != 1:
+            self._fits = self._fits * at_least(low, 0) * at_least(domain - 1 - high, 0)
+            return place
+        first, length = line.without(lambda _: True).offset, self._extents[own[0]]
+        low, high = line.span(around)
+        still = mul([const(1), *(at_most(extent, 1) for extent in around.values())])
+        whole = at_most(high, 0) * at_least(expand(low + length - domain), 0)
+        self._fits = self._fits * (1 - whole * (1 - still))
+        begin = maximum(first, 0)
+        self._extents[own[0]] = select(still, minimum(expand(first + length), domain) - begin, length)
+        return expand(place + select(still, begin - first, 0))
 
     def _statement(self, realize: Any) -> Store:
         block = realize.block
@@ -255,6 +326,13 @@ def _check_written(output: Buffer, reached: list[Expr]) -> None:
             raise WrongSketch(
                 f"TVM computes only {count} of {extent} elements along an axis of {output.name}", where="main"
             )
+
+
+def _spans(expression: Expr, loops: set[Expr]) -> list[Expr]:
+    """x − y + 1 for two floors of x and of y, as they come of all values from y to x, where loops do not move it."""
+    floored = [node.args[0] for node in topological([expression]) if node.op is Op.FLOORDIV]
+    spans = [expand(x - y + 1) for x in floored for y in floored if x is not y]
+    return [span for span in spans if span.low >= 1 and not loops.intersection(variables([span]))]
 
 
 _UNSEEN = (tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod, tvmlib.tirx.Min, tvmlib.tirx.Max, tvmlib.ir.TensorLoad)

@@ -21,6 +21,7 @@ from felixlike.symbolic.expression import Expr, ceildiv, mul, var
 from felixlike.symbolic.loops import FusedLoops, Part, members
 from felixlike.symbolic.primitives import PRIMITIVES
 from felixlike.symbolic.primitives.location import Location
+from felixlike.symbolic.tidy import tidied
 from felixlike.symbolic.variables import Kind, Variable
 
 
@@ -170,13 +171,25 @@ class Replay:
         if not self._pending:
             return
         outer, self._pending = self._pending, {}
-        state = self.schedule.state
-        root = self.schedule.get_sref(self.schedule.get_sblock("root"))
+        new = tvmlib.structural_map(self._root.stmt, (tvmlib.tirx.FloorDiv, lambda e: outer.get(str(e), e)))
+        self._replace(tvmlib.structural_map(new, (tvmlib.ir.Call, self._variable_of)))
+
+    def tidy(self) -> None:
+        """Simplify what TVM left of the extents and places of blocks that moved."""
+        self._replace(tidied(self._root.stmt, self.table))
+
+    @property
+    def _root(self) -> Any:
+        return self.schedule.get_sref(self.schedule.get_sblock("root"))
+
+    def _replace(self, new: Any) -> None:
+        """Exchange the whole program in the live schedule state."""
+        root = self._root
         old = root.stmt
-        new = tvmlib.structural_map(old, (tvmlib.tirx.FloorDiv, lambda e: outer.get(str(e), e)))
-        new = tvmlib.structural_map(new, (tvmlib.ir.Call, self._variable_of))
+        if new.same_as(old):
+            return
         reuse = {a: b for a, b in zip(_blocks(old), _blocks(new), strict=True) if not a.same_as(b)}
-        state.replace(root, new, reuse)
+        self.schedule.state.replace(root, new, reuse)
 
     def opaque(self, name: str) -> Any:
         """The call that stands for a tile variable until `settle`."""

@@ -10,12 +10,13 @@ PlanAndUpdateBufferAllocationLocation and CompactBufferAllocation.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.expression import Expr, const, expand, maximum, minimum
+from felixlike.symbolic.expression import Expr, at_least, at_most, const, expand, maximum, minimum, mul
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
-from felixlike.symbolic.program import WITHIN_BLOCK, Access, Buffer, Index, Loop, Program, Store
+from felixlike.symbolic.program import WITHIN_BLOCK, Access, Buffer, Index, Loop, Program, Store, carry, ends_of
 
 
 def compact_allocation(program: Program) -> Program:
@@ -23,6 +24,7 @@ def compact_allocation(program: Program) -> Program:
     paths = allocation_paths(program)
     extents = {loop.variable: loop.extent for _, path in program.stores() for loop in path}
     homes: dict[Buffer, _Home] = {}
+    fits: list[Expr] = []
     for buffer in program.buffers:
         if not buffer.internal:
             continue
@@ -32,12 +34,13 @@ def compact_allocation(program: Program) -> Program:
             _covered([access.indices[dimension] for access in accesses], full, outer, extents)
             for dimension, full in enumerate(buffer.shape)
         )
-        small = replace(buffer, shape=_shape(buffer, accesses, outer, whole, extents))
+        small = replace(buffer, shape=_shape(buffer, accesses, outer, whole, extents, fits))
         homes[buffer] = _Home(small, outer, whole)
     stores: dict[Store, Store] = {}
     body = tuple(_rebuild(node, homes, stores) for node in program.body)
     return replace(
         program,
+        fits=mul([program.fits, *fits, *_in_groups(program, homes, extents)]),
         body=body,
         buffers=tuple(homes[b].buffer if b in homes else b for b in program.buffers),
         blankets={stores[s]: blanket for s, blanket in program.blankets.items()},
@@ -82,8 +85,14 @@ def _common(a: tuple[Loop, ...], b: tuple[Loop, ...]) -> tuple[Loop, ...]:
 
 
 def _shape(
-    buffer: Buffer, accesses: list[Access], outer: frozenset[Expr], whole: tuple[bool, ...], extents: dict[Expr, Expr]
+    buffer: Buffer,
+    accesses: list[Access],
+    outer: frozenset[Expr],
+    whole: tuple[bool, ...],
+    extents: dict[Expr, Expr],
+    fits: list[Expr],
 ) -> tuple[Expr, ...]:
+    """The buffer's shape; to `fits` come gates that say for which tiles it is."""
     shape = []
     for dimension, full in enumerate(buffer.shape):
         if whole[dimension] or any(access.indices[dimension].lookup is not None for access in accesses):
@@ -94,12 +103,8 @@ def _shape(
         base: Expr | None = None
         for access in accesses:
             index = access.indices[dimension]
-            fixed = _moving(index, outer, buffer)
-            if base is not None and fixed is not base:
-                raise UnsupportedSketch(
-                    f"{buffer.name} is accessed at places that move apart between outer loops", where="allocation"
-                )
-            base = fixed
+            base = _moving(index, outer) if base is None else base
+            fits.append(_together(_moving(index, outer), base, buffer, extents))
             first, last = index.span({v: extents[v] for v in index.variables - outer})
             low = first if low is None else minimum(low, first)
             high = last if high is None else maximum(high, last)
@@ -119,15 +124,33 @@ def _covered(indices: list[Index], full: Expr, outer: frozenset[Expr], extents: 
     return False
 
 
-def _moving(index: Index, outer: frozenset[Expr], buffer: Buffer) -> Expr:
+def _moving(index: Index, outer: frozenset[Expr]) -> Expr:
     """The part of an index that the loops around the allocation move."""
-    for floor in index.floors:
-        if floor.inner.variables & outer and not floor.inner.variables <= outer:
-            raise UnsupportedSketch(
-                f"{buffer.name} is accessed in groups that begin between outer loops", where="allocation"
-            )
     kept = index.without(lambda v: v not in outer)
     return expand(kept.expression - index.offset)
+
+
+def _together(fixed: Expr, base: Expr, buffer: Buffer, extents: dict[Expr, Expr]) -> Expr:
+    """A gate: whether the loops around the allocation move two accesses by the same."""
+    difference = expand(fixed - base)
+    low, high = (difference, difference) if difference.is_const else ends_of(difference, extents, ())
+    gate = at_least(low, 0) * at_most(high, 0)
+    if gate.is_const and not gate.value:
+        raise UnsupportedSketch(
+            f"{buffer.name} is accessed at places that move apart between outer loops", where="allocation"
+        )
+    return gate
+
+
+def _in_groups(program: Program, homes: dict[Buffer, _Home], extents: dict[Expr, Expr]) -> Iterator[Expr]:
+    """Gates: whether the groups in which a buffer is accessed begin where the loops around its allocation do."""
+    for access in (access for store, _ in program.stores() for access in store.accesses):
+        if access.buffer not in homes:
+            continue
+        outer = homes[access.buffer].outer
+        for floor in (floor for index in access.indices for floor in index.floors):
+            if floor.inner.variables & outer and not floor.inner.variables <= outer:
+                yield 1 - carry(floor, outer, extents)
 
 
 def _rebuild(node: Loop | Store, homes: dict[Buffer, _Home], stores: dict[Store, Store]) -> Loop | Store:

@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from felixlike.symbolic.expression import Expr, at_least, at_most, const, equals, mul
-from felixlike.symbolic.program import Access, Blanket, Index, Loop, Program, Store, data_parallel
+from felixlike.symbolic.expression import Expr, at_least, at_most, const, equals, mul, select
+from felixlike.symbolic.program import Access, Blanket, Loop, Program, Store, data_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,35 +141,32 @@ def _fusible(store: Store, path: tuple[Loop, ...]) -> list[Expr]:
 
 
 def _contiguous(region: Access, path: tuple[Loop, ...]) -> list[Expr]:
-    strides = [_stride(region, loop) for loop in path]
     gates: list[Expr] = [const(0)] * len(path)
     reached: Expr = const(1)
-    inner: int | None = None
+    begun: Expr = const(0)  # whether a loop further inside moves through memory
+    covered: Expr = const(1)  # elements that the last such loop goes through
     for i in reversed(range(len(path))):
-        stride = strides[i]
-        if stride is not None and inner is None:
-            # The first loop that moves through memory must do so in steps of one, unless it is the innermost loop.
-            reached = reached * (const(1) if i == len(path) - 1 else equals(stride, 1))
-            inner = i
-        elif stride is not None and inner is not None:
-            previous = strides[inner]
-            assert previous is not None
-            reached = reached * equals(stride, previous * path[inner].extent)
-            inner = i
+        moves, stride = _stride(region, path[i])
+        # The first loop that moves through memory must do so in steps of one, unless it is the innermost loop.
+        first = const(1) if i == len(path) - 1 else equals(stride, 1)
+        reached = reached * select(moves, select(begun, equals(stride, covered), first), 1)
+        covered = select(moves, stride * path[i].extent, covered)
+        begun = begun + moves - begun * moves
         gates[i] = reached
     return gates
 
 
-def _stride(region: Access, loop: Loop) -> Expr | None:
-    """Elements a step of the loop moves by, in the rightmost dimension it moves; None where it moves nothing."""
+def _stride(region: Access, loop: Loop) -> tuple[Expr, Expr]:
+    """Whether the loop moves through memory (a gate), and the elements that a step moves by, in the rightmost dimension
+    that it moves."""
     step: Expr = const(1)
+    moves: Expr = const(0)
+    stride: Expr = const(1)
     for index, extent in zip(reversed(region.indices), reversed(region.buffer.shape), strict=True):
-        if any(loop.variable is v for v, _ in index.strides) and not _hidden(index):
-            return index.stride(loop.variable) * step
+        if any(loop.variable is v for v, _ in index.strides):
+            # TVM's walk does not look into subtractions: an index x − 1, as padding makes them, seems to use no loop.
+            seen = at_least(index.offset, 0)
+            stride = select(moves, stride, index.stride(loop.variable) * step)
+            moves = moves + seen - moves * seen
         step = step * extent
-    return None
-
-
-def _hidden(index: Index) -> bool:
-    """TVM's walk does not look into subtractions: an index x − 1, as padding makes them, seems to use no loop."""
-    return index.offset.is_const and index.offset.value < 0
+    return moves, stride

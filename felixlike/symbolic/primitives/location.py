@@ -120,11 +120,13 @@ def _compute_at(state: Replay, instruction: Any, _: int) -> None:
             state.schedule.compute_inline(block)
         return
     state.schedule.compute_at(block, _inner(loop), preserve_unit_loops=bool(instruction.attrs[0]))
+    state.tidy()
 
 
 def _reverse_compute_at(state: Replay, instruction: Any, _: int) -> None:
     block, loop = (state.get(v) for v in instruction.inputs)
     state.schedule.reverse_compute_at(block, _inner(loop), preserve_unit_loops=bool(instruction.attrs[0]))
+    state.tidy()
 
 
 def _inner(loop: Any) -> Any:
