@@ -58,6 +58,13 @@ def max_pool(channels: int = 8, size: int = 14) -> Any:
     return te.create_prim_func([x, pooled])
 
 
+def average(channels: int = 4, size: int = 8) -> Any:
+    """2×2 means; on GPUs one of its sketches computes sums inside a loop that threads share unevenly."""
+    x = te.placeholder((1, channels, size, size), name="X")
+    pooled = topi.nn.pool2d(x, (2, 2), (2, 2), (1, 1), (0, 0, 0, 0), "avg")
+    return te.create_prim_func([x, pooled])
+
+
 def large_sum(rows: int = 1024, columns: int = 1024) -> Any:
     """The sum of everything; two of its three sketches fuse both loops, and these have more values than are tried."""
     x = te.placeholder((rows, columns), name="X")
@@ -92,6 +99,7 @@ ALL: dict[str, Callable[[], Any]] = {
     "conv2d_grouped": lambda: OPERATORS["conv2d_grouped"](small_size=True),
     "conv2d_transposed": lambda: OPERATORS["conv2d_transposed"](small_size=True),
     "depthwise": depthwise,
+    "avg_pool": average,
     "softmax": softmax,
     "row_sum": row_sum,
     "max_pool": max_pool,

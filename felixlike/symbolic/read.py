@@ -60,6 +60,7 @@ class _Reader:
     """One pass over a PrimFunc's body."""
 
     def __init__(self, replay: Replay) -> None:
+        self._replay = replay
         self._main = replay.schedule.mod["main"]
         self._tiles = dict(replay.table)
         self._pipeline, self._stages = replay.pipeline, replay.stages
@@ -72,7 +73,9 @@ class _Reader:
         """The loops that a variable of TVM's, a loop's or a block's, is made of, as TVM names them."""
         self._extents: dict[Expr, Expr] = {}
         self._chain: list[Expr] = []
-        """The loops around the present statement that hold nothing else."""
+        """The loops around the present statement that hold nothing else, and that TVM may cut."""
+        self._uneven: set[Expr] = set()
+        """Loops that a guard keeps from running past the whole."""
         self._fits: Expr = const(1)
         self._unit: set[Expr] = set()
         self._names: Counter[str] = Counter()
@@ -137,9 +140,13 @@ class _Reader:
         thread = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
         if any(loop.loop_var.same_as(v) for v in self._pipeline):
             thread = PIPELINE
-        self._chain.append(variable)
-        body = self._visit(loop.body)
-        self._chain.pop()
+        if any(loop.loop_var.same_as(v) for v in self._replay.uneven):
+            self._uneven.add(variable)
+            body = self._visit(loop.body)
+        else:
+            self._chain.append(variable)
+            body = self._visit(loop.body)
+            self._chain.pop()
         kind = next((kind for v, kind in self._kinds if loop.loop_var.same_as(v)), "")
         return Loop(
             variable,
@@ -210,9 +217,9 @@ class _Reader:
         """The place of a block's iterator in its domain, after the block's loop is cut as TVM cuts it.
 
         A moved block runs through all that its consumers need, and a guard skips what lies outside its domain: what
-        they need of padding, for instance. TVM leaves out what lies outside where it can tell: where no loop around
-        moves what is needed, and where all of the domain is needed wherever those loops are (BlockVarDomainInfo in
-        TVM's compute_at.cc)."""
+        they need of padding, for instance. Where no loop around moves what is needed, TVM leaves out what lies outside
+        (BlockVarDomainInfo in its compute_at.cc). So it does where all of the domain is needed wherever those loops
+        are: such tiles do not fit here."""
         line = affine(place, named)
         if line is None or line.lookup is not None:
             return place
@@ -221,14 +228,17 @@ class _Reader:
             return place
         own = [v for v, stride in line.strides if v in self._chain and stride is const(1)]
         around = {v: self._extents[v] for v in line.variables if v not in own}
+        if not own and not line.variables.isdisjoint(self._uneven):
+            return place
         if len(own) != 1:
             self._fits = self._fits * at_least(low, 0) * at_least(domain - 1 - high, 0)
             return place
         first, length = line.without(lambda _: True).offset, self._extents[own[0]]
         low, high = line.span(around)
         still = mul([const(1), *(at_most(extent, 1) for extent in around.values())])
-        whole = at_most(high, 0) * at_least(expand(low + length - domain), 0)
-        self._fits = self._fits * (1 - whole * (1 - still))
+        if not nonnegative(first):  # what is needed may begin before the domain, and move there
+            whole = at_most(high, 0) * at_least(expand(low + length - domain), 0)
+            self._fits = self._fits * (1 - whole * (1 - still))
         begin = maximum(first, 0)
         self._extents[own[0]] = select(still, minimum(expand(first + length), domain) - begin, length)
         return expand(place + select(still, begin - first, 0))

@@ -33,7 +33,7 @@ class Replay:
     ) -> None:
         self.dtype = _loop_dtype(module)
         self.tile_vars: dict[str, Any] = {
-            v.name: tvmlib.tirx.Var(v.name, self.dtype) for v in variables if v.kind is Kind.TILE and not v.fixed
+            v.name: tvmlib.tirx.Var(v.name, self.dtype) for v in variables if v.kind in _FACTORS and not v.fixed
         }
         self.table: dict[Any, Expr] = {
             self.tile_vars[v.name]: v.expression for v in variables if v.name in self.tile_vars
@@ -52,6 +52,9 @@ class Replay:
         """TVM's variables of the loops whose kind the trace itself says: "parallel", "vector" or "unrolled"."""
         self.pipeline: tuple[Any, ...] = ()
         """TVM's variables of the loops that a software pipeline overlaps."""
+        self.uneven: list[Any] = []
+        """TVM's variables of loops that come of splits by factors that need not divide: a guard skips the rest."""
+        self._homes = {tvmlib.identity(i.inputs[1]) for i in trace.insts if str(i.kind.name) in _MOVES}
         self._fused: list[FusedLoops] = []
         self._shares: list[list[Part]] = []
         self.locations: list[Location] = []
@@ -60,6 +63,7 @@ class Replay:
         self._values: dict[int | None, Any] = {}
         self._pending: dict[str, Any] = {}
         self._split = {tvmlib.identity(i.inputs[0]) for i in trace.insts if str(i.kind.name) == "Split"}
+        self._unsettled = False
         self._run(trace)
 
     def _run(self, trace: Any) -> None:
@@ -133,6 +137,10 @@ class Replay:
         self._shares.append(parts)
         return list(parts)
 
+    def is_home(self, loops: Sequence[Any]) -> bool:
+        """Whether the trace moves a block under one of these random variables."""
+        return any(tvmlib.identity(loop) in self._homes for loop in loops)
+
     def share_of(self, variable: Any) -> list[Part] | None:
         """The parts that the loop of a TVM variable is split into in name."""
         for parts in self._shares:
@@ -168,8 +176,9 @@ class Replay:
 
     def settle(self) -> None:
         """Exchange the opaque calls for variables in the live schedule state, keeping its flags and all its handles."""
-        if not self._pending:
+        if not self._unsettled:
             return
+        self._unsettled = False
         outer, self._pending = self._pending, {}
         new = tvmlib.structural_map(self._root.stmt, (tvmlib.tirx.FloorDiv, lambda e: outer.get(str(e), e)))
         self._replace(tvmlib.structural_map(new, (tvmlib.ir.Call, self._variable_of)))
@@ -193,12 +202,20 @@ class Replay:
 
     def opaque(self, name: str) -> Any:
         """The call that stands for a tile variable until `settle`."""
+        self._unsettled = True
         return tvmlib.tirx.call_pure_extern(self.dtype, name)
 
     def _variable_of(self, call: Any) -> Any:
         if not isinstance(call.op, tvmlib.ir.Op) or not call.op.name.endswith("call_pure_extern"):
             return call
         return self.tile_vars.get(str(call.args[0].value), call)
+
+
+_FACTORS = (Kind.TILE, Kind.THREADS)
+"""Kinds of variables that loops are split by."""
+
+_MOVES = ("ComputeAt", "ReverseComputeAt")
+"""Instructions that move a block under a loop."""
 
 
 def _loop_dtype(module: Any) -> str:

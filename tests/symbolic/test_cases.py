@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from felixlike.errors import UnsupportedSketch
@@ -26,6 +28,18 @@ def test_the_first_of_all_factors_follows_from_the_others() -> None:
     one, same = by_cases((OUTER, INNER), lambda values: (values["i.0"], values["i.0"] * values["i.1"]))
     assert str(one) == "select([i.1 ≥ 9], 1, select([i.1 ≥ 3], 3, 9))"
     assert same.value == 9
+
+
+def test_one_quantity_is_told_apart_where_it_suffices() -> None:
+    parts = [var(f"k.{n}", 1, 64, Group("k", 64, 4)) for n in range(4)]
+    inner = parts[2] * parts[3]
+
+    def numbers(values: Mapping[str, int]) -> tuple[int, int]:
+        return max(1, values["k.2"] * values["k.3"] // 16), values["k.1"]
+
+    groups, other = by_cases(parts, numbers, (inner,))
+    assert str(groups) == "select([k.2*k.3 ≥ 64], 4, select([k.2*k.3 ≥ 32], 2, 1))"
+    assert evaluate(other, {"k.1": 16, "k.2": 2, "k.3": 1, "k.0": 2}) == 16
 
 
 def test_what_is_no_tile_factor_is_refused() -> None:

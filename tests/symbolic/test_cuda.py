@@ -14,7 +14,18 @@ from felixlike import tvmlib
 from felixlike.errors import InvalidSchedule
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
 
-NAMES = ("matmul_relu", "matmul_large_primes", "conv2d_strided", "depthwise", "softmax", "row_sum", "max_pool", "chain")
+NAMES = (
+    "matmul_relu",
+    "matmul_large_primes",
+    "conv2d_strided",
+    "conv2d_grouped",
+    "depthwise",
+    "softmax",
+    "row_sum",
+    "max_pool",
+    "avg_pool",
+    "chain",
+)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
@@ -31,6 +42,16 @@ def test_loop_nests_are_tvms(name: str, target: str) -> None:
             assert ours == oracles.tvm_nest(sketch.schedule(point)), (sketch.index, point)
             compared += 1
     assert compared
+
+
+def test_blocks_move_between_threads_and_what_they_share() -> None:
+    """A mean's sum is computed under the outer part of a loop that threads split unevenly: 12 = 3·4 = 1·32 − 20."""
+    pooled = sketches(workloads.average(size=24), "sm_90")[1]
+    names = [v.name for v in pooled.variables]
+    for threads, steps in ((4, 4), (8, 8), (32, 12)):
+        nests = dict(concrete_nest(pooled.program, dict(zip(names, (threads, 0), strict=True))))
+        assert [loop.extent for loop in nests["pool_sum"] if loop.kind == "serial"] == [steps]
+        assert nests["pool_avg"][-1].extent == threads
 
 
 @pytest.fixture(scope="module")

@@ -163,3 +163,10 @@ def test_graphs_evaluate_many_points_at_once() -> None:
 )
 def test_text(expression: Expr, text: str) -> None:
     assert str(expression) == text
+
+
+def test_floors_rise_with_what_is_divided() -> None:
+    x, t = ex.var("x", 0, 100), ex.var("t", 1, 8)
+    begin, end = ex.floordiv(x * t, 16), ex.floordiv(x * t + t - 1, 16)
+    assert ex.minimum(16 * begin, 16 * end + 15) is 16 * begin
+    assert not ex.nonnegative(ex.expand(begin - end))

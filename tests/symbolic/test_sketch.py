@@ -25,6 +25,14 @@ def test_loop_nests_are_tvms(name: str) -> None:
             assert ours == oracles.tvm_nest(schedule), (sketch.index, values)
 
 
+def test_points_that_tvm_draws_are_valid() -> None:
+    """Also where moved blocks gather the groups of a convolution, or padding that no one needs."""
+    for name in ("conv2d_grouped", "conv2d_5x5"):
+        for sketch in sketches(workloads.ALL[name]()):
+            drawn = sketch._sample_by_tvm(12, np.random.default_rng(2))
+            assert sketch.valid(drawn).all()
+
+
 @pytest.fixture(scope="module")
 def product() -> Sketch:
     return sketches(workloads.matmul(relu=True))[1]

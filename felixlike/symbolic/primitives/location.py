@@ -132,9 +132,7 @@ def _reverse_compute_at(state: Replay, instruction: Any, _: int) -> None:
 def _inner(loop: Any) -> Any:
     """The loop itself, or the innermost of loops fused in name."""
     if isinstance(loop, Part):
-        raise UnsupportedSketch(
-            "a block is computed inside a loop that is split by threads that need not divide it", where="ComputeAt"
-        )
+        raise UnsupportedSketch("a block is computed inside a loop that is split in name", where="ComputeAt")
     return members(loop)[-1]
 
 

@@ -6,7 +6,8 @@
                                          …[i_0·t1·t2 + i_1·t2 + i_2]
 
 On GPUs a loop is also split by numbers of threads that need not divide it; it is then split in name only, and a share
-of the program says into what. On CPUs vectors are split off, whose length must divide the loop.
+of the program says into what; unless a block moves in between the new loops. On CPUs vectors are split off, whose
+length must divide the loop.
 
 The outermost extent comes back from TVM as ⌈512 / (t1·t2)⌉; under perfect tiling that is the variable t0.
 """
@@ -37,7 +38,11 @@ def _split(state: Replay, instruction: Any, _: int) -> None:
             state.put(instruction.outputs, _off(state, state.get(loop), factors, bool(instruction.attrs[0])))
             return
         sizes = [f if isinstance(f, Expr | None) else const(int(f)) for f in factors]
-        state.put(instruction.outputs, state.share(state.get(loop), sizes))
+        if state.is_home(instruction.outputs):
+            parts = _guarded(state, state.get(loop), sizes, preserve_unit_iters=bool(instruction.attrs[0]))
+        else:
+            parts = state.share(state.get(loop), sizes)
+        state.put(instruction.outputs, parts)
         return
     if all(f.fixed for f in factors):
         parts = state.schedule.split(
@@ -74,6 +79,14 @@ def _off(state: Replay, loop: Any, factors: list[Any], unit_loops: bool) -> list
         raise UnsupportedSketch(f"{size} need not divide the loop of {extent}", where="Split")
     sizes = [None, *(int(f) for f in sizes)]
     return list(state.schedule.split(loop, sizes, preserve_unit_iters=unit_loops, disable_predication=True))
+
+
+def _guarded(state: Replay, loop: Any, sizes: list[Expr | None], *, preserve_unit_iters: bool) -> list[Any]:
+    """A split by threads that need not divide, done in TVM since a block moves in between its loops."""
+    factors = [f if f is None else int(f.value) if f.is_const else state.opaque(f.name) for f in sizes]
+    parts = list(state.schedule.split(loop, factors, preserve_unit_iters=preserve_unit_iters))
+    state.uneven += [state.schedule.get(part).loop_var for part in parts]
+    return parts
 
 
 PRIMITIVES = {"SamplePerfectTile": Primitive(_sample), "Split": Primitive(_split)}

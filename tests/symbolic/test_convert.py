@@ -1,0 +1,21 @@
+"""Index expressions between TVM and us."""
+
+from __future__ import annotations
+
+import pytest
+
+from felixlike import tvmlib
+from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.convert import from_expr, to_expr
+from felixlike.symbolic.expression import at_least, var
+
+
+def test_indices_are_the_same_after_a_visit_to_tvm() -> None:
+    i, j, t = (tvmlib.tirx.Var(name, "int32") for name in "ijt")
+    table = {t: var("t", 1, 8), i: var("i", 0, 7), j: var("j", 0, 7)}
+    names = {ours: theirs for theirs, ours in table.items()}
+    for theirs in (i * t * 3 + j - 2, tvmlib.tirx.floordiv(i * t + j, 4) * 4, tvmlib.tirx.min(i * t, j) + t):
+        ours = to_expr(theirs, table)
+        assert to_expr(from_expr(ours, names, i), table) is ours
+    with pytest.raises(UnsupportedSketch, match="no place in an affine index"):
+        from_expr(at_least(table[i], 3), names, i)
