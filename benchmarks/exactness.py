@@ -9,12 +9,16 @@ networks, every sketch, at random points:
 (d) constraints: points we call valid that TVM refuses or replaces; points TVM drew that we call invalid.
 
 Writes docs/results/exactness_<target>.json and .md.
+
+With --random N, (d) alone, at N points in all over all workloads, small sizes included: half of them drawn with any
+values of the variables, half by TVM. Writes docs/results/error_rates_<target>.json and .md.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,6 +35,7 @@ from felixlike.features import NAMES, formulas, tvm_view
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.symbolic import Points, Sketch, concrete_nest, sketches
+from felixlike.symbolic.primitives.location import INLINE
 
 
 @dataclass(slots=True)
@@ -56,7 +61,11 @@ def main() -> None:
     parser.add_argument("--target", default="cpu", choices=("cpu", "sm_80", "sm_90"))
     parser.add_argument("--space", default="default", choices=("default", "own"), help="whose rules made the sketches")
     parser.add_argument("--only", help="workloads whose name contains this")
+    parser.add_argument("--random", type=int, default=0, help="compare only what is valid, at so many random points")
     arguments = parser.parse_args()
+    if arguments.random:
+        _error_rates(arguments.target, arguments.only or "", arguments.random)
+        return
     rows = []
     for name, full, small in _workloads(arguments.target, arguments.only or "", arguments.space):
         row = Row(name)
@@ -113,14 +122,43 @@ def _weighted(name: str, func: Any, target: str, space: str) -> tuple[Sketch, ..
     return sketches(make_task(func, resolve_target(target), name=name, constants=[1]), space=space)
 
 
-def _check(row: Row, sketch: Sketch, points: int) -> None:
-    row.sketches += 1
-    if not sketch.understood:
-        row.opaque[sketch.index] = sketch.reason
-        return
-    _compare_nests(row, sketch, points)
-    drawn = sketch._sample_by_tvm(points, np.random.default_rng(1))
-    for point, valid in zip(drawn.tolist(), sketch.valid(drawn), strict=True):
+def _error_rates(target: str, only: str, points: int) -> None:
+    """Compare our constraints with TVM's word, workload by workload."""
+    rows = []
+    found = [(name, [s for s in (*full, *small) if s.understood]) for name, full, small in _workloads(target, only)]
+    each = max(1, math.ceil(points / sum(len(members) for _, members in found) / 2))
+    for name, members in found:
+        row = Row(name, sketches=len(members))
+        for sketch in members:
+            _judge(row, sketch, np.concatenate([_anything(sketch, each), _drawn(sketch, each)]))
+        rows.append(row)
+        print(name, row.accepted, row.refused, *row.examples[:3], sep="\n  ", flush=True)
+    total = {key: [sum(getattr(r, key)[i] for r in rows) for i in (0, 1)] for key in ("accepted", "refused")}
+    data = {"rows": [{"name": r.name, "accepted": r.accepted, "refused": r.refused} for r in rows], "total": total}
+    if not only:
+        command = f"exactness --target {target} --random {points}"
+        write(f"error_rates_{target}", data, _rates_text(rows, total), command=command)
+
+
+def _anything(sketch: Sketch, count: int) -> Points:
+    """Any value of each variable, tile factors that make up their loops; any loop of a nest, the root, or inlined."""
+    rng = np.random.default_rng(7)
+    points = sketch._any.draw(count, rng)
+    for column in sketch.location_columns:
+        points[:, column] = rng.integers(INLINE, _DEEPEST, size=count)
+    return points
+
+
+def _drawn(sketch: Sketch, count: int) -> Points:
+    return sketch._sample_by_tvm(count, np.random.default_rng(8))
+
+
+_DEEPEST = 24
+"""Places that are tried as compute locations, from the outermost loop; some are deeper than the nest."""
+
+
+def _judge(row: Row, sketch: Sketch, points: Points) -> None:
+    for point, valid in zip(points.tolist(), sketch.valid(points), strict=True):
         accepted = _accepted(sketch, point)
         row.refused[0] += accepted
         row.refused[1] += accepted and not valid
@@ -128,6 +166,32 @@ def _check(row: Row, sketch: Sketch, points: int) -> None:
         row.accepted[1] += bool(valid) and not accepted
         if accepted != valid:
             row.examples.append(f"sketch {sketch.index}: TVM {'takes' if accepted else 'refuses'} {point}")
+
+
+def _rates_text(rows: list[Row], total: dict[str, list[int]]) -> str:
+    def rate(pair: list[int]) -> str:
+        return f"{pair[1]} of {pair[0]}" + (f" = {pair[1] / pair[0]:.2%}" if pair[1] else "")
+
+    lines = [
+        "Random points, half with any values of the variables, half drawn by TVM. False accepts: of points valid here,",
+        "TVM refused or replaced; false refusals: of points TVM takes, not valid here.",
+        "",
+        f"All: false accepts {rate(total['accepted'])}; false refusals {rate(total['refused'])}.",
+        "",
+        "| workload | sketches understood, both sizes | false accepts | false refusals |",
+        "| --- | --- | --- | --- |",
+        *(f"| {r.name} | {r.sketches} | {rate(r.accepted)} | {rate(r.refused)} |" for r in rows),
+    ]
+    return "\n".join(lines)
+
+
+def _check(row: Row, sketch: Sketch, points: int) -> None:
+    row.sketches += 1
+    if not sketch.understood:
+        row.opaque[sketch.index] = sketch.reason
+        return
+    _compare_nests(row, sketch, points)
+    _judge(row, sketch, sketch._sample_by_tvm(points, np.random.default_rng(1)))
 
 
 def _accepted(sketch: Sketch, point: list[int]) -> bool:

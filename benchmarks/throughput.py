@@ -110,10 +110,18 @@ def _tvm_features(sketch: Sketch, points: Any) -> float:
 
 
 def _prepare_network() -> dict[str, float]:
-    """Seconds from tasks to compiled formulas for all tasks of ResNet-18 and BERT, cold."""
+    """Seconds from tasks to compiled formulas for all tasks of a network, cold; BERT's 12 layers are the largest."""
     seconds: dict[str, float] = {}
-    for name in ("resnet18", "bert"):
-        tasks = extract_tasks(*getattr(models, name)())
+    networks = {
+        "resnet18": models.resnet18(),
+        "bert": models.bert(),
+        "mobilenet_v2": models.mobilenet_v2(),
+        "bert with 12 layers": models.bert(layers=12),
+    }
+    for name, (module, inputs) in networks.items():
+        operators = sum(node.op == "call_function" for node in torch.export.export(module, inputs).graph.nodes)
+        name = f"{name} ({operators} operators)"
+        tasks = extract_tasks(module, inputs)
         started = time.perf_counter()
         for task in tasks:
             for sketch in sketches(task):

@@ -332,8 +332,8 @@ class Blanket:
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """The whole nest.  buffers: in order of first use.  blankets: for stores whose nest may be fused whole.  stages:
-    copies of shared buffers that a software pipeline keeps.  fits: the gate that says for which tiles this is the nest;
-    TVM cuts a loop that would run past all its block computes."""
+    copies of shared buffers that a software pipeline keeps.  fits: the gate that says for which tiles this is the nest:
+    groups begin where blocks do, for instance."""
 
     body: tuple[Loop | Store, ...]
     buffers: tuple[Buffer, ...]
