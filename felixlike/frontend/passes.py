@@ -4,9 +4,12 @@ In: Relax with operators, parameters bound as constants. Out: Relax that only ca
 The list is fixed: what is tuned must be what is compiled, so deploy starts from this module and fuses nothing again.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from felixlike.frontend.constants import with_marks
+from felixlike.frontend.rewrites import in_phases
+from felixlike.frontend.rewrites.rewriting import rewritten
 
 
 def fuse(module: Any, target: Any) -> Any:
@@ -26,7 +29,9 @@ def fuse(module: Any, target: Any) -> Any:
         # Copies of variables and unused tuples hide equal expressions and constants from the next two passes.
         t.CanonicalizeBindings(),
         t.EliminateCommonSubexpr(),
-        # Folded batch norms and transposed weights are computed now instead of on every call.
+        # Transposed convolutions become the plain ones that their output is interleaved from.
+        _pass(in_phases),
+        # Folded batch norms, weights by phase and transposed weights are computed now instead of on every call.
         t.FoldConstant(),
         # Operators become PrimFuncs. Some leave constants behind (masks, index tensors): fold again.
         t.LegalizeOps(),
@@ -43,6 +48,13 @@ def fuse(module: Any, target: Any) -> Any:
     with target:
         fused = tvmlib.transform.Sequential(passes)(_with_safe_indices(module))
     return with_marks(fused, target)
+
+
+def _pass(rewrite: Callable[[Any], Any]) -> Any:
+    """A function from module to module as TVM's pass."""
+    from felixlike import tvmlib
+
+    return tvmlib.transform.module_pass(lambda module, _: rewrite(module), opt_level=0, name=rewrite.__name__)
 
 
 def _with_safe_indices(module: Any) -> Any:
@@ -62,8 +74,4 @@ def _with_safe_indices(module: Any) -> Any:
                 return call
             return relax.op.take(*call.args, axis=call.attrs.axis, mode="wrap")
 
-    mutator = relax.expr_functor.mutator(SafeIndices)(module)
-    functions = {name: function for name, function in module.functions.items() if isinstance(function, relax.Function)}
-    for name, function in functions.items():
-        mutator.builder_.update_func(name, mutator.visit_expr(function))
-    return mutator.builder_.get()
+    return rewritten(module, SafeIndices)

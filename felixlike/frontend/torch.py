@@ -113,7 +113,7 @@ def _convert(program: Any, *, name: str, examples: Sequence[Any]) -> Source:
                 # A reshape that ends the model is only a view of what it reshapes if it is not itself the output.
                 unwrap_unit_return_tuple=False,
                 run_ep_decomposition=False,
-                custom_convert_map={"embedding.default": _embedding},
+                custom_convert_map={"embedding.default": _embedding, "convolution.default": _convolution},
             )
         except Exception as error:
             raise UnsupportedOperator(
@@ -134,6 +134,28 @@ def _embedding(node: Any, importer: Any) -> Any:
 
     table, indices = (importer.env[argument] for argument in node.args[:2])
     return importer.block_builder.emit(tvmlib.relax.op.take(table, indices, axis=0, mode="nan"))
+
+
+def _convolution(node: Any, importer: Any) -> Any:
+    """aten.convolution: transposed ones of three dimensions, which TVM's importer lacks; all others as it has them."""
+    from felixlike import tvmlib
+
+    data, weights, bias, strides, padding, dilation, transposed, output_padding, groups = node.args
+    if not transposed or len(strides) != 3:
+        return importer._convolution(node)
+    convolved = tvmlib.relax.op.nn.conv3d_transpose(
+        importer.env[data],
+        importer.env[weights],
+        strides=strides,
+        padding=padding,
+        output_padding=output_padding,
+        dilation=dilation,
+        groups=groups,
+    )
+    if bias is not None:
+        shift = tvmlib.relax.op.reshape(importer.env[bias], (1, -1, 1, 1, 1))
+        convolved = tvmlib.relax.op.add(importer.block_builder.emit(convolved), shift)
+    return importer.block_builder.emit(convolved)
 
 
 def _on_cpu(model: Any) -> Any:

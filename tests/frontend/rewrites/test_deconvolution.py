@@ -1,0 +1,92 @@
+"""Transposed convolutions by phases: the same results as PyTorch's, with s^d times fewer operations."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.models import Apply
+from felixlike import tvmlib
+from felixlike.deploy import compile_model, max_relative_error
+from felixlike.frontend import import_model
+
+T = torch.nn
+
+CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "dcgan": (lambda: T.ConvTranspose2d(8, 6, 4, stride=2, padding=1), (1, 8, 5, 7)),
+    "stride_one": (lambda: T.ConvTranspose2d(4, 6, 3, padding=1), (2, 4, 5, 5)),
+    "one_place": (lambda: T.ConvTranspose2d(6, 4, 4), (1, 6, 1, 1)),
+    "taps_left_over": (lambda: T.ConvTranspose2d(4, 5, 3, stride=2, padding=1, output_padding=1), (1, 4, 5, 4)),
+    "odd_output": (lambda: T.ConvTranspose2d(4, 5, 3, stride=2, padding=1), (1, 4, 5, 4)),
+    "fewer_taps_than_phases": (lambda: T.ConvTranspose2d(4, 5, 2, stride=3), (1, 4, 5, 4)),
+    "single_tap": (lambda: T.ConvTranspose2d(4, 5, 1, stride=2), (1, 4, 3, 3)),
+    "three_phases": (lambda: T.ConvTranspose2d(4, 5, 5, stride=3, padding=2, output_padding=1), (1, 4, 4, 4)),
+    "four_phases": (lambda: T.ConvTranspose2d(4, 5, 7, stride=4, padding=3), (1, 4, 4, 4)),
+    "much_padding": (lambda: T.ConvTranspose2d(4, 5, 3, stride=2, padding=4, output_padding=1), (1, 4, 8, 9)),
+    "uneven": (
+        lambda: T.ConvTranspose2d(4, 5, (3, 4), stride=(1, 2), padding=(0, 1), output_padding=(0, 1)),
+        (2, 4, 5, 4),
+    ),
+    "groups": (lambda: T.ConvTranspose2d(8, 12, 4, stride=2, padding=1, groups=4), (2, 8, 4, 3)),
+    "groups_stride_one": (lambda: T.ConvTranspose2d(8, 4, 3, groups=2, bias=False), (1, 8, 4, 3)),
+    "depthwise": (lambda: T.ConvTranspose2d(6, 6, 3, stride=2, groups=6), (1, 6, 4, 3)),
+    "dilated": (lambda: T.ConvTranspose2d(4, 5, 3, stride=2, dilation=2), (1, 4, 5, 4)),
+    "one_dimension": (lambda: T.ConvTranspose1d(6, 4, 8, stride=4, padding=2), (2, 6, 9)),
+    "three_dimensions": (lambda: T.ConvTranspose3d(4, 3, 4, stride=2, padding=1), (1, 4, 2, 3, 3)),
+    "three_dimensions_groups": (
+        lambda: T.ConvTranspose3d(4, 6, 3, stride=(1, 2, 3), padding=(1, 0, 1), groups=2),
+        (1, 4, 2, 3, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_those_of_pytorch(case: str) -> None:
+    make, shape = CASES[case]
+    torch.manual_seed(0)
+    model, x = nn.Sequential(make(), nn.ReLU()).eval(), torch.randn(shape)
+    imported = import_model(model, (x,))
+    assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
+    assert len(imported.tasks) == 1
+
+
+def test_a_layer_is_one_task_with_its_weights_by_phase() -> None:
+    """4 × 4 taps with stride 2: four phases of 2 × 2 taps, and a border of one for the windows."""
+    model = nn.Sequential(nn.ConvTranspose2d(16, 32, 4, stride=2, padding=1), nn.ReLU())
+    (task,) = import_model(model, (1, 16, 8, 8)).tasks
+    assert [[int(n) for n in p.shape] for p in task.module["main"].params[:2]] == [[1, 16, 8, 8], [2, 2, 32, 16, 2, 2]]
+    assert block_shapes(task) == {
+        "padded": (1, 16, 10, 10),
+        "phases": (1, 2, 2, 32, 8, 8, 16, 2, 2),
+        "interleaved": (1, 32, 16, 16),
+        "T_add": (1, 32, 16, 16),
+        "compute": (1, 32, 16, 16),
+    }
+
+
+def test_operations_are_those_that_meet_the_input() -> None:
+    """2 operations for each of (k / s)² taps, input channels and elements of the output; TVM's form has k² taps."""
+    (task,) = import_model(nn.ConvTranspose2d(16, 32, 4, stride=2, padding=1, bias=False), (1, 16, 8, 8)).tasks
+    assert task.flops == 2 * (32 * 16 * 16) * 16 * 2 * 2
+
+
+def test_weights_given_at_run_time_are_laid_out_at_run_time() -> None:
+    model = Apply(lambda x, w: torch.nn.functional.conv_transpose2d(x, w, stride=2, padding=1))
+    x, w = torch.randn(1, 4, 5, 5), torch.randn(4, 6, 4, 4)
+    imported = import_model(model, (x, w))
+    assert [task.name for task in imported.tasks] == ["conv2d_transpose", "conv2d_phase_weights"]
+    assert max_relative_error(compile_model(imported), model, (x, w)).error < 1e-5
+
+
+def test_dilated_weights_are_left_to_tvm() -> None:
+    make, shape = CASES["dilated"]
+    (task,) = import_model(make(), shape).tasks
+    assert "phases" not in block_shapes(task)
+
+
+def block_shapes(task: Any) -> dict[str, tuple[int, ...]]:
+    """Name of each block → the extents of its axes."""
+    blocks: list[Any] = []
+    tvmlib.structural_walk(task.module["main"].body, (tvmlib.s_tir.SBlock, blocks.append))
+    return {str(b.name_hint): tuple(int(v.dom.extent) for v in b.iter_vars) for b in blocks if b.iter_vars}
