@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.operators import OPERATORS
 from felixlike import tvmlib
+from felixlike.frontend.rewrites.deconvolution import Dimension, phased
 
 te, topi = tvmlib.te, tvmlib.topi
 
@@ -37,6 +38,14 @@ def depthwise(channels: int = 24, size: int = 14, kernel: int = 3) -> Any:
     x = te.placeholder((1, channels, size, size), name="X")
     w = te.placeholder((channels, 1, kernel, kernel), name="W")
     return te.create_prim_func([x, w, topi.nn.depthwise_conv2d_nchw(x, w, 1, kernel // 2, 1)])
+
+
+def by_phases(channels: int = 8, size: int = 6, filters: int = 16) -> Any:
+    """A transposed convolution, 4×4 with stride 2, of weights that are laid out by phase."""
+    x = te.placeholder((1, channels, size, size), name="X")
+    w = te.placeholder((2, 2, filters, channels, 2, 2), name="W")
+    dimension = Dimension(size=size, output=2 * size, taps=4, stride=2, padding=1)
+    return te.create_prim_func([x, w, phased(x, w, [dimension] * 2, "float32")])
 
 
 def softmax(rows: int = 24, columns: int = 36) -> Any:

@@ -126,7 +126,7 @@ def choose_roles(contraction: Contraction, unit: VectorUnit) -> Roles | None:
         if apart and panel is None:
             continue
         left = [a for a in contraction.spatial if a not in (axis, rows) and a.extent > 1]
-        window = next((a for a in reversed(left) if _slides(contraction, a)), None)
+        window = next((a for a in reversed(left) if _slides(contraction, a) and _reuses(contraction, a)), None)
         summed = next((a for a in contraction.reduction if a.extent > 1 and not _slides(contraction, a)), None)
         transposed = contraction.written[-1] != axis.place
         cost = (lanes / width, len(apart), rows is None, transposed)
@@ -146,8 +146,13 @@ def _rows(contraction: Contraction, vector: Axis, holding: list[Operand]) -> Axi
         apart = [a for a in others if a.place not in holding[0].axes]
         if apart:
             return apart[-1]
-    once = [a for a in others if sum(a.place in o.axes for o in contraction.operands) == 1]
+    once = [a for a in others if _reuses(contraction, a)]
     return once[-1] if once else None
+
+
+def _reuses(contraction: Contraction, axis: Axis) -> bool:
+    """Whether one operand alone depends on an axis, so that the other is used again along it."""
+    return sum(axis.place in operand.axes for operand in contraction.operands) == 1
 
 
 def _wants_panel(contraction: Contraction, operand: Operand, rows: Axis | None, apart: bool) -> bool:

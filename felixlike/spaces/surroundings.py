@@ -44,6 +44,8 @@ def settle_surroundings(schedule: Any, block: Any) -> Surroundings | None:
                     return None
         for consumer in chain[:-1]:
             schedule.compute_inline(consumer)
+        if chain:
+            _follow(schedule, chain[-1], block)
     except (ValueError, *tvmlib.TVM_ERRORS):
         return None
     return Surroundings(tuple(copies), chain[-1] if chain else None)
@@ -60,6 +62,24 @@ def _settle_producer(schedule: Any, block: Any) -> list[Any]:
         return [block]
     schedule.compute_inline(block)
     return []
+
+
+def _follow(schedule: Any, epilogue: Any, block: Any) -> None:
+    """Let an epilogue that takes elements from all over a block's output run in that output's order instead.
+
+    for y: Y[y] = X[y mod 2, y div 2]   →   for p, q: Y[2·q + p] = X[p, q]
+
+    TVM would move the first form into loops over p where half of what it writes is not there yet. Raises ValueError
+    where there is no such order, as for a part of the output."""
+    statement, source = schedule.get(epilogue), schedule.get(block).writes[0].source
+    variables = [iterator.var for iterator in statement.iter_vars]
+    loads: list[Any] = []
+    tvmlib.structural_walk(statement.body, (tvmlib.ir.TensorLoad, loads.append))
+    (indices, *others) = [load.indices for load in loads if load.source.same_as(source)]
+    if any(not tvmlib.structural_equal(indices, other) for other in others):
+        raise ValueError("the epilogue reads two elements")
+    if not all(any(index.same_as(variable) for variable in variables) for index in indices):
+        schedule.transform_block_layout(epilogue, tvmlib.tirx.IndexMap(variables, list(indices), None))
 
 
 def _elementwise(schedule: Any, block: Any) -> bool:

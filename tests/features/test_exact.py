@@ -22,6 +22,7 @@ SMALL: dict[str, Callable[[], Any]] = {
     "conv2d_1x1": lambda: workloads.conv2d(6, 6, 8, kernel=1, padding=0),
     "conv2d_grouped": workloads.ALL["conv2d_grouped"],
     "conv2d_transposed": workloads.ALL["conv2d_transposed"],
+    "conv2d_by_phases": lambda: workloads.by_phases(4, 4, 6),
     "depthwise": lambda: workloads.depthwise(6, 8),
     "softmax": lambda: workloads.softmax(6, 12),
     "row_sum": lambda: workloads.row_sum(6, 24),

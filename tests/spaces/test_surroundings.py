@@ -1,0 +1,59 @@
+"""What stands around a contraction: epilogues that run in the contraction's order, and those that cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks import oracles
+from felixlike.deploy import compile_model, max_relative_error
+from felixlike.frontend import Imported, import_model
+from felixlike.symbolic import Sketch, concrete_nest, sketches
+
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "two_dimensions": (nn.ConvTranspose2d(8, 32, 4, stride=2, padding=1), (1, 8, 4, 4)),
+    "three_phases": (nn.ConvTranspose2d(8, 16, 5, stride=3, padding=1), (1, 8, 4, 4)),
+    "groups": (nn.ConvTranspose2d(8, 32, 4, stride=2, padding=1, groups=2), (1, 8, 4, 4)),
+    "one_dimension": (nn.ConvTranspose1d(8, 16, 8, stride=4, padding=2), (1, 8, 7)),
+}
+
+
+def imported(layer: nn.Module, shape: tuple[int, ...]) -> tuple[nn.Module, torch.Tensor, Imported]:
+    model, x = nn.Sequential(layer, nn.ReLU()).eval(), torch.randn(shape)
+    return model, x, import_model(model, (x,))
+
+
+def own(task: Any) -> Sketch:
+    (sketch,) = sketches(task, space="own")
+    return sketch
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_interleaving_runs_in_the_order_of_the_phases(name: str) -> None:
+    """Transposed convolutions by phases: tiles are right, and their programs TVM's."""
+    model, x, source = imported(*LAYERS[name])
+    (task,) = source.tasks
+    sketch = own(task)
+    assert sketch.understood, sketch.reason
+    for point in sketch.sample(3, seed=2).tolist():
+        schedule = sketch.schedule(point)
+        values = dict(zip([v.name for v in sketch.variables], point, strict=True))
+        assert concrete_nest(sketch.program, values) == oracles.tvm_nest(schedule)
+        compiled = compile_model(source, {task.key: schedule})
+        assert max_relative_error(compiled, model, (x,)).error < 1e-5
+
+
+def test_a_part_of_the_phases_has_no_such_order() -> None:
+    """7 × 7 of 8 × 8 interleaved elements: TVM would write what is not computed yet."""
+    _, _, source = imported(nn.ConvTranspose2d(8, 32, 3, stride=2, padding=1), (1, 8, 4, 4))
+    (task,) = source.tasks
+    assert sketches(task, space="own") == ()
+
+
+def test_the_window_is_an_axis_of_the_input_alone() -> None:
+    """Phases move the window, too, but each has weights of its own: nothing is shared between them."""
+    sketch = own(imported(*LAYERS["one_dimension"])[2].tasks[0])
+    assert not any(variable.name.startswith("i0") for variable in sketch.variables)
