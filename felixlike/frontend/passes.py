@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from felixlike.frontend.constants import with_marks
-from felixlike.frontend.rewrites import in_phases
-from felixlike.frontend.rewrites.rewriting import rewritten
+from felixlike.frontend.rewrites import in_phases, with_absorbed_pads, with_folded_batch_norms, with_safe_indices
 
 
 def fuse(module: Any, target: Any) -> Any:
@@ -22,8 +21,11 @@ def fuse(module: Any, target: Any) -> Any:
         # Sampling, sorting and scans have no legalisation of their own: TVM's kernels for them, as in its CPU pipeline.
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
+        _pass(with_safe_indices),
+        # Zeros around a tensor become the padding of the convolution that reads it.
+        _pass(with_absorbed_pads),
         # A batch norm after a convolution becomes that convolution's weight and bias: no task, no memory traffic.
-        t.FoldBatchnormToConv2D(),
+        _pass(with_folded_batch_norms),
         # The batch norms left over become arithmetic, dropout becomes nothing.
         t.DecomposeOpsForInference(),
         # Copies of variables and unused tuples hide equal expressions and constants from the next two passes.
@@ -46,7 +48,7 @@ def fuse(module: Any, target: Any) -> Any:
         t.DeadCodeElimination(),
     ]
     with target:
-        fused = tvmlib.transform.Sequential(passes)(_with_safe_indices(module))
+        fused = tvmlib.transform.Sequential(passes)(module)
     return with_marks(fused, target)
 
 
@@ -55,23 +57,3 @@ def _pass(rewrite: Callable[[Any], Any]) -> Any:
     from felixlike import tvmlib
 
     return tvmlib.transform.module_pass(lambda module, _: rewrite(module), opt_level=0, name=rewrite.__name__)
-
-
-def _with_safe_indices(module: Any) -> Any:
-    """Replace lookups that read out of bounds for bad indices by lookups that wrap around.
-
-    relax.take's "fast" mode reads whatever lies at a bad index (TVM warns of segmentation faults on stderr), and
-    misreads negative indices, which PyTorch and ONNX count from the end; "wrap" is right for those."""
-    from felixlike import tvmlib
-
-    relax = tvmlib.relax
-    take = tvmlib.ir.Op.get("relax.take")
-
-    class SafeIndices(relax.PyExprMutator):  # type: ignore[misc,name-defined]
-        def visit_call_(self, call: Any) -> Any:
-            call = super().visit_call_(call)
-            if call.op != take or call.attrs.mode != "fast":
-                return call
-            return relax.op.take(*call.args, axis=call.attrs.axis, mode="wrap")
-
-    return rewritten(module, SafeIndices)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike.frontend.rewrites.rewriting import rewritten
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten, shape
 
 _LAYOUTS = {"conv1d": ("NCW", "IOW"), "conv2d": ("NCHW", "IOHW"), "conv3d": ("NCDHW", "IODHW")}
 """Operator → the layouts of data and weights that are rewritten."""
@@ -78,45 +78,39 @@ class Dimension:
 def in_phases(module: Any) -> Any:
     """A Relax module with transposed convolutions computed by phases; those with dilated weights or layouts other than
     PyTorch's are left as they are."""
-    from felixlike import tvmlib
+    return rewritten(module, _phased)
 
-    relax = tvmlib.relax
-    operators = {tvmlib.ir.Op.get(f"relax.nn.{name}_transpose"): name for name in _LAYOUTS}
 
-    class Phases(relax.PyExprMutator):  # type: ignore[misc,name-defined]
-        def visit_call_(self, call: Any) -> Any:
-            call = super().visit_call_(call)
-            name = operators.get(call.op) if isinstance(call.op, tvmlib.ir.Op) else None
-            if name is None or not _is_understood(call, _LAYOUTS[name]):
-                return call
-            dimensions, groups = _dimensions(call), int(call.attrs.groups)
-            data, weights = call.args
-            weights = self.builder_.call_te(
-                lambda w: phase_weights(w, dimensions, groups), weights, primfunc_name_hint=f"{name}_phase_weights"
-            )
-            weights = self.builder_.emit(weights)
-            return self.builder_.call_te(
-                lambda x, v: phased(x, v, dimensions, str(call.ty.dtype)),
-                data,
-                weights,
-                primfunc_name_hint=f"{name}_transpose",
-            )
-
-    return rewritten(module, Phases)
+def _phased(expression: Any, _: Known, rewriter: Rewriter) -> Any:
+    name = operator(expression).removeprefix("nn.").removesuffix("_transpose")
+    if not operator(expression).endswith("_transpose") or not _is_understood(expression, _LAYOUTS[name]):
+        return None
+    dimensions, groups = _dimensions(expression), int(expression.attrs.groups)
+    data, weights = (rewriter.new(argument) for argument in expression.args)
+    weights = rewriter.builder.call_te(
+        lambda w: phase_weights(w, dimensions, groups), weights, primfunc_name_hint=f"{name}_phase_weights"
+    )
+    return rewriter.builder.call_te(
+        lambda x, v: phased(x, v, dimensions, str(expression.ty.dtype)),
+        data,
+        rewriter.builder.emit(weights),
+        primfunc_name_hint=f"{name}_transpose",
+    )
 
 
 def _is_understood(call: Any, layouts: tuple[str, str]) -> bool:
+    """Whether layouts are PyTorch's and the weights not dilated."""
     attrs = call.attrs
     plain = (attrs.data_layout, attrs.kernel_layout) == layouts and attrs.out_layout == attrs.data_layout
     return plain and all(int(d) == 1 for d in attrs.dilation)
 
 
 def _dimensions(call: Any) -> tuple[Dimension, ...]:
-    data, weights = (argument.ty.shape.values for argument in call.args)
-    output, strides = call.ty.shape.values, call.attrs.strides
+    data, weights = map(shape, call.args)
+    strides, padding = call.attrs.strides, call.attrs.padding
     return tuple(
-        Dimension(int(data[i]), int(output[i]), int(weights[i]), int(strides[i - 2]), int(call.attrs.padding[i - 2]))
-        for i in range(2, len(data))
+        Dimension(data[i], output, weights[i], int(strides[i - 2]), int(padding[i - 2]))
+        for i, output in enumerate(shape(call)[2:], 2)
     )
 
 

@@ -1,16 +1,110 @@
-"""How rewrites walk a Relax module: a mutator's class applied to every Relax function."""
+"""How rewrites walk a Relax module: a rule looks at one expression at a time, and at what is known around it."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
+Rule = Callable[[Any, "Known", "Rewriter"], Any]
+"""(a call or an element of a tuple, the bindings around it, the rewriter) → what takes its place, or None."""
 
-def rewritten(module: Any, mutator: Any) -> Any:
-    """The module with each Relax function visited by a PyExprMutator of the given class."""
+
+class Known:
+    """The bindings of a Relax function: what a variable stands for, and who reads it."""
+
+    def __init__(self, function: Any) -> None:
+        from felixlike import tvmlib
+
+        self._values: dict[int | None, Any] = {}
+        self._readers: dict[int | None, list[Any]] = {}
+        for variable, value in _bindings(function):
+            if variable is not None:
+                self._values[tvmlib.identity(variable)] = value
+            for read in tvmlib.relax.analysis.free_vars(value):
+                self._readers.setdefault(tvmlib.identity(read), []).append(value)
+
+    def value(self, expression: Any) -> Any:
+        """What is bound to a variable; the expression itself where it is none, or an input."""
+        from felixlike import tvmlib
+
+        return self._values.get(tvmlib.identity(expression), expression)
+
+    def readers(self, variable: Any) -> list[Any]:
+        """The bound values that read a variable, and the function's output where that does."""
+        from felixlike import tvmlib
+
+        return self._readers.get(tvmlib.identity(variable), [])
+
+    def once(self, variable: Any) -> bool:
+        """Whether a variable is read once."""
+        return len(self.readers(variable)) == 1
+
+
+class Rewriter:
+    """What a rule builds with.  new: an expression as the new function has it.  builder: TVM's, of that function."""
+
+    def __init__(self, visitor: Any) -> None:
+        self.builder = visitor.builder_
+        self.new = visitor.visit_expr
+
+
+def rewritten(module: Any, rule: Rule) -> Any:
+    """The module with a rule applied to every call and every element of a tuple in its Relax functions."""
     from felixlike import tvmlib
 
-    visitor = tvmlib.relax.expr_functor.mutator(mutator)(module)
-    functions = [(v, f) for v, f in module.functions.items() if isinstance(f, tvmlib.relax.Function)]
+    relax = tvmlib.relax
+    known: list[Known] = []
+
+    class Visitor(relax.PyExprMutator):  # type: ignore[misc,name-defined]
+        def visit_call_(self, call: Any) -> Any:
+            found = rule(call, known[-1], Rewriter(self))
+            return super().visit_call_(call) if found is None else found
+
+        def visit_tuple_getitem_(self, element: Any) -> Any:
+            found = rule(element, known[-1], Rewriter(self))
+            return super().visit_tuple_getitem_(element) if found is None else found
+
+    visitor = relax.expr_functor.mutator(Visitor)(module)
+    functions = [(v, f) for v, f in module.functions.items() if isinstance(f, relax.Function)]
     for variable, function in functions:
+        known.append(Known(function))
         visitor.builder_.update_func(variable, visitor.visit_expr(function))
     return visitor.builder_.get()
+
+
+def operator(expression: Any) -> str:
+    """The name of the operator that an expression calls, without TVM's prefix; empty for all others."""
+    from felixlike import tvmlib
+
+    if not isinstance(expression, tvmlib.relax.Call) or not isinstance(expression.op, tvmlib.ir.Op):
+        return ""
+    return str(expression.op.name).removeprefix("relax.")
+
+
+def shape(expression: Any) -> tuple[int, ...]:
+    """Of a tensor of known shape."""
+    return tuple(int(extent) for extent in expression.ty.shape.values)
+
+
+def is_constant(expression: Any) -> bool:
+    """Whether an expression is a constant of the module."""
+    from felixlike import tvmlib
+
+    return isinstance(expression, tvmlib.ir.GenericConst)
+
+
+def with_attributes(call: Any, arguments: list[Any], **changed: Any) -> Any:
+    """A call of the same operator of relax.op.nn with other arguments and some attributes changed."""
+    from felixlike import tvmlib
+
+    make = getattr(tvmlib.relax.op.nn, operator(call).removeprefix("nn."))
+    names = list(inspect.signature(make).parameters)[len(arguments) :]
+    return make(*arguments, **{name: getattr(call.attrs, name) for name in names} | changed)
+
+
+def _bindings(function: Any) -> Iterator[tuple[Any, Any]]:
+    """(variable, value) of each binding in the order of computation, then (None, output)."""
+    for block in function.body.blocks:
+        yield from ((binding.var, binding.value) for binding in block.bindings if hasattr(binding, "value"))
+    yield None, function.body.body

@@ -1,0 +1,48 @@
+"""Zeros that a model puts around a tensor become the padding of the convolution or pooling that reads it.
+
+    conv(pad(x, 1), padding=0)   →   conv(x, padding=1)
+
+A pad of its own is a task that copies; as padding it is where a schedule puts it. Pads by nothing disappear.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten, with_attributes
+
+_CONVOLUTIONS = {f"nn.conv{rank}d" for rank in (1, 2, 3)}
+_MEANS = {f"nn.avg_pool{rank}d" for rank in (1, 2, 3)}
+
+
+def with_absorbed_pads(module: Any) -> Any:
+    """A Relax module whose convolutions, and means that count their padding, pad for themselves."""
+    return rewritten(module, _absorbed)
+
+
+def _absorbed(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+    name = operator(expression)
+    if name == "nn.pad" and expression.attrs.pad_mode == "constant" and not any(_widths(expression)):
+        return rewriter.new(expression.args[0])
+    if name not in _CONVOLUTIONS | _MEANS:
+        return None
+    attrs, pad = expression.attrs, known.value(expression.args[0])
+    if operator(pad) != "nn.pad" or pad.attrs.pad_mode != "constant" or float(pad.attrs.pad_value) != 0.0:
+        return None
+    layout = str(attrs.data_layout if name in _CONVOLUTIONS else attrs.layout)
+    widths = _widths(pad)
+    before, after = widths[::2], widths[1::2]
+    spatial = [i for i, axis in enumerate(layout) if axis not in "NC"]
+    elsewhere = any(before[i] or after[i] for i in range(len(layout)) if i not in spatial)
+    counted = name in _CONVOLUTIONS or (attrs.count_include_pad and not attrs.ceil_mode)
+    if elsewhere or min(widths) < 0 or not counted:
+        return None
+    own = [int(width) for width in attrs.padding]
+    added = [*(before[i] for i in spatial), *(after[i] for i in spatial)]
+    arguments = [rewriter.new(argument) for argument in (pad.args[0], *expression.args[1:])]
+    return with_attributes(expression, arguments, padding=[a + b for a, b in zip(own, added, strict=True)])
+
+
+def _widths(pad: Any) -> list[int]:
+    """Before and after each axis in turn."""
+    return [int(width) for width in pad.attrs.pad_width]
