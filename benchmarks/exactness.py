@@ -87,7 +87,9 @@ def main() -> None:
         write(name, data, _text(rows, total, unknown), command=command)
 
 
-def _workloads(target: str, only: str, space: str) -> Iterator[tuple[str, tuple[Sketch, ...], tuple[Sketch, ...]]]:
+def _workloads(
+    target: str, only: str, space: str = "default"
+) -> Iterator[tuple[str, tuple[Sketch, ...], tuple[Sketch, ...]]]:
     """(name, sketches in a real size, sketches in a small size) of those whose name contains `only`."""
     for name, make in OPERATORS.items():
         if only in name:
