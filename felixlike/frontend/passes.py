@@ -8,7 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from felixlike.frontend.constants import with_marks
-from felixlike.frontend.rewrites import in_phases, with_absorbed_pads, with_folded_batch_norms, with_safe_indices
+from felixlike.frontend.rewrites import (
+    in_phases,
+    with_absorbed_pads,
+    with_folded_batch_norms,
+    with_joint_projections,
+    with_late_reshapes,
+    with_safe_indices,
+)
 
 
 def fuse(module: Any, target: Any) -> Any:
@@ -35,6 +42,10 @@ def fuse(module: Any, target: Any) -> Any:
         _pass(in_phases),
         # Folded batch norms, weights by phase and transposed weights are computed now instead of on every call.
         t.FoldConstant(),
+        # Queries, keys and values are one product; the weights of all three are known now.
+        _pass(with_joint_projections),
+        # What is done to the elements of a contraction joins it, although a reshape is between them.
+        _pass(with_late_reshapes),
         # Operators become PrimFuncs. Some leave constants behind (masks, index tensors): fold again.
         t.LegalizeOps(),
         t.FoldConstant(),

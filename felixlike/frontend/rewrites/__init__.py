@@ -4,5 +4,14 @@ from felixlike.frontend.rewrites.batch_norm import with_folded_batch_norms
 from felixlike.frontend.rewrites.deconvolution import in_phases
 from felixlike.frontend.rewrites.indices import with_safe_indices
 from felixlike.frontend.rewrites.pads import with_absorbed_pads
+from felixlike.frontend.rewrites.projections import with_joint_projections
+from felixlike.frontend.rewrites.views import with_late_reshapes
 
-__all__ = ["in_phases", "with_absorbed_pads", "with_folded_batch_norms", "with_safe_indices"]
+__all__ = [
+    "in_phases",
+    "with_absorbed_pads",
+    "with_folded_batch_norms",
+    "with_joint_projections",
+    "with_late_reshapes",
+    "with_safe_indices",
+]

@@ -17,10 +17,14 @@ class Known:
         from felixlike import tvmlib
 
         self._values: dict[int | None, Any] = {}
+        self._variables: dict[int | None, Any] = {}
+        self._blocks: dict[int | None, int] = {}
         self._readers: dict[int | None, list[Any]] = {}
-        for variable, value in _bindings(function):
+        for block, variable, value in _bindings(function):
             if variable is not None:
                 self._values[tvmlib.identity(variable)] = value
+                self._variables[tvmlib.identity(value)] = variable
+            self._blocks[tvmlib.identity(value)] = block
             for read in tvmlib.relax.analysis.free_vars(value):
                 self._readers.setdefault(tvmlib.identity(read), []).append(value)
 
@@ -29,6 +33,18 @@ class Known:
         from felixlike import tvmlib
 
         return self._values.get(tvmlib.identity(expression), expression)
+
+    def variable(self, value: Any) -> Any:
+        """The variable that a value is bound to."""
+        from felixlike import tvmlib
+
+        return self._variables[tvmlib.identity(value)]
+
+    def block(self, value: Any) -> int:
+        """The number of the block that binds a value; -1 for what is within one."""
+        from felixlike import tvmlib
+
+        return self._blocks.get(tvmlib.identity(value), -1)
 
     def readers(self, variable: Any) -> list[Any]:
         """The bound values that read a variable, and the function's output where that does."""
@@ -50,7 +66,8 @@ class Rewriter:
 
 
 def rewritten(module: Any, rule: Rule) -> Any:
-    """The module with a rule applied to every call and every element of a tuple in its Relax functions."""
+    """The module with a rule applied to every call and every element of a tuple in its Relax functions, and without
+    what nothing reads any more."""
     from felixlike import tvmlib
 
     relax = tvmlib.relax
@@ -70,7 +87,7 @@ def rewritten(module: Any, rule: Rule) -> Any:
     for variable, function in functions:
         known.append(Known(function))
         visitor.builder_.update_func(variable, visitor.visit_expr(function))
-    return visitor.builder_.get()
+    return relax.transform.DeadCodeElimination()(visitor.builder_.get())
 
 
 def operator(expression: Any) -> str:
@@ -103,8 +120,8 @@ def with_attributes(call: Any, arguments: list[Any], **changed: Any) -> Any:
     return make(*arguments, **{name: getattr(call.attrs, name) for name in names} | changed)
 
 
-def _bindings(function: Any) -> Iterator[tuple[Any, Any]]:
-    """(variable, value) of each binding in the order of computation, then (None, output)."""
-    for block in function.body.blocks:
-        yield from ((binding.var, binding.value) for binding in block.bindings if hasattr(binding, "value"))
-    yield None, function.body.body
+def _bindings(function: Any) -> Iterator[tuple[int, Any, Any]]:
+    """(number of the block, variable, value) of each binding in the order of computation, then (-1, None, output)."""
+    for number, block in enumerate(function.body.blocks):
+        yield from ((number, binding.var, binding.value) for binding in block.bindings if hasattr(binding, "value"))
+    yield -1, None, function.body.body

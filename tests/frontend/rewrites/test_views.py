@@ -1,0 +1,58 @@
+"""Reshapes go behind what is done to single elements of a contraction's output, and join one another."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.models import Apply, bert
+from felixlike.deploy import compile_model, max_relative_error
+from felixlike.frontend import import_model
+
+F = torch.nn.functional
+
+
+class Residual(nn.Module):
+    """x + gelu(W · x) of three-dimensional x, which linear layers flatten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + F.gelu(self.linear(x))
+
+
+def test_a_residual_and_an_activation_join_the_product() -> None:
+    model, x = Residual().eval(), torch.randn(2, 5, 6)
+    imported = import_model(model, (x,))
+    assert [task.name for task in imported.tasks] == ["fused_matmul_add_gelu_add1"]
+    assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], int]] = {
+    "a_number": (lambda x, w: F.relu((x @ w).reshape(2, 3, 4) * 2.0), ((6, 5), (5, 4)), 1),
+    "a_row": (lambda x, w, b: (x @ w).reshape(2, 3, 4) + b, ((6, 5), (5, 4), (4,)), 2),
+    "read_twice": (lambda x, w: ((y := (x @ w).reshape(2, 12)), F.relu(y)), ((6, 5), (5, 4)), 2),
+    "no_contraction": (lambda x: F.relu(torch.softmax(x, -1).reshape(2, 12)), ((6, 4),), 2),
+    "one_after_the_other": (lambda x: torch.softmax(x, -1).reshape(2, 12).reshape(4, 6).reshape(6, 4), ((6, 4),), 1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_stay_and_tasks_are_few(name: str) -> None:
+    function, shapes, tasks = CASES[name]
+    model, inputs = Apply(function), tuple(torch.randn(shape) for shape in shapes)
+    imported = import_model(model, inputs)
+    assert len(imported.tasks) == tasks
+    assert max_relative_error(compile_model(imported), model, inputs).error < 1e-5
+
+
+def test_calls_of_a_transformers_layer() -> None:
+    """TVM's passes alone make 23 calls of one layer of BERT with its embeddings."""
+    model, inputs = bert(layers=1, hidden=32, length=8)
+    imported = import_model(model, inputs)
+    assert sum(task.weight for task in imported.tasks) == 18
+    assert max_relative_error(compile_model(imported), model, inputs).error < 1e-5
