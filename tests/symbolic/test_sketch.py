@@ -83,6 +83,13 @@ def test_a_location_that_tvm_would_move_is_not_valid(convolution: Sketch) -> Non
         convolution.schedule(trivial[0])
 
 
+def test_a_location_deeper_than_the_nest_is_not_valid(convolution: Sketch) -> None:
+    points = convolution.sample(2, seed=0)
+    points[0, convolution.location_columns] = 99
+    points[1, convolution.location_columns] = -3
+    assert not convolution.valid(points).any()
+
+
 def test_points_and_traces_convert_both_ways(convolution: Sketch) -> None:
     for point in convolution.sample(10, seed=2).tolist():
         assert convolution.point(convolution.schedule(point).trace) == tuple(point)

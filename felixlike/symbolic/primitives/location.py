@@ -45,6 +45,8 @@ def _sample(state: Replay, instruction: Any, _: int) -> None:
     candidates += [(i, gate) for i, gate in enumerate(_gates(state, loops)) if not (gate.is_const and gate.value == 0)]
     state.locations.append(Location(str(state.schedule.get(block).name_hint), tuple(candidates)))
     decision = state.next_location()
+    if not INLINE <= decision < len(loops):
+        raise UnsupportedSketch(f"there is no loop {decision} to compute it under", where=state.locations[-1].block)
     state.put(instruction.outputs, [loops[decision] if decision >= 0 else decision])
 
 
