@@ -57,7 +57,8 @@ class Operation(StrEnum):
 class Buffer:
     """A tensor.  shape: extents.  item_bytes: bytes of one element.  internal: allocated by the program itself.
     scope: where it lies: "global", "shared" by the threads of a block, or "local" to one.  origin: of a constant that
-    is laid out in the order of the loops, what it was before."""
+    is laid out in the order of the loops, what it was before.  grouped: whether it is accessed in groups that loops
+    around its allocation decide; TVM may then allocate more than is used, which is what the shape says here."""
 
     name: str
     shape: tuple[Expr, ...]
@@ -65,6 +66,7 @@ class Buffer:
     internal: bool
     scope: str = "global"
     origin: Buffer | None = None
+    grouped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

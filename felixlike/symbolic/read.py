@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from felixlike import tvmlib
@@ -74,6 +75,8 @@ class _Reader:
         self._extents: dict[Expr, Expr] = {}
         self._chain: list[Expr] = []
         """The loops around the present statement that hold nothing else, and that TVM may cut."""
+        self._shifts: dict[Any, Expr] = {}
+        """By how much cutting moves the iterators of the present block."""
         self._uneven: set[Expr] = set()
         """Loops that a guard keeps from running past the whole."""
         self._fits: Expr = const(1)
@@ -207,7 +210,9 @@ class _Reader:
         for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
             self._loops_in[iterator.var] = self._named(value)
             domain = to_expr(iterator.dom.extent, self._tiles)
-            self._table[iterator.var] = self._cut(to_expr(value, outer), self._named(value), domain)
+            place = to_expr(value, outer)
+            self._table[iterator.var] = self._cut(place, self._named(value), domain)
+            self._shifts[iterator.var] = expand(self._table[iterator.var] - place)
         try:
             return self._statement(realize)
         finally:
@@ -297,6 +302,7 @@ class _Reader:
         """A block's region as TVM's walk for strides sees it: simplified without bounds; whatever is not a sum of
         multiples counts as 0."""
         values = dict(zip((i.var for i in realize.block.iter_vars), realize.iter_values, strict=True))
+        still = dict.fromkeys(values, const(0))
         seen = []
         for r in region.region:
             place = tvmlib.simplify(tvmlib.structural_map(r.min, (tvmlib.tirx.Var, lambda v: values.get(v, v))))
@@ -304,7 +310,9 @@ class _Reader:
             line = affine(to_expr(seen_place, self._table), self._named(seen_place))
             if line is None:
                 raise UnsupportedSketch(f"the region {region} is not affine in the loops", where="regions")
-            seen.append(line)
+            own = tvmlib.structural_map(r.min, (_UNSEEN, _nothing))
+            shift = to_expr(own, self._table | self._shifts) - to_expr(own, self._table | still)
+            seen.append(replace(line, offset=expand(line.offset + shift)))
         return Access(self._buffer(region.source), tuple(seen))
 
     def _buffer(self, buffer: Any) -> Buffer:

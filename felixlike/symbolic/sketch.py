@@ -58,7 +58,7 @@ _BATCH = 100_000
 _HOPELESS = 3_000_000
 """Random points without a single valid one after which sampling gives up."""
 
-_PROBES, _MORE_PROBES = 2, 4
+_PROBES, _MORE_PROBES = 2, 8
 _PROBED = 64
 """Points at which a program with moved blocks is compared with TVM, more where indices are divided; and those they are
 chosen from."""

@@ -18,7 +18,6 @@ NAMES = (
     "matmul_relu",
     "matmul_large_primes",
     "conv2d_strided",
-    "conv2d_grouped",
     "depthwise",
     "softmax",
     "row_sum",
@@ -107,3 +106,9 @@ def test_schedules_compile(name: str) -> None:
     for sketch in sketches(workloads.ALL[name](), "sm_90"):
         module = sketch.schedule(sketch.sample(1, seed=5)[0]).mod
         assert len(tvmlib.cuda_binary(module, sketch.task.target)) > 1000
+
+
+def test_groups_in_shared_memory_are_not_understood() -> None:
+    """TVM allocates more than is used of them, which counts for the limit on shared memory."""
+    reasons = {sketch.reason for sketch in sketches(workloads.ALL["conv2d_grouped"](), "sm_90")}
+    assert all("groups that begin between outer loops" in reason for reason in reasons)

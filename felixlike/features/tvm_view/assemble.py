@@ -7,7 +7,7 @@ finds is not known:
 | --- | --- |
 | 7–14 (integer and boolean counters) of stores with conditions | TVM's simplifier writes conditions anew |
 | 5, 147–156 of stores whose value asks for a remainder | TVM's simplifier may settle the condition for some tiles |
-| 7–14, 57–156 of copies that threads share unevenly, of reshapes | TVM may write such an index in several ways |
+| 7–14, 57–156 of copies that threads share unevenly or of groups, of reshapes | TVM may write it in several ways |
 | 57–156 of stores to or from a guarded buffer | TVM places it relative to where the guard begins |
 | 57–156 of stores that read a dimension of one element under a condition | TVM writes the index that is left |
 | 57–146: bytes between uses, after such a store in the same loop | likewise |
@@ -15,7 +15,8 @@ finds is not known:
 | 7–14, 57–156 of programs with indices that are loaded | what TVM makes of such an index is not modelled |
 | 157, 158 of guarded buffers | TVM leaves such a dimension whole for some tiles, not for others |
 
-A guarded buffer is one whose accesses may lie outside, so that its shape asks for the smaller of two extents.
+A guarded buffer is one whose accesses may lie outside, so that its shape asks for the smaller of two extents, or one
+accessed in groups that loops around its allocation decide.
 Where threads reduce together there is no view: TVM rewrites such a store into several before it looks.
 """
 

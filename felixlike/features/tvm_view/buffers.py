@@ -108,8 +108,9 @@ def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...
 
 
 def guarded(buffer: Buffer) -> bool:
-    """Whether accesses may lie outside, so that the box of what is touched is larger than the buffer."""
-    return any(extent.op is Op.MIN for extent in buffer.shape)
+    """Whether accesses may lie outside, so that the box of what is touched is larger than the buffer; or TVM may
+    allocate more than is used."""
+    return buffer.grouped or any(extent.op is Op.MIN for extent in buffer.shape)
 
 
 def _settled(use: _Use, shape: tuple[int, ...]) -> bool:

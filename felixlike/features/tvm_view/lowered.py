@@ -88,10 +88,12 @@ class _Lowering:
         """One store with its loops and indices.
 
         TVM sometimes understands from the guard of an unevenly shared copy how far it runs, and then writes indices
-        without the remainder by the whole; reshapes it writes in the order in which the model came. Neither is known
-        here."""
+        without the remainder by the whole; reshapes, and places of moved blocks that groups decide, it writes in the
+        order in which the model came. None of these is known here."""
         loops, indices = self._with_indices(store, path, known=True)
-        certain = bool(store.reduction) or not (" // " in store.text or " % " in store.text)
+        divided = any(index.floors for access in store.accesses for index in access.indices)
+        certain = bool(store.reduction) or not (divided or " // " in store.text or " % " in store.text)
+        certain = certain and not any(access.buffer.grouped for access in store.accesses)
         if any(loop.share is not None for loop in path):
             certain = certain and self._with_indices(store, path, known=False)[1] == indices
         noted = self._value(path[0].unroll) if path else 0

@@ -16,7 +16,19 @@ from dataclasses import dataclass, replace
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.expression import Expr, at_least, at_most, const, expand, maximum, minimum, mul
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
-from felixlike.symbolic.program import WITHIN_BLOCK, Access, Buffer, Index, Loop, Program, Store, carry, ends_of
+from felixlike.symbolic.program import (
+    WITHIN_BLOCK,
+    Access,
+    Buffer,
+    Floor,
+    Index,
+    Loop,
+    Program,
+    Rest,
+    Store,
+    carry,
+    ends_of,
+)
 
 
 def compact_allocation(program: Program) -> Program:
@@ -34,13 +46,20 @@ def compact_allocation(program: Program) -> Program:
             _covered([access.indices[dimension] for access in accesses], full, outer, extents)
             for dimension, full in enumerate(buffer.shape)
         )
-        small = replace(buffer, shape=_shape(buffer, accesses, outer, whole, extents, fits))
+        mixed = list(_mixed(accesses, outer))
+        if mixed and buffer.scope == "shared":  # there is a limit on what TVM allocates
+            raise UnsupportedSketch(
+                f"{buffer.name} is accessed in groups that begin between outer loops", where="allocation"
+            )
+        fits += [1 - carry(floor, outer, extents) for floor in mixed]
+        shape = _shape(buffer, accesses, outer, whole, extents, fits)
+        small = replace(buffer, shape=shape, grouped=bool(mixed))
         homes[buffer] = _Home(small, outer, whole)
     stores: dict[Store, Store] = {}
     body = tuple(_rebuild(node, homes, stores) for node in program.body)
     return replace(
         program,
-        fits=mul([program.fits, *fits, *_in_groups(program, homes, extents)]),
+        fits=mul([program.fits, *fits]),
         body=body,
         buffers=tuple(homes[b].buffer if b in homes else b for b in program.buffers),
         blankets={stores[s]: blanket for s, blanket in program.blankets.items()},
@@ -142,15 +161,12 @@ def _together(fixed: Expr, base: Expr, buffer: Buffer, extents: dict[Expr, Expr]
     return gate
 
 
-def _in_groups(program: Program, homes: dict[Buffer, _Home], extents: dict[Expr, Expr]) -> Iterator[Expr]:
-    """Gates: whether the groups in which a buffer is accessed begin where the loops around its allocation do."""
-    for access in (access for store, _ in program.stores() for access in store.accesses):
-        if access.buffer not in homes:
-            continue
-        outer = homes[access.buffer].outer
-        for floor in (floor for index in access.indices for floor in index.floors):
-            if floor.inner.variables & outer and not floor.inner.variables <= outer:
-                yield 1 - carry(floor, outer, extents)
+def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[Floor | Rest]:
+    """Floors and rests that loops around an allocation move, and others too. They are the sum of both parts where
+    groups begin as those loops do."""
+    for floor in (floor for access in accesses for index in access.indices for floor in index.floors):
+        if floor.inner.variables & outer and not floor.inner.variables <= outer:
+            yield floor
 
 
 def _rebuild(node: Loop | Store, homes: dict[Buffer, _Home], stores: dict[Store, Store]) -> Loop | Store:
