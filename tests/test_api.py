@@ -38,7 +38,7 @@ def x() -> torch.Tensor:
 @pytest.fixture(scope="module")
 def tuned(model: nn.Module, x: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> fx.Optimized:
     store = tmp_path_factory.mktemp("store") / "runs.sqlite"
-    return fx.optimize(model, x, trials=24, store=store, progress=False)
+    return fx.optimize(model, x, trials=24, space="all", store=store, progress=False)
 
 
 def test_the_answer_is_the_models(tuned: fx.Optimized, model: nn.Module, x: torch.Tensor) -> None:
@@ -50,7 +50,7 @@ def test_the_answer_is_the_models(tuned: fx.Optimized, model: nn.Module, x: torc
 
 
 def test_servers_measure_instead(loopback: Loopback, model: nn.Module, x: torch.Tensor) -> None:
-    measured = fx.optimize(model, x, trials=6, tracker=loopback.where, key="cpu", progress=False)
+    measured = fx.optimize(model, x, trials=6, space="all", tracker=loopback.where, key="cpu", progress=False)
     assert measured.report.trials == 6
     assert not any(task.failures for task in measured.report.tasks)
     assert measured.report.device == host_device().name

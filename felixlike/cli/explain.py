@@ -22,6 +22,7 @@ def add_parser(commands: Any) -> None:
     )
     add_model(parser)
     parser.add_argument("task", nargs="?", metavar="TASK", help="a task's name, or the beginning of its key")
+    parser.add_argument("--space", default="best", help="whose sketches: best, own, default or all")
     parser.add_argument("--sketch", type=int, default=0, help="which of the task's sketches")
     parser.add_argument("--store", help="which block's formulas (default: the one with most work)")
     parser.add_argument("--column", action="append", default=[], help="a feature to show; may be repeated")
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidOption(
             f"there is no task {options.task!r}", where=options.model, remedy="run without TASK to see their names"
         )
-    every = sketches(found[0])
+    every = sketches(found[0], space=options.space)
     if not 0 <= options.sketch < len(every):
         raise InvalidOption(f"sketch is {options.sketch}", where=found[0].name, remedy=f"it has {len(every)} sketches")
     explanation = explain(every[options.sketch], store=options.store, columns=tuple(options.column) or DEFAULT_COLUMNS)

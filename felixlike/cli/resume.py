@@ -43,7 +43,8 @@ def run(options: argparse.Namespace) -> int:
             remedy="give the model again: felixlike tune MODEL --store STORE, or optimize(model, store=…)",
         )
     try:
-        kept = {name: json.loads(commands[-1])[name] for name in tune.KEPT}
+        noted = {"space": "best", **json.loads(commands[-1])}  # commands of older versions name no space
+        kept = {name: noted[name] for name in tune.KEPT}
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"its latest command cannot be read ({error})", where=options.store) from error
     given = {name: getattr(options, name) for name in ("rounds", "trials", "seconds", "output")}

@@ -104,7 +104,10 @@ def _note(options: argparse.Namespace) -> None:
         store.note_command(json.dumps(kept))
 
 
-KEPT = ("model", "shape", "target", "rounds", "trials", "seconds", "output", "strategy", "seed", "tracker", "key")
+KEPT = (
+    *("model", "shape", "target", "rounds", "trials", "seconds", "output"),
+    *("strategy", "space", "seed", "tracker", "key"),
+)
 """What `felixlike resume` must know of a command."""
 
 

@@ -184,7 +184,7 @@ class _Database:
                 self._tasks[number] = task
                 if task.key not in self.known:
                     self.known[task.key] = task
-                    self.sketches[task.key] = {s.key: s for s in sketches(task)}
+                    self.sketches[task.key] = {s.key: s for s in sketches(task, space="all")}
             except (*tvmlib.TVM_ERRORS, KeyError) as error:
                 self._tasks[number] = first_line(error)
         found = self._tasks[number]
@@ -265,7 +265,7 @@ def _export_workload(
     except tvmlib.TVM_ERRORS:
         passed_over["of a workload that was lost"] += len(records)
         return 0
-    by_key = {sketch.key: sketch for sketch in sketches(task)}
+    by_key = {sketch.key: sketch for sketch in sketches(task, space="all")}
     arguments = tvmlib.ms.arg_info.ArgInfo.from_entry_func(task.module)
     forms = [database.commit_workload(module) for module in _forms(task.module)]
     written = 0

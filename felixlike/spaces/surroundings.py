@@ -2,8 +2,8 @@
 
     P = pad(relu(X)); Y = P · W; Z = Y + b; V = max(Z, 0)     →     P = pad(relu(X)); Y = P · W; V = max(Y + b, 0)
 
-Chains after the block become one epilogue; what computes single elements before it is inlined; what pads is kept, to be
-copied where it is needed, so that no predicate is left in the hot loop.
+Chains after the block become one epilogue; what computes single elements before it is inlined; what pads or
+calls functions is kept, to be copied where it is needed, so that neither is left in the hot loop.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from felixlike import tvmlib
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """copies: blocks that pad an operand.  epilogue: the last block of the chain after the contraction; None where the
-    contraction's output is the function's."""
+    """copies: blocks that compute an operand before it is used.  epilogue: the last block of the chain after the
+    contraction; None where the contraction's output is the function's."""
 
     copies: tuple[Any, ...]
     epilogue: Any | None
@@ -58,7 +58,7 @@ def _settle_producer(schedule: Any, block: Any) -> list[Any]:
     for producer in schedule.get_producers(block):
         if _settle_producer(schedule, producer):
             raise ValueError("two blocks pad, one after the other")
-    if _pads(schedule, block):
+    if _costs(schedule, block):
         return [block]
     schedule.compute_inline(block)
     return []
@@ -88,12 +88,8 @@ def _elementwise(schedule: Any, block: Any) -> bool:
     return statement.init is None and all(int(v.iter_type) == 0 for v in statement.iter_vars)
 
 
-def _pads(schedule: Any, block: Any) -> bool:
-    """Whether a condition says where it reads."""
-    found: list[bool] = []
-
-    def note(call: Any) -> None:
-        found.append(str(getattr(call.op, "name", "")).endswith("if_then_else"))
-
-    tvmlib.structural_walk(schedule.get(block).body, (tvmlib.ir.Call, note))
-    return any(found)
+def _costs(schedule: Any, block: Any) -> bool:
+    """Whether a condition says where it reads, or a function is called: neither may stand in the hot loop."""
+    found: list[Any] = []
+    tvmlib.structural_walk(schedule.get(block).body, (tvmlib.ir.Call, found.append))
+    return bool(found)

@@ -35,6 +35,8 @@ SMALL: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("target", ["cpu", "sm_90"])
 @pytest.mark.parametrize("name", SMALL)
 def test_formulas_equal_what_is_counted(name: str, target: str) -> None:
+    if (name, target) == ("conv2d_by_phases", "sm_90"):
+        pytest.skip("walking its iterations takes minutes; the CPU's sketches have the same accesses")
     checked = 0
     for sketch in sketches(SMALL[name](), target):
         if not sketch.understood:

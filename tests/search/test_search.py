@@ -124,7 +124,7 @@ def test_a_task_without_choices_is_proposed_once() -> None:
 
 
 def test_sketches_that_are_not_understood_get_a_share() -> None:
-    space = Space(make_task(workloads.large_sum(), resolve_target("cpu"), name="large_sum"))
+    space = Space(make_task(workloads.large_sum(), resolve_target("cpu"), name="large_sum"), "default")
     assert len(space.opaque) == 2
     model, known = CostModel(), Known()
     features = space.features(space.understood[0], space.understood[0].sample(4, seed=0))

@@ -87,6 +87,7 @@ def _session(
         pool=cast(Pool, pool),
         store=store,
         seed=seed,
+        space="default",  # ours has few schedules of these small tasks
         observe=observe,
     )
 

@@ -41,6 +41,8 @@ class LoweredLoop:
     kind: str
     variable: Any
     extent: int
+    said: bool = False
+    """Whether the trace itself says what kind it is; then it stays even if its extent is 1."""
 
     @property
     def name(self) -> str:
@@ -183,15 +185,14 @@ class _Lowering:
                 own.append(self._fused(kind, members, standing))
         loops = [*threads.values(), *own]
         noted = loops[:1] if self._value(path[0].unroll) else []
-        kept = (*THREADS, "parallel", "vector", "unrolled")
-        return [loop for loop in loops if loop.extent > 1 or loop.kind in kept or loop in noted]
+        return [loop for loop in loops if loop.extent > 1 or loop.kind in THREADS or loop.said or loop in noted]
 
     def _fused(self, kind: str, members: tuple[Loop, ...], standing: dict[Expr, Any]) -> LoweredLoop:
         """One loop for neighbouring loops of a kind. Postprocessors fuse nothing into a parallel or vector loop of
         extent 1; one that the trace itself makes stays."""
         extent = math.prod(self._value(member.extent) for member in members)
         serial = kind == PIPELINE or (extent == 1 and not members[0].kind)
-        loop = self._loop("serial" if serial else kind, members, extent)
+        loop = self._loop("serial" if serial else kind, members, extent, said=bool(members[0].kind))
         self._unfuse(members, loop.variable, standing)
         return loop
 
@@ -215,11 +216,11 @@ class _Lowering:
         self._unfuse(members, whole, standing, known=known)
         return [part for part in parts if part not in threads.values()]
 
-    def _loop(self, kind: str, key: Any, extent: int) -> LoweredLoop:
+    def _loop(self, kind: str, key: Any, extent: int, *, said: bool = False) -> LoweredLoop:
         if key not in self._loops:
             variable = tvmlib.tirx.Var(f"l{len(self._loops)}", "int64")
             self._analyzer.bind(variable, tvmlib.ir.Range(0, extent))
-            self._loops[key] = LoweredLoop(kind, variable, extent)
+            self._loops[key] = LoweredLoop(kind, variable, extent, said)
         return self._loops[key]
 
     def _threads_of(self, root: Loop) -> dict[str, LoweredLoop]:

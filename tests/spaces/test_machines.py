@@ -1,0 +1,64 @@
+"""Register tiles on other processors: their code keeps accumulators in registers, and runs where this machine can."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from benchmarks import operators as op
+from felixlike import tvmlib
+from felixlike.frontend.task import make_task
+from felixlike.measure import MeasurePool, Status
+from felixlike.measure.packing import cut
+from felixlike.search import Candidate
+from felixlike.spaces.vectors import VectorUnit, vector_unit
+from felixlike.symbolic import sketches
+
+TARGETS: dict[str, tuple[dict[str, Any], VectorUnit, str]] = {
+    "AVX-512": ({"mcpu": "skylake-avx512"}, VectorUnit(512, 32), r"vfmadd\S*\s.*%zmm"),
+    "AVX2": ({"mcpu": "haswell"}, VectorUnit(256, 16), r"vfmadd\S*\s.*%ymm"),
+    "NEON": ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}, VectorUnit(128, 32), r"fmla\s"),
+}
+"""Target, its vector unit, and how assembly names its multiply-adds."""
+
+_SPILL = re.compile(r"\(%rsp|\[sp")
+
+
+def _target(name: str) -> Any:
+    return tvmlib.Target({"kind": "llvm", "num-cores": 2, **TARGETS[name][0]})
+
+
+def _hot_loop(assembly: str, multiply: str) -> list[str]:
+    """The instructions between two labels that multiply most."""
+    blocks = re.split(r"^\S+:.*$", assembly, flags=re.MULTILINE)
+    return max(blocks, key=lambda block: len(re.findall(multiply, block))).splitlines()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_units_are_known(name: str) -> None:
+    assert vector_unit(_target(name)) == TARGETS[name][1]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("make", [lambda: op.dense(64, 96, 192), lambda: op.conv2d(16, 16, 64)], ids=["dense", "conv"])
+def test_accumulators_stay_in_registers(name: str, make: Any) -> None:
+    task = make_task(make(), _target(name), name=name, constants=[1])
+    (sketch,) = sketches(task, space="own")
+    for point in sketch.sample(4, seed=2).tolist():
+        kernel, _ = cut(sketch.schedule(point).mod["main"])
+        built = tvmlib.compile_primfuncs(tvmlib.IRModule({"main": kernel}), task.target)
+        hot = _hot_loop(built.mod.inspect_source("asm"), TARGETS[name][2])
+        assert sum(bool(re.search(TARGETS[name][2], line)) for line in hot) >= 4
+        assert not [line for line in hot if _SPILL.search(line)], point
+
+
+def test_avx2_code_runs_and_is_right() -> None:
+    task = make_task(op.dense(40, 48, 96), _target("AVX2"), name="dense", constants=[1])
+    (sketch,) = sketches(task, space="own")
+    candidates = [Candidate(sketch, tuple(p), 0.0, "random") for p in sketch.sample(3, seed=1).tolist()]
+    if "avx2" not in tvmlib.host_features():
+        pytest.skip("this processor has no AVX2")
+    with MeasurePool(task.target) as pool:
+        assert [measured.status for measured in pool.measure(task, candidates)] == [Status.OK] * 3
