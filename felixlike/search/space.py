@@ -6,6 +6,7 @@ In: a task. Out: `Space`. Formulas and their smooth forms are made when first us
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -57,8 +58,13 @@ class Space:
         return float(sum(_size(sketch) for sketch in self.sketches))
 
     def by_key(self, key: str) -> Sketch | None:
-        """The sketch with this key."""
-        return next((s for s in self.sketches if s.key == key), None)
+        """The sketch with this key: one that is searched, or of another space, as stores remember them."""
+        found = next((s for s in self.sketches if s.key == key), None)
+        return found or next((s for s in self._known_elsewhere if s.key == key), None)
+
+    @cached_property
+    def _known_elsewhere(self) -> tuple[Sketch, ...]:
+        return tuple(s for s in sketches(self.task, space=SpaceName.ALL) if not s.wrong)
 
 
 def _size(sketch: Sketch) -> float:

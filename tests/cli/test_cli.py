@@ -10,7 +10,7 @@ import pytest
 
 from felixlike.cli import main
 
-OLD = Path(__file__).parents[2] / "data" / "measurements-cpu.sqlite"
+OLD = Path(__file__).parents[1] / "data" / "store_version_1.sqlite"
 
 MODEL = """
 import torch

@@ -18,7 +18,7 @@ from felixlike.records import make_run
 from felixlike.records.schema import sealed
 from felixlike.symbolic import sketches
 
-OLD = Path(__file__).parents[2] / "data" / "measurements-cpu.sqlite"
+OLD = Path(__file__).parents[1] / "data" / "store_version_1.sqlite"
 """A store of version 1."""
 
 

@@ -35,7 +35,7 @@ def model() -> nn.Module:
 
 def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
     x, store, folder = torch.randn(4, 16), tmp_path / "s.sqlite", tmp_path / "database"
-    tuned = optimize(model(), x, trials=20, store=store, progress=False)
+    tuned = optimize(model(), x, trials=20, space="default", store=store, progress=False)
     with records.open(store) as opened:
         found = export_database(opened, folder)
         right = sum(r.measurement.status is Status.OK for r in opened.measurements())
@@ -70,7 +70,7 @@ def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
 def test_an_exported_database_suits_tvms_own_prepacking(tmp_path: Path) -> None:
     """Where AttachAttrLayoutFreeBuffers marks constants, biases too; none is packed at run time."""
     x, store, folder = torch.randn(4, 16), tmp_path / "s.sqlite", tmp_path / "database"
-    tuned = optimize(model(), x, trials=20, store=store, progress=False)
+    tuned = optimize(model(), x, trials=20, space="default", store=store, progress=False)
     with records.open(store) as opened:
         export_database(opened, folder, best=1)
     imported = import_model(model(), x)
