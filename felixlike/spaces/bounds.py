@@ -106,7 +106,7 @@ class Extents:
     taps: int
 
 
-_STEPS = 32
+_STEPS = 64
 """Steps of the reduction from which loading and storing the tile no longer matters much."""
 
 
@@ -118,7 +118,7 @@ def reachable_bounds(extents: Extents, *, registers: int, unrolled: bool, cores:
     most = registers // 2 if unrolled else registers * 3 // 4
     tiles = [(v * r, extents.others * extents.vectors // v * (extents.rows // r)) for v, r in _tiles(extents)]
     fitting = [size for size, _ in tiles if size <= most]
-    least = min(registers // 4, max(fitting))
+    least = min(registers * 3 // 8, max(fitting))
     shared = any(least <= size <= most and even(tasks, cores) for size, tasks in tiles)
     steps = min(_STEPS, extents.blocked * extents.taps)
     return Bounds(least, most, steps, cores if shared else 1)
