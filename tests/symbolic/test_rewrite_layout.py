@@ -48,7 +48,7 @@ def understood(name: str) -> list[Sketch]:
 def test_programs_and_views_are_tvms(name: str) -> None:
     packs = 0
     for sketch in understood(name):
-        points = sketch.sample(6, seed=5)
+        points = sketch.sample(2 if name == "conv3d" else 6, seed=5)
         for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
             schedule = sketch.schedule(point)
             packs += PACKING in schedule.mod.script()
