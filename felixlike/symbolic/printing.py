@@ -25,8 +25,10 @@ def _text(expr: Expr) -> tuple[str, int]:
             return f"{_wrapped(expr.args[0], _ATOM)} // {_wrapped(expr.args[1], _ATOM)}", _PRODUCT
         case Op.AT_LEAST:
             return f"[{to_text(expr.args[0])} ≥ {expr.payload[0]}]", _ATOM
-        case Op.MIN | Op.MAX | Op.SELECT:
-            return f"{expr.op.name.lower()}({', '.join(map(to_text, expr.args))})", _ATOM
+        case Op.MIN | Op.MAX:
+            return f"{expr.op.name.lower()}({', '.join(sorted(map(to_text, expr.args)))})", _ATOM
+        case Op.SELECT:
+            return f"select({', '.join(map(to_text, expr.args))})", _ATOM
 
 
 def _negated(gate: Expr) -> str:
