@@ -1,11 +1,12 @@
 """How long to time a candidate: micro-batches until their spread is small, or it is clear that it will not win.
 
 AdaTune §4.1. There the coefficient of variation is that of the running mean; here it is that of the batches themselves,
-which never stops earlier.
+which never stops earlier. What counts of the batches is their lower quartile: whatever else a machine does makes calls
+slower, never faster, so the faster batches say more about the candidate.
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil, nan
 
 from felixlike.measure.limits import Timing
@@ -21,7 +22,7 @@ def evaluate(batch: Callable[[int], float], timing: Timing, *, best: float | Non
     best: seconds per call of the best candidate so far, None if there is none."""
     hopeless = None if best is None else best * timing.slow_factor
     first = batch(1)
-    number = ceil(timing.batch_seconds / max(first, 1e-9))
+    number = calls_of_a_batch([first], timing)
     # A call that fills a batch by itself is the first batch; else it only tells how many fill one.
     repeats = [first] if number == 1 else [batch(number)]
     spent = first + sum(repeats[1:]) * number
@@ -37,6 +38,18 @@ def evaluate(batch: Callable[[int], float], timing: Timing, *, best: float | Non
         repeats.append(batch(number))
         spent += repeats[-1] * number
     return tuple(repeats)
+
+
+def lower_quartile(repeats: Sequence[float]) -> float:
+    """The value that a quarter of the repeats are below, interpolated; at least one repeat."""
+    if len(repeats) == 1:
+        return repeats[0]
+    return statistics.quantiles(repeats, n=4, method="inclusive")[0]
+
+
+def calls_of_a_batch(repeats: Sequence[float], timing: Timing) -> int:
+    """How many calls fill a batch, by those timed so far."""
+    return ceil(timing.batch_seconds / max(min(repeats), 1e-9))
 
 
 def variation(repeats: list[float] | tuple[float, ...]) -> float:

@@ -15,14 +15,18 @@ class Timing:
 
     batch_seconds: a micro-batch has as many calls as fill this time, s.  spread: stop once the batches' coefficient of
     variation is below.  min_batches: not before so many.  max_batches, max_seconds: stop in any case.
-    slow_factor: a candidate whose first batch takes this many times the best one's time is not timed further."""
+    slow_factor: a candidate whose first batch takes this many times the best one's time is not timed further.
+    turns, close: how often those of a few candidates that come within this factor of the best one are timed again, in
+    turns: on a machine that others use too, one minute differs from the next by more than good candidates differ."""
 
-    batch_seconds: float = 1e-3
+    batch_seconds: float = 5e-4
     spread: float = 0.1
     min_batches: int = 3
     max_batches: int = 20
     max_seconds: float = 0.2
     slow_factor: float = 3.0
+    turns: int = 5
+    close: float = 1.3
 
     def __post_init__(self) -> None:
         _all_positive(self)
@@ -58,7 +62,8 @@ def _all_positive(options: Any) -> None:
         value = getattr(options, option.name)
         if isinstance(value, Timing) or (option.name == "tolerance" and value is None):
             continue
-        if not isinstance(value, int | float) or not value > 0:
+        least = 0 if option.name == "turns" else 1e-300
+        if not isinstance(value, int | float) or not value >= least:
             raise InvalidOption(
                 f"{option.name} is {value!r}",
                 where=type(options).__name__,

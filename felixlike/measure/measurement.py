@@ -32,7 +32,7 @@ class Status(StrEnum):
 class Measurement:
     """The outcome of one candidate.
 
-    seconds: median over repeats, per call; inf unless OK; nan if OK but only checked, not timed.
+    seconds: per call, the lower quartile of the repeats; inf unless OK; nan if OK but only checked, not timed.
     repeats: seconds per call of each timed batch; empty if not timed.  spread: their coefficient of variation (standard
     deviation / mean); nan for fewer than two.  error: max |got − reference| / max |reference|, the worst output; 0 or
     inf for integers; inf where a finite value became NaN; None if not verified.  message: why it failed, short.

@@ -1,10 +1,9 @@
 """How a candidate's last message becomes its Measurement."""
 
 from math import inf, nan
-from statistics import median
 
 from felixlike.errors import InvalidSchedule
-from felixlike.measure.evaluator import variation
+from felixlike.measure.evaluator import lower_quartile, variation
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
 
@@ -16,7 +15,7 @@ def measurement(answer: Message, *, build_seconds: float, run_seconds: float) ->
     repeats = tuple(answer.get("repeats", ()))
     seconds = inf
     if answer["status"] is Status.OK:
-        seconds = median(repeats) if repeats else nan
+        seconds = lower_quartile(repeats) if repeats else nan
     return Measurement(
         status=answer["status"],
         seconds=seconds,

@@ -24,6 +24,7 @@ from felixlike.frontend.task import Task
 from felixlike.hardware import device_name, host_target
 from felixlike.hardware.probe import usable_cores
 from felixlike.measure.candidate import Schedulable
+from felixlike.measure.evaluator import lower_quartile
 from felixlike.measure.examination import Examination, unverified, verified
 from felixlike.measure.interface import Results
 from felixlike.measure.limits import Limits, Timing
@@ -32,6 +33,7 @@ from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement, refused
 from felixlike.measure.server import ForkServer, ServerDied
 from felixlike.measure.trial import Trial
+from felixlike.measure.turns import take_turns
 
 _BATCH_PER_WORKER = 4
 _MOST_DEATHS = 5
@@ -127,28 +129,41 @@ class MeasurePool:
             again: list[tuple[int, Schedulable]] = []
             while orders := dict([*again, *islice(source, self._batch)]):
                 again = []
-                for trial in (yield from self._build(orders, examination.bytes)):
-                    if trial.lost:  # it was idle when its server died: not its fault
+                timed: list[tuple[Trial, Message]] = []
+                copies: dict[int, list[Trial]] = {}
+                built = yield from self._build(orders, examination.bytes)
+                for first, *others in _by_code(built, together=self._reuse and timing is not None):
+                    if first.lost:  # it was idle when its server died: not its fault
                         self._mourn()
-                        again.append((trial.index, orders[trial.index]))
+                        again += [(trial.index, orders[trial.index]) for trial in (first, *others)]
                         continue
-                    key = (task.key, verify, trial.code)
-                    earlier = self._earlier(key, trial.build_seconds) if timing is not None else None
-                    if earlier is not None:
+                    for trial in others:
                         self._close(trial)
-                        yield trial.index, earlier
+                    earlier = self._earlier((task.key, verify, first.code)) if timing is not None else None
+                    if earlier is not None:
+                        self._close(first)
+                        for trial in (first, *others):
+                            yield trial.index, replace(earlier, build_seconds=trial.build_seconds)
                         continue
+                    copies[first.index] = others
                     request = examination.request(base=self.limits.tolerance, timing=timing, best=best)
-                    answer = trial.run(request, self.limits.run_seconds)
-                    self._close(trial)
-                    result = measurement(answer, build_seconds=trial.build_seconds, run_seconds=answer["elapsed"])
-                    if result.status is Status.OK:
-                        self._deaths = 0
+                    timed.append((first, self._run(first, request)))
+                    best = _better(best, timed[-1][1])
+                if timing is not None:
+                    timed = take_turns(timed, timing, self.limits.run_seconds)
+                for first, answer in timed:
+                    self._close(first)
+                    result = measurement(answer, build_seconds=first.build_seconds, run_seconds=answer["elapsed"])
+                    key = (task.key, verify, first.code)
                     if timing is not None:
                         self._remember(key, result)
-                    if result.repeats:
-                        best = result.seconds if best is None else min(best, result.seconds)
-                    yield trial.index, result
+                    yield first.index, result
+                    earlier = self._earlier(key)
+                    for trial in copies[first.index]:
+                        if earlier is None:
+                            again.append((trial.index, orders[trial.index]))
+                        else:
+                            yield trial.index, replace(earlier, build_seconds=trial.build_seconds)
         finally:
             self._end()
 
@@ -158,10 +173,18 @@ class MeasurePool:
             self._close(trial)
         self._busy = False
 
-    def _earlier(self, key: tuple[str, bool, str], build_seconds: float) -> Measurement | None:
+    def _run(self, trial: Trial, request: Message) -> Message:
+        """Have a trial called, checked and timed; it is paused afterwards."""
+        answer = trial.run(request, self.limits.run_seconds)
+        trial.pause()
+        if answer["status"] is Status.OK:
+            self._deaths = 0
+        return answer
+
+    def _earlier(self, key: tuple[str, bool, str]) -> Measurement | None:
         """What came of an earlier candidate with this code; None if there was none."""
         found = self._measured.get(key) if self._reuse else None
-        return None if found is None else replace(found, build_seconds=build_seconds, run_seconds=0.0)
+        return None if found is None else replace(found, run_seconds=0.0)
 
     def _remember(self, key: tuple[str, bool, str], result: Measurement) -> None:
         """Keep what another candidate with this code would only repeat: a time or a wrong answer, not an accident."""
@@ -266,6 +289,22 @@ class MeasurePool:
     def _close(self, trial: Trial) -> None:
         trial.close()
         self._trials.discard(trial)
+
+
+def _by_code(trials: Iterable[Trial], *, together: bool) -> list[list[Trial]]:
+    """Trials with the same generated code, together if wanted, in the order in which they were built."""
+    found: dict[str, list[Trial]] = {}
+    for trial in trials:
+        found.setdefault(trial.code if together else str(trial.index), []).append(trial)
+    return list(found.values())
+
+
+def _better(best: float | None, answer: Message) -> float | None:
+    """The best seconds per call after one more answer."""
+    if not answer.get("repeats"):
+        return best
+    seconds = lower_quartile(answer["repeats"])
+    return seconds if best is None else min(best, seconds)
 
 
 def _answers(selector: selectors.BaseSelector, limit: float) -> list[tuple[Trial, Message]]:

@@ -58,7 +58,7 @@ def _run(session: Any, target: Any, request: Message) -> Message:
     library = Path(request["library"])
     session.upload(str(library))
     built = trial_process.Built.beside(session.load_module(library.name), library)
-    return trial_process.run(built, tvmlib.remote_device(session, target), request["run"])
+    return trial_process.run(built, tvmlib.remote_device(session, target), request["run"])[0]
 
 
 def _alive(session: Any) -> bool:

@@ -206,11 +206,11 @@ class RpcPool(MeasurePool):
                 yield self._done(job, measurement(answer, build_seconds=job.build_seconds, run_seconds=0.0))
                 continue
             job.code = answer["code"]
-            earlier = self._earlier((*context, job.code), job.build_seconds)
+            earlier = self._earlier((*context, job.code))
             if earlier is None:
                 traffic.ready.append(job)
             else:
-                yield self._done(job, earlier)
+                yield self._done(job, replace(earlier, build_seconds=job.build_seconds))
 
     def _hand_out(self, traffic: Traffic, answered: set[Trial | Request], memory: int, examination: Message) -> None:
         """Give each server that the tracker has given the candidate that waits longest."""

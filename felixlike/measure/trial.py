@@ -5,6 +5,7 @@ a candidate.
 """
 
 import contextlib
+import os
 import select
 import signal
 import time
@@ -48,6 +49,19 @@ class Trial:
         """Send the second request and wait for its answer."""
         self._send(request)
         return self.wait(seconds)
+
+    def pause(self) -> None:
+        """Stop the process, whose threads otherwise go on waiting for work by spinning."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if not self._ended and not self.lost:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process, number)
 
     def wait(self, seconds: float) -> Message:
         """Wait for the answer to the request under way."""

@@ -1,7 +1,7 @@
 """A candidate's process: builds the module it is sent, waits, and only on request calls, checks and times it.
 
-In: two messages from the pool, "build" and "run". Out: one answer to each. Follows MetaSchedule's default_build and
-default_run_evaluator (tvm/s_tir/meta_schedule), without files, C++ compiler or a new Python process.
+In: messages from the pool: "build", "run", and any number of turns. Out: one answer to each. Follows MetaSchedule's
+default_build and default_run_evaluator (tvm/s_tir/meta_schedule), without files, C++ compiler or a new Python process.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from felixlike.measure.packing import cut
 from felixlike.measure.verify import poison, relative_error
 
 _MESSAGE_CHARACTERS = 300
+
+_TURN = 2
+"""Batches of a turn."""
 
 
 def main(channel_fd: int, server: int) -> NoReturn:
@@ -66,11 +69,17 @@ def _serve(channel: socket.socket) -> None:
     messages.send(channel, {"status": Status.OK, "code": code, "elapsed": time.perf_counter() - started})
     request = messages.receive(channel)
     started = time.perf_counter()
+    stopwatch = None
     try:
-        answer = run(built, device, request, settle=keep_apart)
+        answer, stopwatch = run(built, device, request, settle=keep_apart)
     except Exception as error:
         answer = failure(error, Status.RUN_ERROR, started)
     messages.send(channel, {**answer, "elapsed": time.perf_counter() - started})
+    while stopwatch is not None:
+        request = messages.receive(channel)
+        started = time.perf_counter()
+        repeats = stopwatch.turn(request["calls"])
+        messages.send(channel, {"status": Status.OK, "repeats": repeats, "elapsed": time.perf_counter() - started})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +134,40 @@ def _packed_file(library: Path) -> Path:
     return library.with_suffix(".packed.json")
 
 
-def run(built: Built, device: Any, request: Message, *, settle: Callable[[], None] = lambda: None) -> Message:
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """Times calls of a library's "main" with given tensors, which has been called before."""
+
+    library: Any
+    device: Any
+    tensors: Sequence[Any]
+
+    def batch(self, calls: int) -> float:
+        """Seconds per call over some calls.
+
+        A single call is long enough to be timed from here; more are timed by TVM's own loop, free of Python's overhead,
+        which makes an untimed call first. On a GPU, where a call returns before its kernel ends, TVM's loop uses
+        events."""
+        if calls > 1 or self.device.type != "cpu":
+            return self._timed(calls, 1)[0]
+        started = time.perf_counter()
+        self.library["main"](*self.tensors)
+        return time.perf_counter() - started
+
+    def turn(self, calls: int) -> list[float]:
+        """Seconds per call of a turn's batches, after an untimed call: others have used the caches meanwhile."""
+        return self._timed(calls, _TURN)
+
+    def _timed(self, calls: int, batches: int) -> list[float]:
+        timer = self.library.time_evaluator("main", self.device, number=calls, repeat=batches)
+        return [float(seconds) for seconds in timer(*self.tensors).results]
+
+
+def run(
+    built: Built, device: Any, request: Message, *, settle: Callable[[], None] = lambda: None
+) -> tuple[Message, Stopwatch | None]:
     """Call once on fresh buffers of the device, save or check what came out, and time further calls if asked to;
-    constants are packed before, once.
+    constants are packed before, once. The answer, and what can time more; None if nothing was timed.
 
     arguments: dicts of shape, dtype, file (initial contents or None), reference (expected contents or None), tolerance,
     save (where to keep what came out, or None).  timing: a Timing's fields, or None.  best: seconds or None.
@@ -153,11 +193,13 @@ def run(built: Built, device: Any, request: Message, *, settle: Callable[[], Non
             excess = max(excess, distance - argument["tolerance"])
     if excess > 0:
         message = f"the answer differs from the float64 reference by {error:.2g} of its largest value"
-        return {"status": Status.WRONG, "error": error, "message": message}
-    repeats: tuple[float, ...] = ()
-    if request["timing"] is not None:
-        repeats = evaluate(_stopwatch(built.library, device, given), Timing(**request["timing"]), best=request["best"])
-    return {"status": Status.OK, "error": error, "repeats": repeats, "strange": strange}
+        return {"status": Status.WRONG, "error": error, "message": message}, None
+    answer = {"status": Status.OK, "error": error, "repeats": (), "strange": strange}
+    if request["timing"] is None:
+        return answer, None
+    stopwatch = Stopwatch(built.library, device, given)
+    repeats = evaluate(stopwatch.batch, Timing(**request["timing"]), best=request["best"])
+    return {**answer, "repeats": repeats}, stopwatch
 
 
 def _tensor(argument: Message, device: Any) -> Any:
@@ -171,24 +213,6 @@ def _tensor(argument: Message, device: Any) -> Any:
         if contents.dtype.kind == "f":
             contents.fill(math.nan)
     return tvmlib.runtime.tensor(contents, device)
-
-
-def _stopwatch(library: Any, device: Any, tensors: list[Any]) -> Callable[[int], float]:
-    """batch(n): seconds per call over n calls.
-
-    A single call is long enough to be timed from here; more are timed by TVM's own loop, free of Python's overhead,
-    which makes an untimed call first. On a GPU, where a call returns before its kernel ends, TVM's loop uses events."""
-    function = library["main"]
-    on_cpu = device.type == "cpu"
-
-    def batch(number: int) -> float:
-        if number > 1 or not on_cpu:
-            return float(library.time_evaluator("main", device, number=number)(*tensors).results[0])
-        started = time.perf_counter()
-        function(*tensors)
-        return time.perf_counter() - started
-
-    return batch
 
 
 def failure(error: Exception, status: Status, started: float) -> Message:

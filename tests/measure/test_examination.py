@@ -25,7 +25,7 @@ def here(module: Any, memory: int, request: Message) -> Message:
         built, _ = build(str(tvmlib.ir.save_json(module)), tvmlib.Target("llvm"))
     except Exception as error:
         return {"status": Status.BUILD_ERROR, "message": str(error)}
-    return run(built, tvmlib.runtime.cpu(), request)
+    return run(built, tvmlib.runtime.cpu(), request)[0]
 
 
 def outcome(task: Task, examination: Examination, func: Any, timing: Timing | None = None) -> Message:

@@ -1,0 +1,39 @@
+"""Compare the good candidates of a few that wait: time them again in turns, so that all meet the same disturbances.
+
+In: candidates that have been timed once, in processes that still hold them. Out: their answers with more repeats.
+"""
+
+from collections.abc import Sequence
+
+from felixlike.measure.evaluator import calls_of_a_batch, lower_quartile
+from felixlike.measure.limits import Timing
+from felixlike.measure.measurement import Status
+from felixlike.measure.messages import Message
+from felixlike.measure.trial import Trial
+
+
+def take_turns(timed: Sequence[tuple[Trial, Message]], timing: Timing, seconds: float) -> list[tuple[Trial, Message]]:
+    """The same trials with their answers; those near the best one's have more repeats, or have failed.
+
+    timed: paused trials, each with the answer to its run.  seconds: that a turn may take.  One whose server dies keeps
+    the repeats that it has."""
+    found = {trial.index: (trial, answer) for trial, answer in timed}
+    lowest = {i: lower_quartile(a["repeats"]) for i, (_, a) in found.items() if a.get("repeats")}
+    near = [i for i, s in lowest.items() if s <= timing.close * min(lowest.values()) and s <= timing.max_seconds]
+    if len(near) < 2:
+        return list(found.values())
+    calls = {i: calls_of_a_batch(found[i][1]["repeats"], timing) for i in near}
+    for _ in range(timing.turns):
+        for index in tuple(near):
+            trial, answer = found[index]
+            trial.resume()
+            more = trial.run({"calls": calls[index]}, seconds)
+            trial.pause()
+            if more["status"] is Status.OK:
+                repeats = (*answer["repeats"], *more["repeats"])
+                found[index] = trial, {**answer, "repeats": repeats, "elapsed": answer["elapsed"] + more["elapsed"]}
+                continue
+            near.remove(index)
+            if not trial.lost:
+                found[index] = trial, more
+    return list(found.values())
