@@ -7,7 +7,7 @@ from benchmarks.oracles.tvm import tvm_features
 from felixlike.hardware import host_device
 from felixlike.symbolic.nest import scheduled_nest as tvm_nest
 
-SMALL_CACHES = dataclasses.replace(host_device(), l1_bytes=256, l2_bytes=1500)
+SMALL_CACHES = dataclasses.replace(host_device(), register_bytes=64, l1_bytes=256, l2_bytes=1500)
 """The host with caches so small that little programs do and do not fit into them."""
 
 __all__ = ["SMALL_CACHES", "count", "tvm_features", "tvm_nest"]

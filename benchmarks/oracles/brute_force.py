@@ -304,8 +304,12 @@ def _row(store: _Store, earlier: list[_Store], homes: dict[Any, list[_Loop]], de
     for one in [*others, counter]:
         one.whole = whole
     row: dict[str, float] = {"iterations": counter.total}
-    for level, capacity in enumerate((device.l1_bytes, device.l2_bytes), 1):
-        row[f"traffic_l{level}"] = _traffic(counter, capacity)
+    for name, capacity in (
+        ("registers", device.register_bytes),
+        ("l1", device.l1_bytes),
+        ("l2", device.l2_bytes),
+    ):
+        row[f"traffic_{name}"] = sum(_moved(counter, b, capacity) * item(b) for b in store.elements)
     for slot, buffer in enumerate(list(store.elements)[:5]):
         columns = {**_access(counter, buffer), **_reuse(counter, others, buffer)}
         uses = columns["reuse_count"] or 0.5
@@ -315,12 +319,14 @@ def _row(store: _Store, earlier: list[_Store], homes: dict[Any, list[_Loop]], de
     return row
 
 
-def _traffic(counter: _Counter, capacity: int) -> float:
-    for level in range(len(counter.extents) + 1):
-        touched = counter.touched(level)
-        if touched <= capacity or level == len(counter.extents):
-            return touched * counter.total / counter.inner(level)
-    raise AssertionError
+def _moved(counter: _Counter, buffer: Any, capacity: int) -> float:
+    moved = 1.0
+    for level in reversed(range(len(counter.extents))):
+        if counter.touched(level + 1) <= capacity:
+            moved *= math.prod(counter.box(buffer, level)) / math.prod(counter.box(buffer, level + 1))
+        else:
+            moved *= counter.extents[level]
+    return moved
 
 
 def _access(counter: _Counter, buffer: Any) -> dict[str, float]:

@@ -105,7 +105,7 @@ def _row(view: StoreView, device: Device) -> dict[str, Expr]:
     row = {
         **arithmetic(view),
         **loops(view),
-        **traffic(view, (device.l1_bytes, device.l2_bytes)),
+        **traffic(view, device),
         **allocation(view),
         **threads(view),
     }

@@ -57,9 +57,12 @@ _BUFFER = (
     Column("stride", "elements", "step of the innermost loop of extent > 1; 0 where it does not move the access"),
 )
 
-_TRAFFIC = tuple(
-    Column(f"traffic_l{level}", "bytes", f"moved between L{level} and what is behind it, if L{level} kept what fits")
-    for level in (1, 2)
+_TRAFFIC = (
+    *(
+        Column(f"traffic_{short}", "bytes", f"moved between {long} and what is behind, if what was used last is kept")
+        for short, long in (("registers", "registers"), ("l1", "L1"), ("l2", "L2"))
+    ),
+    Column("moves", "count", "instructions that move the registers' share, vectors by one each"),
 )
 
 _ALLOCATION = (

@@ -1,27 +1,53 @@
-"""Traffic: bytes that pass between a cache and what is behind it, if the cache kept what fits.
+"""Traffic: bytes that pass between a memory and the next one, if it always held what was used last.
 
-    traffic(C) = touched(l) · iterations outside l,   l: the outermost level whose touched bytes fit into C
+    moved(b, l) = moved(b, l + 1) · ( touched(l + 1) ≤ C ? box(b, l) / box(b, l + 1) : extent(l) )
 
-touched(l): bytes of the boxes of all the store's buffers while loops l… run; past the innermost loop it is one
-element of each. It takes the place of TVM's arithmetic-intensity curve (per_store_feature.cc, group 3), whose sample
-points say nothing of the caches there are; capacities come from the device description.
+box(b, l): elements of buffer b that the loops from l inwards touch; touched(l): bytes of the boxes of all the store's
+buffers. Between two runs of a loop's body every buffer of the body is touched once, so what the body touches is
+still there for the next run if it all fits into the capacity C: only what is new has to come. Otherwise each run
+moves everything again. Past the innermost loop one element of each buffer moves. (Stack distances, as Mattson et al.
+1970 have them, at the loops only.)
+
+The same for the registers in units of instructions: along a vector loop one instruction moves all elements that lie
+side by side, or the same one to all lanes. It takes the place of TVM's arithmetic-intensity curve
+(per_store_feature.cc, group 3), whose sample points say nothing of the memories there are.
 """
 
 from __future__ import annotations
 
 from felixlike.features.view import StoreView
-from felixlike.symbolic.expression import Expr, at_most, select
+from felixlike.hardware import Device
+from felixlike.symbolic.expression import Expr, add, at_most, const, select
+from felixlike.symbolic.program import Buffer
 
 
-def traffic(view: StoreView, capacities: tuple[int, ...]) -> dict[str, Expr]:
-    """One column for each capacity in bytes, smallest cache first."""
-    return {f"traffic_l{level}": _traffic(view, capacity) for level, capacity in enumerate(capacities, 1)}
+def traffic(view: StoreView, device: Device) -> dict[str, Expr]:
+    """Bytes for each memory, and the instructions that move the registers' share."""
+    return {
+        "traffic_registers": _bytes(view, device.register_bytes),
+        "traffic_l1": _bytes(view, device.l1_bytes),
+        "traffic_l2": _bytes(view, device.l2_bytes),
+        "moves": add(_moved(view, buffer, device.register_bytes, by_vectors=True) for buffer in view.buffers),
+    }
 
 
-def _traffic(view: StoreView, capacity: int) -> Expr:
-    innermost = len(view.loops)
-    moved = view.touched_bytes(innermost) * view.iterations
-    for level in reversed(range(innermost)):
-        touched = view.touched_bytes(level)
-        moved = select(at_most(touched, capacity), touched * view.outer(level), moved)
+def _bytes(view: StoreView, capacity: int) -> Expr:
+    return add(_moved(view, buffer, capacity) * buffer.item_bytes for buffer in view.buffers)
+
+
+def _moved(view: StoreView, buffer: Buffer, capacity: int, *, by_vectors: bool = False) -> Expr:
+    """Elements, or instructions that move vectors of them."""
+    moved: Expr = const(1)
+    for level in reversed(range(len(view.loops))):
+        grown = view.elements(buffer, level) / view.elements(buffer, level + 1)
+        factor = select(at_most(view.touched_bytes(level + 1), capacity), grown, view.extents[level])
+        if by_vectors and _side_by_side(view, buffer, level):
+            factor = select(view.loops[level].vector, 1, factor)
+        moved = moved * factor
     return moved
+
+
+def _side_by_side(view: StoreView, buffer: Buffer, level: int) -> bool:
+    """Whether the steps of a loop touch one element after the other, or all the same."""
+    stride = view.stride(buffer, level)
+    return stride is None or (stride.is_const and stride.value == 1)

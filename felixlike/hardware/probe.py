@@ -17,12 +17,15 @@ def host_device() -> Device:
 
     info = _cpuinfo()
     flags = set(info.get("flags", "").split())
+    vector_bits = 512 if "avx512f" in flags else 256 if "avx2" in flags else 128
+    registers = 32 if "avx512f" in flags or "asimd" in info.get("Features", "") else 16
     return Device(
         kind="cpu",
         name=info.get("model name", "unknown CPU"),
         mcpu=tvmlib.host_cpu(),
         cores=usable_cores(),
-        vector_bits=512 if "avx512f" in flags else 256 if "avx2" in flags else 128,
+        vector_bits=vector_bits,
+        register_bytes=registers * vector_bits // 8,
         l1_bytes=_cache_bytes(level=1, default=32 * 2**10),
         l2_bytes=_cache_bytes(level=2, default=2**20),
         l3_bytes=_cache_bytes(level=3, default=0),
