@@ -138,9 +138,7 @@ def identity(value: Any) -> int | None:
 
 def uses(expression: Any, variable: Any) -> bool:
     """Whether a TVM variable occurs in a TVM expression."""
-    found: list[bool] = []
-    structural_walk(expression, (tirx.Var, lambda other: found.append(other.same_as(variable))))
-    return any(found)
+    return any(other.same_as(variable) for other in found(expression, tirx.Var))
 
 
 def simplify(expression: Any) -> Any:

@@ -162,9 +162,7 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
 
 
 def _loads(expression: Any) -> list[Any]:
-    found: list[Any] = []
-    tvmlib.structural_walk(expression, (tvmlib.ir.TensorLoad, found.append))
-    return found
+    return tvmlib.found(expression, tvmlib.ir.TensorLoad)
 
 
 class _Values(dict[Any, Ints]):

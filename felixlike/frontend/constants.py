@@ -19,6 +19,13 @@ PACKING = "meta_schedule.layout_rewrite_preproc"
 """TVM's mark of a block that only brings a constant into the layout that the rest of a schedule reads."""
 
 
+def packing_blocks(statement: Any) -> list[Any]:
+    """The blocks below a TVM statement that are run once, before the first call."""
+    from felixlike import tvmlib
+
+    return [block for block in tvmlib.found(statement, tvmlib.s_tir.SBlock) if PACKING in block.annotations]
+
+
 def constant_arguments(module: Any) -> Mapping[str, tuple[int, ...]]:
     """Name of each PrimFunc that is called → the parameters bound to constants at every call site."""
     from felixlike import tvmlib
@@ -91,12 +98,5 @@ def _reads(func: Any) -> list[tuple[Any, Any]]:
     """(block, load) of everything that a function reads."""
     from felixlike import tvmlib
 
-    blocks: list[Any] = []
-    tvmlib.structural_walk(func.body, (tvmlib.s_tir.SBlock, blocks.append))
-    found: list[tuple[Any, Any]] = []
-    for block in blocks:
-        if block.iter_vars:
-            loads: list[Any] = []
-            tvmlib.structural_walk(block.body, (tvmlib.ir.TensorLoad, loads.append))
-            found += [(block, load) for load in loads]
-    return found
+    blocks = [block for block in tvmlib.found(func.body, tvmlib.s_tir.SBlock) if block.iter_vars]
+    return [(block, load) for block in blocks for load in tvmlib.found(block.body, tvmlib.ir.TensorLoad)]

@@ -45,7 +45,5 @@ def _name(func: Any) -> str:
         return symbol
     from felixlike import tvmlib
 
-    blocks: list[Any] = []
-    tvmlib.structural_walk(func.body, (tvmlib.s_tir.SBlock, blocks.append))
-    names = [str(block.name_hint).removeprefix("T_") for block in blocks]
+    names = [str(block.name_hint).removeprefix("T_") for block in tvmlib.found(func.body, tvmlib.s_tir.SBlock)]
     return "_".join(name for name in names if name not in ("root", "")) or "primfunc"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike.errors import InvalidSchedule
-from felixlike.frontend.constants import PACKING
+from felixlike.frontend.constants import PACKING, packing_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def cut(func: Any) -> tuple[Any, tuple[Packing, ...]]:
     from felixlike import tvmlib
 
     parts = _parts(func)
-    packed = [(part, block) for part in parts for block in _packing_blocks(part)]
+    packed = [(part, block) for part in parts for block in packing_blocks(part)]
     if not packed:
         return func, ()
     stay = [part for part in parts if not any(part.same_as(other) for other, _ in packed)]
@@ -40,7 +40,8 @@ def cut(func: Any) -> tuple[Any, tuple[Packing, ...]]:
     for part, block in packed:
         old, new = block.reads[0].source, block.writes[0].source
         found = [index for index, param in enumerate(func.params) if param.same_as(old)]
-        if len(found) != 1 or len(block.reads) != 1 or len(_blocks(part)) != 1 or not params[found[0]].same_as(old):
+        alone = len(block.reads) == 1 and len(tvmlib.found(part, tvmlib.s_tir.SBlock)) == 1
+        if len(found) != 1 or not alone or not params[found[0]].same_as(old):
             raise InvalidSchedule(
                 "it packs something else than one of the function's parameters, or in several steps",
                 where=f"block {block.name_hint}",
@@ -60,18 +61,6 @@ def _parts(func: Any) -> list[Any]:
     if root is None or type(root.body).__name__ != "SeqStmt":
         return []
     return list(root.body.seq)
-
-
-def _packing_blocks(part: Any) -> list[Any]:
-    return [block for block in _blocks(part) if PACKING in block.annotations]
-
-
-def _blocks(part: Any) -> list[Any]:
-    from felixlike import tvmlib
-
-    found: list[Any] = []
-    tvmlib.structural_walk(part, (tvmlib.s_tir.SBlock, found.append))
-    return found
 
 
 def _without_mark(block: Any) -> Any:

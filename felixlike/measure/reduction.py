@@ -14,12 +14,6 @@ def reduction_length(func: Any) -> int:
     """Terms of the longest sum (or maximum) of one value; 1 where nothing is reduced."""
     from felixlike import tvmlib
 
-    longest = 1
-
-    def see(block: Any) -> None:
-        nonlocal longest
-        extents = [int(var.dom.extent) for var in block.iter_vars if int(var.iter_type) == _REDUCTION]
-        longest = max(longest, prod(extents))
-
-    tvmlib.structural_walk(func.body, (tvmlib.s_tir.SBlock, see))
-    return longest
+    blocks = tvmlib.found(func.body, tvmlib.s_tir.SBlock)
+    reduced = ([int(v.dom.extent) for v in block.iter_vars if int(v.iter_type) == _REDUCTION] for block in blocks)
+    return max(map(prod, reduced), default=1)

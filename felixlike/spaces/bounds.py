@@ -57,8 +57,7 @@ def noted_bounds(block: Any) -> Bounds | None:
 
 def keeps_to_bounds(schedule: Any) -> bool:
     """Whether every noted tile of a postprocessed schedule keeps to its bounds."""
-    blocks: list[Any] = []
-    tvmlib.structural_walk(schedule.mod["main"].body, (tvmlib.s_tir.SBlock, blocks.append))
+    blocks = tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock)
     noted = [(str(block.name_hint), noted_bounds(block)) for block in blocks]
     return all(
         bounds.holds(*_sizes(schedule, schedule.get_sblock(name)))

@@ -115,12 +115,10 @@ def without_groups(schedule: Any, block: Any) -> None:
     statement = schedule.get(block)
     sizes: dict[int, set[int]] = {}
 
-    def note(division: Any) -> None:
+    for division in tvmlib.found(statement.body, tvmlib.tirx.FloorDiv):
         for place, iterator in enumerate(statement.iter_vars):
             if division.a.same_as(iterator.var) and type(division.b).__name__ == "IntImm":
                 sizes.setdefault(place, set()).add(int(division.b.value))
-
-    tvmlib.structural_walk(statement.body, (tvmlib.tirx.FloorDiv, note))
     groups = {place: found.pop() for place, found in sizes.items() if len(found) == 1}
     extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)]
     groups = {p: size for p, size in groups.items() if 1 < size < extents[p] and extents[p] % size == 0}

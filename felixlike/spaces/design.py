@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
 from felixlike.spaces.bounds import keeps_to_bounds
-from felixlike.spaces.padding import packs_already
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import Rows
 from felixlike.spaces.vectors import Machine, vector_unit
@@ -50,7 +50,7 @@ def own_space(task: Task) -> DesignSpace:
 
 def _rewrite_layout(schedule: Any) -> bool:
     """MetaSchedule's RewriteLayout, except where constants are packed already: it cannot lay those out again."""
-    return packs_already(schedule) or bool(tvmlib.ms.postproc.RewriteLayout().apply(schedule))
+    return bool(packing_blocks(schedule.mod["main"].body) or tvmlib.ms.postproc.RewriteLayout().apply(schedule))
 
 
 def _schedules(trace: Any) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from felixlike import tvmlib
 from felixlike.frontend.constants import PACKING
 from felixlike.spaces.contraction import Axis, Contraction
 
@@ -68,10 +67,3 @@ def pack_when_compiled(schedule: Any, block: Any, moved: int, lanes: int) -> Non
         block, ("write", 0), lambda *i: [i[moved] // lanes, *i[:moved], *i[moved + 1 :], i[moved] % lanes]
     )
     schedule.annotate(block, PACKING, True)
-
-
-def packs_already(schedule: Any) -> bool:
-    """Whether a block of a schedule is run once, before the first call."""
-    blocks: list[Any] = []
-    tvmlib.structural_walk(schedule.mod["main"].body, (tvmlib.s_tir.SBlock, blocks.append))
-    return any(PACKING in block.annotations for block in blocks)

@@ -73,8 +73,7 @@ def _follow(schedule: Any, epilogue: Any, block: Any) -> None:
     where there is no such order, as for a part of the output."""
     statement, source = schedule.get(epilogue), schedule.get(block).writes[0].source
     variables = [iterator.var for iterator in statement.iter_vars]
-    loads: list[Any] = []
-    tvmlib.structural_walk(statement.body, (tvmlib.ir.TensorLoad, loads.append))
+    loads = tvmlib.found(statement.body, tvmlib.ir.TensorLoad)
     (indices, *others) = [load.indices for load in loads if load.source.same_as(source)]
     if any(not tvmlib.structural_equal(indices, other) for other in others):
         raise ValueError("the epilogue reads two elements")
@@ -90,6 +89,4 @@ def _elementwise(schedule: Any, block: Any) -> bool:
 
 def _costs(schedule: Any, block: Any) -> bool:
     """Whether a condition says where it reads, or a function is called: neither may stand in the hot loop."""
-    found: list[Any] = []
-    tvmlib.structural_walk(schedule.get(block).body, (tvmlib.ir.Call, found.append))
-    return bool(found)
+    return bool(tvmlib.found(schedule.get(block).body, tvmlib.ir.Call))

@@ -7,13 +7,13 @@ loops, which is where the formulas of this version end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch, WrongSketch
-from felixlike.frontend.constants import PACKING
+from felixlike.frontend.constants import packing_blocks
 from felixlike.symbolic.cases import by_cases
 from felixlike.symbolic.convert import from_expr, to_expr
 from felixlike.symbolic.evaluate import evaluate
@@ -87,11 +87,13 @@ class _Reader:
 
     def program(self) -> Program:
         root = self._main.body.block
-        packed = [block.writes[0].source for block in _packing_blocks(root.body)]
+        statements = root.body.seq if type(root.body).__name__ == "SeqStmt" else [root.body]
+        packing = [packing_blocks(statement) for statement in statements]
+        packed = [block.writes[0].source for blocks in packing for block in blocks]
         self._internal = [b for b in root.alloc_buffers if not any(b.same_as(p) for p in packed)]
         if self._main.body.block.name_hint != "root":
             raise UnsupportedSketch("the function's outermost block is not a root block", where="main")
-        body = self._visit(root.body)
+        body = self._sequence([s for s, blocks in zip(statements, packing, strict=True) if not blocks])
         self._check_spans(body)
         return Program(body, tuple(self._buffers.values()), stages=self._stages, fits=self._fits)
 
@@ -110,22 +112,20 @@ class _Reader:
 
     def _visit(self, stmt: Any) -> tuple[Loop | Store, ...]:
         match type(stmt).__name__:
-            case "For" if _packs(stmt):
-                return ()
             case "For":
                 return (self._loop(stmt),)
             case "SBlockRealize":
                 return (self._store(stmt),)
             case "SeqStmt":
-                return self._sequence(stmt)
+                return self._sequence(stmt.seq)
         raise UnsupportedSketch(f"a statement of kind {type(stmt).__name__} is not understood", where="main")
 
-    def _sequence(self, stmt: Any) -> tuple[Loop | Store, ...]:
+    def _sequence(self, statements: Sequence[Any]) -> tuple[Loop | Store, ...]:
         around = self._chain
         found: list[Loop | Store] = []
-        for part in stmt.seq:
+        for statement in statements:
             self._chain = []
-            found += self._visit(part)
+            found += self._visit(statement)
         self._chain = around
         return tuple(found)
 
@@ -278,9 +278,8 @@ class _Reader:
 
     def _named(self, tvm_expr: Any) -> tuple[Expr, ...]:
         """The loops of a TVM expression, in the order in which it names them."""
-        found: list[Expr] = []
-        tvmlib.structural_walk(tvm_expr, (tvmlib.tirx.Var, lambda v: found.extend(self._loops_in.get(v, ()))))
-        return tuple(dict.fromkeys(found))
+        named = tvmlib.found(tvm_expr, tvmlib.tirx.Var)
+        return tuple(dict.fromkeys(loop for variable in named for loop in self._loops_in.get(variable, ())))
 
     def _access(self, buffer: Any, indices: Any, block: Any) -> Access:
         found = tuple(self._index(buffer, d, index, block) for d, index in enumerate(indices))
@@ -327,17 +326,6 @@ class _Reader:
         return self._buffers[buffer]
 
 
-def _packing_blocks(stmt: Any) -> list[Any]:
-    """Blocks that are run once, before the first call."""
-    found: list[Any] = []
-    tvmlib.structural_walk(stmt, (tvmlib.s_tir.SBlock, found.append))
-    return [block for block in found if PACKING in block.annotations]
-
-
-def _packs(loop: Any) -> bool:
-    return bool(_packing_blocks(loop))
-
-
 def _check_written(output: Buffer, reached: list[Expr]) -> None:
     for count, extent in zip(reached, output.shape, strict=True):
         if count.is_const and extent.is_const and count.value < extent.value:
@@ -363,9 +351,7 @@ def _nothing(expression: Any) -> Any:
 
 def _loads(expression: Any) -> list[Any]:
     """The loads in a TVM expression, those within indices included."""
-    found: list[Any] = []
-    tvmlib.structural_walk(expression, (tvmlib.ir.TensorLoad, found.append))
-    return found
+    return tvmlib.found(expression, tvmlib.ir.TensorLoad)
 
 
 def _item_bytes(dtype: str) -> int:

@@ -11,7 +11,7 @@ them to be positive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from felixlike import tvmlib
@@ -197,7 +197,8 @@ class Replay:
         old = root.stmt
         if new.same_as(old):
             return
-        reuse = {a: b for a, b in zip(_blocks(old), _blocks(new), strict=True) if not a.same_as(b)}
+        blocks = (tvmlib.found(stmt, tvmlib.s_tir.SBlock) for stmt in (old, new))
+        reuse = {a: b for a, b in zip(*blocks, strict=True) if not a.same_as(b)}
         self.schedule.state.replace(root, new, reuse)
 
     def opaque(self, name: str) -> Any:
@@ -220,15 +221,10 @@ _MOVES = ("ComputeAt", "ReverseComputeAt")
 
 def _loop_dtype(module: Any) -> str:
     """The integer type of the function's loops; TVM does not mix two."""
-    found: list[str] = []
-
-    def note(loop: Any) -> None:
-        found.append(str(loop.loop_var.ty.dtype))
-
-    tvmlib.structural_walk(module["main"].body, (tvmlib.tirx.For, note))
-    if len(set(found)) > 1:
-        raise UnsupportedSketch(f"loops have several integer types: {sorted(set(found))}", where="main")
-    return found[0] if found else "int64"
+    found = {str(loop.loop_var.ty.dtype) for loop in tvmlib.found(module["main"].body, tvmlib.tirx.For)}
+    if len(found) > 1:
+        raise UnsupportedSketch(f"loops have several integer types: {sorted(found)}", where="main")
+    return found.pop() if found else "int64"
 
 
 def _with_positive(module: Any, tile_vars: Mapping[str, Any]) -> Any:
@@ -247,9 +243,3 @@ def _by_group(variables: Sequence[Variable]) -> dict[int, tuple[Variable, ...]]:
     for variable in variables:
         groups.setdefault(variable.instruction, []).append(variable)
     return {group: tuple(members) for group, members in groups.items()}
-
-
-def _blocks(stmt: Any) -> Iterator[Any]:
-    found: list[Any] = []
-    tvmlib.structural_walk(stmt, (tvmlib.s_tir.SBlock, found.append))
-    return iter(found)

@@ -54,8 +54,7 @@ def _visit(stmt: Any, table: dict[Any, Expr], extents: dict[Any, Any], places: d
 
 def _place(value: Any, table: Mapping[Any, Expr]) -> Any:
     """Other places stay as TVM wrote them, since features of TVM's depend on the order of terms."""
-    ends: list[Any] = []
-    tvmlib.structural_walk(value, ((tvmlib.tirx.Min, tvmlib.tirx.Max), ends.append))
+    ends = tvmlib.found(value, (tvmlib.tirx.Min, tvmlib.tirx.Max))
     return _written(to_expr(value, table), value, table) if ends else value
 
 

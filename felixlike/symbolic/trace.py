@@ -72,14 +72,10 @@ def _tile(instruction: Any, decision: Sequence[int], name: str, index: int) -> I
 
 def _axis_names(trace: Any, module: Any) -> dict[int, str]:
     """For every SamplePerfectTile, the name of the axis it tiles, as the function's author wrote it."""
-    iterators: dict[str, list[str]] = {}
-
-    def note(block: Any) -> None:
-        iterators[str(block.name_hint)] = [
-            str(i.var.name).removeprefix("v_").removeprefix("v") for i in block.iter_vars
-        ]
-
-    tvmlib.structural_walk(module["main"].body, (tvmlib.s_tir.SBlock, note))
+    iterators = {
+        str(block.name_hint): [str(i.var.name).removeprefix("v_").removeprefix("v") for i in block.iter_vars]
+        for block in tvmlib.found(module["main"].body, tvmlib.s_tir.SBlock)
+    }
     known_as: dict[int | None, str] = {}
     names: dict[int, str] = {}
     for index, instruction in enumerate(trace.insts):

@@ -94,15 +94,12 @@ def _either(a: Expr, b: Expr) -> Expr:
 
 def _data_parallel(loop: Any) -> bool:
     """Whether only data-parallel block iterators depend on the loop (TVM's GetLoopIterType)."""
-    kinds: set[int] = set()
-
-    def note(realize: Any) -> None:
-        for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
-            if tvmlib.uses(value, loop.loop_var):
-                kinds.add(int(iterator.iter_type))
-
-    tvmlib.structural_walk(loop.body, (tvmlib.s_tir.SBlockRealize, note))
-    return kinds <= {int(tvmlib.tirx.IterVar.DataPar)}
+    return all(
+        int(iterator.iter_type) == int(tvmlib.tirx.IterVar.DataPar)
+        for realize in tvmlib.found(loop.body, tvmlib.s_tir.SBlockRealize)
+        for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        if tvmlib.uses(value, loop.loop_var)
+    )
 
 
 def _can_inline(state: Replay, block: Any) -> bool:
