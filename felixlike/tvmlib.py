@@ -73,6 +73,7 @@ __all__ = [
     "SessionTimeout",
     "Target",
     "Trace",
+    "bits",
     "check_versions",
     "code_digest",
     "compile_primfuncs",
@@ -87,6 +88,8 @@ __all__ = [
     "host_features",
     "identity",
     "ir",
+    "is_reduction",
+    "is_spatial",
     "llvm_version",
     "map_functions",
     "ms",
@@ -144,6 +147,21 @@ def uses(expression: Any, variable: Any) -> bool:
 def simplify(expression: Any) -> Any:
     """A PrimExpr as TVM's simplifier leaves it where nothing is known of its variables."""
     return sym.Analyzer().simplify(expression)
+
+
+def is_spatial(iterator: Any) -> bool:
+    """Whether a block's iterator is data-parallel: each of its values computes something of its own."""
+    return int(iterator.iter_type) == int(tirx.IterVar.DataPar)
+
+
+def is_reduction(iterator: Any) -> bool:
+    """Whether a block's iterator is reduced over: its values are summed up, or the largest is taken."""
+    return int(iterator.iter_type) == int(tirx.IterVar.CommReduce)
+
+
+def bits(dtype: Any) -> int:
+    """Bits of one element of a type of TVM's."""
+    return int(runtime.DataType(str(dtype)).bits)
 
 
 def without_attributes(func: Any, *names: str) -> Any:

@@ -47,10 +47,18 @@ def constant_arguments(module: Any) -> Mapping[str, tuple[int, ...]]:
 
 def noted_constants(func: Any) -> tuple[int, ...]:
     """The constant parameters that a task's function, or a workload of MetaSchedule's, is marked with."""
-    for name in (CONSTANTS, LAYOUT_FREE):
-        if func.attrs and name in func.attrs:
-            return tuple(int(index) for index in func.attrs[name])
-    return ()
+    found = (_listed(func, name) for name in (CONSTANTS, LAYOUT_FREE))
+    return next((indices for indices in found if indices is not None), ())
+
+
+def layout_free_parameters(func: Any) -> list[Any]:
+    """The buffers among a task's function's parameters whose layout schedules may choose: constants, all of them."""
+    return [func.params[index] for index in _listed(func, LAYOUT_FREE) or ()]
+
+
+def _listed(func: Any, name: str) -> tuple[int, ...] | None:
+    """The parameters that an attribute lists; None where there is no such attribute."""
+    return tuple(int(index) for index in func.attrs[name]) if func.attrs and name in func.attrs else None
 
 
 def with_marks(module: Any, target: Any) -> Any:
@@ -83,11 +91,13 @@ def layout_free(func: Any, target: Any, constants: Iterable[int]) -> tuple[int, 
 
 
 def _is_weight(buffer: Any, reads: Sequence[tuple[Any, Any]]) -> bool:
+    from felixlike import tvmlib
+
     own = [(block, load) for block, load in reads if load.source.same_as(buffer)]
     if not str(buffer.dtype).startswith("float") or len(own) != 1:
         return False
     ((block, load),) = own
-    reduces = any(int(iterator.iter_type) == 2 for iterator in block.iter_vars)
+    reduces = any(map(tvmlib.is_reduction, block.iter_vars))
     extents = {iterator.var: int(iterator.dom.extent) for iterator in block.iter_vars}
     moving = [(index, int(extent)) for index, extent in zip(load.indices, buffer.shape, strict=True) if extent != 1]
     plain = all(extents.get(index) == extent for index, extent in moving)

@@ -7,6 +7,7 @@ from typing import Any
 
 from felixlike.errors import EmptyModel
 from felixlike.frontend.buffers import buffers_of
+from felixlike.frontend.constants import LAYOUT_FREE
 from felixlike.frontend.imported import Source
 from felixlike.frontend.shapes import match_known, read_shapes
 from felixlike.frontend.structure import Structure
@@ -28,7 +29,7 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
     examples = match_known(read_shapes(shapes), inputs, where=name)
 
     builder = relax.BlockBuilder()
-    variable = builder.add_func(tvmlib.without_attributes(func, "global_symbol", "layout_free_buffers"), name)
+    variable = builder.add_func(tvmlib.without_attributes(func, "global_symbol", LAYOUT_FREE), name)
     params = [relax.Var(spec.name, relax.TensorType(spec.shape, spec.dtype)) for spec in inputs]
     with builder.function("main", params):
         with builder.dataflow():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike.errors import InvalidOption
-from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, layout_free, with_indices
+from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, layout_free, layout_free_parameters, with_indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,7 @@ class Task:
     @property
     def layout_free(self) -> tuple[str, ...]:
         """Names of the parameters whose layout schedules may choose."""
-        main = self.module["main"]
-        found = main.attrs[LAYOUT_FREE] if main.attrs and LAYOUT_FREE in main.attrs else ()
-        return tuple(str(main.params[int(index)].name) for index in found)
+        return tuple(str(parameter.name) for parameter in layout_free_parameters(self.module["main"]))
 
     def __str__(self) -> str:
         return f"{self.name} (×{self.weight:g}, {self.flops / 1e6:.1f} MFLOP)"

@@ -6,14 +6,11 @@ In: a PrimFunc with static shapes. Out: the largest product of reduction extents
 from math import prod
 from typing import Any
 
-_REDUCTION = 2
-"""tvm::tirx::IterVarType::kCommReduce."""
-
 
 def reduction_length(func: Any) -> int:
     """Terms of the longest sum (or maximum) of one value; 1 where nothing is reduced."""
     from felixlike import tvmlib
 
     blocks = tvmlib.found(func.body, tvmlib.s_tir.SBlock)
-    reduced = ([int(v.dom.extent) for v in block.iter_vars if int(v.iter_type) == _REDUCTION] for block in blocks)
+    reduced = ([int(v.dom.extent) for v in block.iter_vars if tvmlib.is_reduction(v)] for block in blocks)
     return max(map(prod, reduced), default=1)

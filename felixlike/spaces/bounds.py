@@ -87,7 +87,7 @@ def _sizes(schedule: Any, reference: Any) -> tuple[int, int, int]:
 def _reduction_values(schedule: Any, reference: Any) -> list[Any]:
     realize: Any = schedule.get_sref(reference).parent.stmt.body
     iterators = schedule.get(reference).iter_vars
-    return [v for i, v in zip(iterators, realize.iter_values, strict=True) if int(i.iter_type) == 2]
+    return [v for i, v in zip(iterators, realize.iter_values, strict=True) if tvmlib.is_reduction(i)]
 
 
 @dataclass(frozen=True, slots=True)

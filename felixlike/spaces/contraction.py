@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import tvmlib
-
-_REDUCE = 2
-"""tvm::tirx::IterVarType::kCommReduce."""
+from felixlike.frontend.constants import layout_free_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ def read_contraction(schedule: Any, block: Any) -> Contraction | None:
         return None
     iterators = [v.var for v in statement.iter_vars]
     axes = tuple(
-        Axis(place, v.var, int(schedule.get(loop).extent), int(v.iter_type) == _REDUCE)
+        Axis(place, v.var, int(schedule.get(loop).extent), tvmlib.is_reduction(v))
         for place, (loop, v) in enumerate(zip(loops, statement.iter_vars, strict=True))
     )
     target, value = statement.body.buffer, statement.body.value
@@ -86,7 +84,7 @@ def read_contraction(schedule: Any, block: Any) -> Contraction | None:
     product = _bare(value.b)
     if type(product).__name__ != "Mul":
         return None
-    constants = _constants(schedule)
+    constants = layout_free_parameters(schedule.mod["main"])
     analyzer = tvmlib.sym.Analyzer()
     for axis in axes:
         analyzer.bind(axis.variable, tvmlib.ir.Range(0, axis.extent))
@@ -105,7 +103,7 @@ def read_contraction(schedule: Any, block: Any) -> Contraction | None:
         next((i for i, v in enumerate(iterators) if not tvmlib.uses(tvmlib.simplify(index - v), v)), None)
         for index in statement.body.indices
     )
-    return Contraction(axes, (operands[0], operands[1]), written, _bits(target))
+    return Contraction(axes, (operands[0], operands[1]), written, tvmlib.bits(target.dtype))
 
 
 def without_groups(schedule: Any, block: Any) -> None:
@@ -156,14 +154,3 @@ def _bare(expression: Any) -> Any:
 
 def _loads(expression: Any, buffer: Any) -> bool:
     return type(expression).__name__ == "TensorLoad" and bool(expression.source.same_as(buffer))
-
-
-def _constants(schedule: Any) -> list[Any]:
-    """Parameters of the function that never change between calls, as the function's attribute says."""
-    main = schedule.mod["main"]
-    marked = main.attrs["layout_free_buffers"] if main.attrs and "layout_free_buffers" in main.attrs else ()
-    return [main.params[int(place)] for place in marked]
-
-
-def _bits(buffer: Any) -> int:
-    return int(tvmlib.runtime.DataType(str(buffer.dtype)).bits)

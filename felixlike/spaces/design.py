@@ -66,7 +66,7 @@ def _generated(context: Any) -> DesignSpace:
 def _rows(schedule: Any, block: Any, machine: Machine) -> list[Any]:
     """`Rows`, which does a whole function at once, whichever block it is asked for first."""
     written = [region.source.dtype for region in schedule.get(block).writes] or ["float32"]
-    return Rows().apply(schedule, machine.unit.lanes(int(tvmlib.runtime.DataType(str(written[0])).bits)))
+    return Rows().apply(schedule, machine.unit.lanes(tvmlib.bits(written[0])))
 
 
 @dataclass(frozen=True, slots=True)

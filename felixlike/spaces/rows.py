@@ -25,8 +25,6 @@ _NARROWEST = 4
 """Elements of the shortest vector that columns are worth being computed in."""
 _CHEAP = frozenset(["tirx.if_then_else", "tirx.likely", "tirx.reinterpret"])
 """Calls that may be computed again wherever their value is read; others, like exp, are worth a buffer."""
-_REDUCED = 2
-"""tvm::tirx::IterVarType::kCommReduce."""
 _Access = tuple[Any, tuple[Any, ...]]
 """A buffer and the indices of one element."""
 
@@ -140,7 +138,7 @@ def _stages(sch: Any) -> list[_Stage]:
             _Stage(
                 name=str(block.name_hint),
                 extents={i.var: int(i.dom.extent) for i in block.iter_vars},
-                reduced=tuple(i.var for i in block.iter_vars if int(i.iter_type) == _REDUCED),
+                reduced=tuple(i.var for i in block.iter_vars if tvmlib.is_reduction(i)),
                 reads=tuple(
                     (load.source, tuple(load.indices))
                     for load in tvmlib.found(block.body, tvmlib.ir.TensorLoad)

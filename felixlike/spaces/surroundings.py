@@ -84,7 +84,7 @@ def _follow(schedule: Any, epilogue: Any, block: Any) -> None:
 def _elementwise(schedule: Any, block: Any) -> bool:
     """Whether all its axes are data-parallel."""
     statement = schedule.get(block)
-    return statement.init is None and all(int(v.iter_type) == 0 for v in statement.iter_vars)
+    return statement.init is None and all(map(tvmlib.is_spatial, statement.iter_vars))
 
 
 def _costs(schedule: Any, block: Any) -> bool:

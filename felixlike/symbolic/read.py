@@ -253,21 +253,23 @@ class _Reader:
         body = block.body
         target = self._element(body.buffer, body.indices, block)
         reads = Counter(self._element(load.source, load.indices, block) for load in _loads(body.value))
-        kinds = {0: set(), 2: set()}  # type: dict[int, set[Expr]]
-        for iterator in block.iter_vars:
-            kinds.setdefault(int(iterator.iter_type), set()).update(self._loops_of(self._table[iterator.var]))
+        spatial, reduction = (list(filter(kind, block.iter_vars)) for kind in (tvmlib.is_spatial, tvmlib.is_reduction))
         return Store(
             block=str(block.name_hint),
             target=target,
             loads=tuple(reads),
             repeats=tuple(reads.values()),
             operations=count_operations(body.value),
-            spatial=frozenset(kinds[0]),
-            reduction=frozenset(kinds[2]),
-            is_reduction=any(int(i.iter_type) == 2 for i in block.iter_vars),
+            spatial=self._loops_among(spatial),
+            reduction=self._loops_among(reduction),
+            is_reduction=bool(reduction),
             regions=tuple(self._region(region, realize) for region in (*block.reads, *block.writes)),
             text=str(body.value),
         )
+
+    def _loops_among(self, iterators: Sequence[Any]) -> frozenset[Expr]:
+        """The loops that iterators of the present block depend on."""
+        return frozenset[Expr]().union(*(self._loops_of(self._table[iterator.var]) for iterator in iterators))
 
     def _loops_of(self, expression: Expr) -> set[Expr]:
         return {v for v in variables([expression]) if v in self._loops}

@@ -95,7 +95,7 @@ def _either(a: Expr, b: Expr) -> Expr:
 def _data_parallel(loop: Any) -> bool:
     """Whether only data-parallel block iterators depend on the loop (TVM's GetLoopIterType)."""
     return all(
-        int(iterator.iter_type) == int(tvmlib.tirx.IterVar.DataPar)
+        tvmlib.is_spatial(iterator)
         for realize in tvmlib.found(loop.body, tvmlib.s_tir.SBlockRealize)
         for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
         if tvmlib.uses(value, loop.loop_var)
