@@ -161,7 +161,7 @@ _DEEPEST = 24
 
 def _judge(row: Row, sketch: Sketch, points: Points) -> None:
     for point, valid in zip(points.tolist(), sketch.valid(points), strict=True):
-        accepted = _accepted(sketch, point)
+        accepted = sketch.accepts(point)
         row.refused[0] += accepted
         row.refused[1] += accepted and not valid
         row.accepted[0] += bool(valid)
@@ -194,14 +194,6 @@ def _check(row: Row, sketch: Sketch, points: int) -> None:
         return
     _compare_nests(row, sketch, points)
     _judge(row, sketch, sketch._sample_by_tvm(points, np.random.default_rng(1)))
-
-
-def _accepted(sketch: Sketch, point: list[int]) -> bool:
-    try:
-        sketch.schedule(point)
-    except InvalidSchedule:
-        return False
-    return True
 
 
 def _compare_nests(row: Row, sketch: Sketch, points: int) -> None:

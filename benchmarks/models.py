@@ -70,6 +70,17 @@ class Output(nn.Module):
         return getattr(self.model(x), self.field)
 
 
+class Product(nn.Module):
+    """a · b of two inputs, or a · bᵀ."""
+
+    def __init__(self, *, transposed: bool) -> None:
+        super().__init__()
+        self.transposed = transposed
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return a @ (b.transpose(-1, -2) if self.transposed else b)
+
+
 class Apply(nn.Module):
     """A function of tensors as a module without parameters."""
 

@@ -11,6 +11,7 @@ Each number of cores is measured in a process of its own. Writes docs/results/sp
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import subprocess
@@ -119,14 +120,10 @@ def pytorch_sides(module: Any, inputs: Sequence[Any]) -> dict[str, Callable[[], 
 
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     layout = formats.get(inputs[0].dim())
-    own = dict.fromkeys([""])
     sides: dict[str, Callable[[], object]] = {"eager": _inference(module, inputs)}
     last = None
     if layout is not None:
-        own |= dict.fromkeys([" channels last"])
         last = [x.contiguous(memory_format=layout) for x in inputs]
-        import copy
-
         sides["eager channels last"] = _inference(copy.deepcopy(module).to(memory_format=layout), last)
     packed = _packed(module, inputs)
     for suffix, given in (("", inputs), (" channels last", last)):

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from benchmarks import operators as op
+from benchmarks.models import Product
 
 SUBGRAPHS: dict[str, Callable[[], Any]] = {
     "dense+bias+relu": lambda: op.dense(128, 768, 3072),
@@ -30,25 +31,14 @@ SUBGRAPHS: dict[str, Callable[[], Any]] = {
 Layer = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 
-class _Product(nn.Module):
-    """A · B of two inputs, or A · Bᵀ.  batched: of many matrices."""
-
-    def __init__(self, *, transposed: bool) -> None:
-        super().__init__()
-        self.transposed = transposed
-
-    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.matmul(a, b.transpose(-1, -2) if self.transposed else b)
-
-
 def _relu(layer: Callable[[], nn.Module], *shape: int) -> Callable[[], Layer]:
     return lambda: (nn.Sequential(layer(), nn.ReLU()).eval(), (torch.rand(*shape) - 0.5,))
 
 
 LAYERS: dict[str, Callable[[], Layer]] = {
     "dense+bias+relu": _relu(lambda: nn.Linear(768, 3072), 128, 768),
-    "batch matmul": lambda: (_Product(transposed=True), (torch.rand(12, 128, 64), torch.rand(12, 128, 64))),
-    "matmul": lambda: (_Product(transposed=False), (torch.rand(512, 512), torch.rand(512, 512))),
+    "batch matmul": lambda: (Product(transposed=True), (torch.rand(12, 128, 64), torch.rand(12, 128, 64))),
+    "matmul": lambda: (Product(transposed=False), (torch.rand(512, 512), torch.rand(512, 512))),
     "conv2d 3×3": _relu(lambda: nn.Conv2d(64, 64, 3, padding=1), 1, 64, 56, 56),
     "conv2d 1×1": _relu(lambda: nn.Conv2d(256, 1024, 1), 1, 256, 14, 14),
     "depthwise conv2d 3×3": _relu(lambda: nn.Conv2d(144, 144, 3, padding=1, groups=144), 1, 144, 56, 56),

@@ -13,16 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-
-class _Product(nn.Module):
-    """a · b, or a · bᵀ."""
-
-    def __init__(self, *, transposed: bool) -> None:
-        super().__init__()
-        self.transposed = transposed
-
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return a @ (b.transpose(-1, -2) if self.transposed else b)
+from benchmarks.models import Product
 
 
 class _Residual(nn.Module):
@@ -92,7 +83,7 @@ def workloads() -> Iterator[tuple[str, nn.Module, tuple[Tensor, ...]]]:
     for batch, m, k, n, transposed in _BATCHED:
         b = torch.randn(batch, n, k) if transposed else torch.randn(batch, k, n)
         name = f"bmm_{batch}x{m}x{k}x{n}{'_nt' if transposed else ''}"
-        yield name, _Product(transposed=transposed).eval(), (torch.randn(batch, m, k), b)
+        yield name, Product(transposed=transposed).eval(), (torch.randn(batch, m, k), b)
     for i, (c, o, size, kernel, stride, groups) in enumerate(_CONVOLUTIONS):
         convolution = nn.Conv2d(c, o, kernel, stride, kernel // 2, groups=groups)
         x = torch.randn(1, c, size, size)

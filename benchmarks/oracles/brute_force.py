@@ -70,9 +70,7 @@ def _unfused(sketch: Sketch, point: tuple[int, ...]) -> Any:
         return _unfused_by_replay(sketch, point)
     schedule = tvmlib.Schedule(sketch.task.module, debug_mask="none")
     with_point(sketch._trace, sketch.variables, point).apply_to_schedule(schedule, remove_postproc=True)
-    assert tvmlib.ms.postproc.RewriteReductionBlock().apply(schedule)
-    assert tvmlib.ms.postproc.RewriteLayout().apply(schedule)
-    return tvmlib.s_tir.transform.PlanAndUpdateBufferAllocationLocation()(schedule.mod)["main"]
+    return _postprocessed(schedule)
 
 
 def _replayed(sketch: Sketch, point: tuple[int, ...]) -> Replay:
@@ -88,7 +86,11 @@ def _unfused_by_replay(sketch: Sketch, point: tuple[int, ...]) -> Any:
     names = [str(parameter.name) for parameter in main.params]
     if PACKING not in main.script():
         main = with_indices(main, LAYOUT_FREE, [names.index(name) for name in sketch.task.layout_free])
-    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": main}), debug_mask="none")
+    return _postprocessed(tvmlib.Schedule(tvmlib.IRModule({"main": main}), debug_mask="none"))
+
+
+def _postprocessed(schedule: Any) -> Any:
+    """The function of a CPU's schedule after the postprocessors that leave its loops apart."""
     assert tvmlib.ms.postproc.RewriteReductionBlock().apply(schedule)
     assert tvmlib.ms.postproc.RewriteLayout().apply(schedule)
     return tvmlib.s_tir.transform.PlanAndUpdateBufferAllocationLocation()(schedule.mod)["main"]
