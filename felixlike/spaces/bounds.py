@@ -8,7 +8,6 @@ Tasks: cores that wait for the last of them do nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -129,4 +128,4 @@ def _tiles(extents: Extents) -> Iterator[tuple[int, int]]:
 
 
 def _divisors(extent: int, most: int) -> Sequence[int]:
-    return [d for d in range(1, min(most, extent) + 1) if math.gcd(d, extent) == d]
+    return [d for d in range(1, min(most, extent) + 1) if extent % d == 0]

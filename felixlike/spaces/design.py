@@ -16,7 +16,7 @@ from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
 from felixlike.spaces.bounds import keeps_to_bounds
 from felixlike.spaces.register_tile import register_tiles
-from felixlike.spaces.rows import Rows
+from felixlike.spaces.rows import row_by_row
 from felixlike.spaces.vectors import Machine, vector_unit
 
 
@@ -64,9 +64,13 @@ def _generated(context: Any) -> DesignSpace:
 
 
 def _rows(schedule: Any, block: Any, machine: Machine) -> list[Any]:
-    """`Rows`, which does a whole function at once, whichever block it is asked for first."""
-    written = [region.source.dtype for region in schedule.get(block).writes] or ["float32"]
-    return Rows().apply(schedule, machine.unit.lanes(tvmlib.bits(written[0])))
+    """`row_by_row`, which does a whole function at once: for its root block, the first that MetaSchedule asks for."""
+    is_root = schedule.get_sref(block).parent is None
+    return row_by_row(schedule, machine.unit.lanes(_ROWS_BITS)) if is_root else []
+
+
+_ROWS_BITS = 32
+"""Of the elements by which `row_by_row` counts the lanes of a vector: float32, whatever the function computes in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,8 +193,9 @@ def _tile(
 
     loops = schedule.get_loops(block)
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
+    extents = _extents(contraction, roles)
     v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, _MOST_VECTORS)
-    shared_rows = roles.window is not None or (panel is not None and _enough_without_rows(contraction, roles, machine))
+    shared_rows = roles.window is not None or (panel is not None and _enough_without_rows(extents, machine))
     rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - shared_rows, _MOST_ROWS)
     window = [] if roles.window is None else _factors(schedule, loops[roles.window.place], 2, roles.window.extent)
     summed = [] if roles.summed is None else _factors(schedule, loops[roles.summed.place], 2, roles.summed.extent)
@@ -218,9 +219,7 @@ def _tile(
     unrolled = bool(taps) and 1 < taps[-1].extent <= _UNROLLED_TAPS
     if unrolled:
         schedule.unroll(loops[taps[-1].place])
-    bounds = reachable_bounds(
-        _extents(contraction, roles), registers=machine.unit.registers, unrolled=unrolled, cores=machine.cores
-    )
+    bounds = reachable_bounds(extents, registers=machine.unit.registers, unrolled=unrolled, cores=machine.cores)
     note_bounds(schedule, block, bounds)
     if panel is not None and roles.panel is not None and roles.panel.contiguous(roles.vector):
         _vectorize_last(schedule, panel, roles.lanes)
@@ -228,9 +227,8 @@ def _tile(
         _vectorize_last(schedule, last, roles.lanes)
 
 
-def _enough_without_rows(contraction: Contraction, roles: Roles, machine: Machine) -> bool:
+def _enough_without_rows(extents: Extents, machine: Machine) -> bool:
     """Whether there are tasks enough although all rows share one panel."""
-    extents = _extents(contraction, roles)
     return extents.others * extents.vectors >= 2 * _MOST_VECTORS * machine.cores
 
 

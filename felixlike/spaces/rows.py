@@ -29,33 +29,30 @@ _Access = tuple[Any, tuple[Any, ...]]
 """A buffer and the indices of one element."""
 
 
-class Rows:
-    """Reductions along rows, or along columns, at one parallel loop.
+def row_by_row(sch: Any, lanes: int) -> list[Any]:
+    """New schedules with reductions along rows, or along columns, at one parallel loop; [] where this does not apply.
+
+    sch: of the whole function, stays as it is.  lanes: elements of a vector, a power of two.
 
     Applies if every reduction reads each element of some buffer once, and every buffer between the stages is indexed by
     the same rows.  Along rows (the reduced axes are the innermost of what is read): partial results in the lanes of
     `lanes` or 4 · `lanes` accumulators, combined in halves.  Along columns: vectors of neighbouring columns."""
-
-    name = "rows"
-
-    def apply(self, sch: Any, lanes: int) -> list[Any]:
-        """New schedules, [] where the rule does not apply.  sch: of the whole function, stays as it is; lanes: elements
-        of a vector, a power of two."""
-        found: list[Any] = []
-        for accumulators in _ACCUMULATORS:
-            try:
-                new = _scheduled(sch.copy(), lanes, accumulators)
-            except tvmlib.ScheduleError:
-                continue
-            if new is not None:
-                found.append(new)
+    found: list[Any] = []
+    if not _plain(sch):
         return found
+    for accumulators in _ACCUMULATORS:
+        try:
+            new = _scheduled(sch.copy(), lanes, accumulators)
+        except tvmlib.ScheduleError:
+            continue
+        if new is None:
+            break  # what one accumulator does not suit, more do not either
+        found.append(new)
+    return found
 
 
 def _scheduled(sch: Any, lanes: int, accumulators: int) -> Any:
     """The schedule, or None where the rule does not apply, or would do the same as with fewer accumulators."""
-    if not _plain(sch):
-        return None
     stages = _inlined(sch)
     rows = _rows(stages)
     if rows is None:

@@ -76,14 +76,19 @@ class Structure:
 
     locations: the choice, one number for each location variable.  offered: what each of them could have chosen.
     limits: what a kernel may ask of a GPU, or of vector registers.  gate: for which tiles TVM accepts the choice as it
-    is (1) instead of moving or refusing it (0).  moved: whether blocks have moved into symbolic loops."""
+    is (1) instead of moving or refusing it (0)."""
 
     locations: tuple[int, ...]
     program: Program
     offered: tuple[Location, ...]
     limits: tuple[Constraint, ...]
     gate: Expr
-    moved: bool
+
+    @property
+    def moved(self) -> bool:
+        """Whether blocks have moved into symbolic loops: by choice, or in a trace that says how its loops are run."""
+        told = any(loop.kind for _, path in self.program.stores() for loop in path)
+        return told or any(place != -1 for place in self.locations)
 
 
 class Sketch:
@@ -165,8 +170,7 @@ class Sketch:
         limits = (*of_gpu, *tile_bounds(replay, program))
         for limit in limits:
             gate = gate * at_most(limit.formula, 0)
-        moved = bool(replay.kinds) or any(place != -1 for place in chosen)
-        return Structure(chosen, program, tuple(replay.locations), limits, gate, moved)
+        return Structure(chosen, program, tuple(replay.locations), limits, gate)
 
     def _probe(self, chosen: tuple[int, ...]) -> None:
         """Compare a program whose blocks have moved with TVM's loops at a few points; forget it where they differ.

@@ -11,7 +11,7 @@ import workloads
 
 from felixlike import tvmlib
 from felixlike.measure.reference import double_precision
-from felixlike.spaces.rows import Rows
+from felixlike.spaces.rows import row_by_row
 from felixlike.tvmlib import te, topi
 
 _LANES = 8
@@ -69,7 +69,7 @@ def _run(module: Any, arguments: list[Any]) -> Any:
 def _check(func: Any, *, sketches: int | None = None) -> None:
     """Every schedule of the rule comes back from its stored trace, and is right with two other sets of decisions."""
     module = _module(func)
-    found = Rows().apply(tvmlib.Schedule(module), _LANES)
+    found = row_by_row(tvmlib.Schedule(module), _LANES)
     assert len(found) == sketches if sketches is not None else found
     rng = np.random.default_rng(0)
     shapes = [[int(extent) for extent in parameter.shape] for parameter in func.params]
@@ -120,7 +120,7 @@ def test_more_accumulators_where_rows_are_long() -> None:
 
 
 def test_everything_runs_in_one_parallel_loop() -> None:
-    scheduled = Rows().apply(tvmlib.Schedule(_module(_CASES["layer norm"](6, 64))), _LANES)[0].mod
+    scheduled = row_by_row(tvmlib.Schedule(_module(_CASES["layer norm"](6, 64))), _LANES)[0].mod
     body = scheduled["main"].body.block.body
     assert body.kind == tvmlib.tirx.ForKind.PARALLEL
     vectors = [x for x in tvmlib.found(body, tvmlib.tirx.For) if x.kind == tvmlib.tirx.ForKind.VECTORIZED]
@@ -130,7 +130,7 @@ def test_everything_runs_in_one_parallel_loop() -> None:
 def test_the_given_schedule_stays() -> None:
     schedule = tvmlib.Schedule(_module(_CASES["softmax"](4, 16)))
     before = str(schedule.mod)
-    Rows().apply(schedule, _LANES)
+    row_by_row(schedule, _LANES)
     assert str(schedule.mod) == before
     assert not schedule.trace.insts
 
@@ -150,4 +150,4 @@ def test_the_given_schedule_stays() -> None:
     ids=["matmul", "conv2d", "depthwise", "windows", "map", "rows that become columns", "7 columns", "gather"],
 )
 def test_declined(func: Any) -> None:
-    assert Rows().apply(tvmlib.Schedule(_module(func)), _LANES) == []
+    assert row_by_row(tvmlib.Schedule(_module(func)), _LANES) == []

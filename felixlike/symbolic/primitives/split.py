@@ -70,11 +70,8 @@ def _off(state: Replay, loop: Any, factors: list[Any], unit_loops: bool) -> list
     extent = state.extent(loop)
     size = math.prod(int(f) for f in sizes)
     left = floordiv(extent, size)
-    if extent.is_const:
-        exact = extent.value % size == 0
-    else:
-        _, terms = linear_parts(extent)
-        exact = linear_parts(extent)[0] % size == 0 and all(factor % size == 0 for _, factor in terms)
+    constant, terms = linear_parts(extent)
+    exact = all(number % size == 0 for number in (constant, *(factor for _, factor in terms)))
     if not exact or (outer is not None and not (left.is_const and left.value == int(outer))):
         raise UnsupportedSketch(f"{size} need not divide the loop of {extent}", where="Split")
     sizes = [None, *(int(f) for f in sizes)]
