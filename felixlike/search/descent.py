@@ -10,6 +10,7 @@ them.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,7 +86,7 @@ def descend(
     """float64[kept, variables]: relaxed points on the way down from each seed, the seeds' own included.
 
     seeds: int64[n, variables] with the same compute locations.  noise: float64[n, variables], added to the start (free
-    variables only)."""
+    variables only).  Warns of seeds that were not led all the way, since some gradient of theirs was no number."""
     start = relaxed.log_points(seeds)
     coordinates = _Coordinates(sketch, start)
     if not len(coordinates.spread):
@@ -95,6 +96,7 @@ def descend(
     excess = relaxed.excess(tuple(seeds[0, list(sketch.location_columns)].tolist()))
     optimizer = torch.optim.Adam([z], lr=options.learning_rate)
     kept: list[LogPoints] = []
+    lost = torch.zeros(len(z), dtype=torch.bool)
     for step in range(options.steps):
         optimizer.zero_grad()
         log_x = coordinates.log_x(z)
@@ -104,9 +106,15 @@ def descend(
             violation = violation + torch.relu(excess(log_x, relaxed.width)).square().sum(dim=1)
         objective = -scores.double() + options.penalty * violation
         (gradient,) = torch.autograd.grad(objective.sum(), z)
-        z.grad = torch.nan_to_num(gradient)
+        lost |= ~gradient.isfinite().all(dim=1)
+        # Adam would remember one NaN for ever. With a zero the seed coasts instead; each has a gradient of its own, so
+        # the others do not notice, and all points are scored by the exact formulas in the end.
+        z.grad = torch.nan_to_num(gradient, posinf=0.0, neginf=0.0)
         if step % options.keep_every == 0:
             kept.append(log_x.detach().numpy().copy())
         optimizer.step()
     kept.append(coordinates.log_x(z).detach().numpy().copy())
+    if lost.any():
+        text = f"{sketch}: the gradients of {int(lost.sum())} of {len(lost)} seeds were not finite at some step"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
     return np.concatenate(kept)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import workloads
+from torch import Tensor
 
 from felixlike.costmodel import CostModel, Training
 from felixlike.errors import InvalidOption
@@ -99,6 +102,36 @@ def test_descent_improves_the_score(product: Space) -> None:
 
     np.testing.assert_allclose(passed[:16], relaxed.log_points(seeds).numpy(), atol=1e-9)
     assert mean_score(last) > mean_score(seeds) + 0.3
+
+
+def test_a_gradient_that_is_no_number_is_told_and_stops_nobody_else(product: Space) -> None:
+    model, _ = _taught(product)
+    sketch = product.understood[1]
+    seeds = sketch.sample(4, seed=5)
+
+    class Broken:
+        """The model, but without a slope for the last seed, at its start."""
+
+        asked = 0
+
+        def score(self, log_features: Tensor) -> Tensor:
+            self.asked += 1
+            scores = model.score(log_features)
+            factor = torch.ones(len(seeds), dtype=scores.dtype)
+            factor[-1] = math.nan if self.asked == 1 else 1.0
+            return scores * factor
+
+    def passed(scorer: Any) -> np.ndarray:
+        options = Descent(steps=10, keep_every=1)
+        points = descend(product.relaxed(sketch), scorer, sketch, seeds, noise=np.zeros(seeds.shape), options=options)
+        return points.reshape(-1, *seeds.shape)
+
+    with pytest.warns(RuntimeWarning, match="the gradients of 1 of 4 seeds were not finite at some step"):
+        broken = passed(Broken())
+    np.testing.assert_array_equal(broken[:, :-1], passed(model)[:, :-1])
+    np.testing.assert_array_equal(broken[0, -1], broken[1, -1])
+    assert np.isfinite(broken).all()
+    assert (broken[-1, -1] != broken[0, -1]).any()
 
 
 def test_rounding_gives_back_points_and_exact_factors(convolution: Space) -> None:
