@@ -96,7 +96,7 @@ def answering(func: Any) -> Given:
 
 
 def candidates() -> dict[str, tuple[Schedulable, Status]]:
-    """What a candidate for `matmul()` may do to who measures it, and how that must be told."""
+    """What a candidate for `matmul()` may do to who measures it within half a gigabyte, and how that must be told."""
     func = matmul()
     return {
         "that TVM refuses": (Refused(), Status.INVALID),
@@ -104,8 +104,11 @@ def candidates() -> dict[str, tuple[Schedulable, Status]]:
         "that aborts": (calling(func, "abort"), Status.CRASHED),
         "with a segmentation fault": (calling(func, "raise", int(signal.SIGSEGV)), Status.CRASHED),
         "that leaves": (calling(func, "_exit", 3), Status.CRASHED),
+        "that leaves as if all were well": (calling(func, "_exit", 0), Status.CRASHED),
         "that hangs": (calling(func, "pause"), Status.TIMEOUT),
+        "that allocates 1 GB": (hog(64, 2**28), Status.OUT_OF_MEMORY),
         "that allocates 100 GB": (hog(64, 25 * 2**30), Status.OUT_OF_MEMORY),
+        "of another shape": (tiled(32), Status.RUN_ERROR),
         "that prints a megabyte": (calling(func, "puts", "x" * 2**20), Status.WRONG),
         "that answers NaN": (answering(matmul(added=math.nan)), Status.WRONG),
         "with a wrong answer": (answering(matmul(added=1.0)), Status.WRONG),
