@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from felixlike.symbolic.expression import Expr, add, at_least, const, expand, maximum, minimum, mul
-from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Store
+from felixlike.symbolic.indices import Index
+from felixlike.symbolic.program import Access, Buffer, Loop, Program, Store
 
 
 class Memo:

@@ -35,20 +35,9 @@ from felixlike.symbolic.expression import (
     var,
     variables,
 )
+from felixlike.symbolic.indices import Index, Lookup, affine
 from felixlike.symbolic.operations import count_operations
-from felixlike.symbolic.program import (
-    PIPELINE,
-    Access,
-    Buffer,
-    Index,
-    Lookup,
-    Loop,
-    Program,
-    Share,
-    Store,
-    affine,
-    stores_under,
-)
+from felixlike.symbolic.program import PIPELINE, Access, Buffer, Loop, Program, Share, Store, stores_under
 from felixlike.symbolic.replay import Replay
 
 

@@ -10,7 +10,7 @@ from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.cases import by_cases
 from felixlike.symbolic.evaluate import evaluate
 from felixlike.symbolic.expression import Group, const, floordiv, var
-from felixlike.symbolic.program import Rest, affine
+from felixlike.symbolic.indices import Rest, affine
 
 NINE = Group("i", 9, 2)
 OUTER, INNER = (var(f"i.{n}", 1, 9, NINE) for n in range(2))

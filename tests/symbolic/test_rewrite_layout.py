@@ -18,7 +18,7 @@ from felixlike.hardware import resolve_target
 from felixlike.measure.packing import cut
 from felixlike.symbolic import Sketch, concrete_nest, sketches
 from felixlike.symbolic.evaluate import evaluate
-from felixlike.symbolic.program import Index
+from felixlike.symbolic.indices import Index
 
 NAMED = (
     "dense_bias_relu",

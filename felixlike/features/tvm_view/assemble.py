@@ -38,7 +38,8 @@ from felixlike.features.tvm_view.lowered import THREADS, LoweredStore, Value, lo
 from felixlike.symbolic import Points
 from felixlike.symbolic.evaluate import Graph
 from felixlike.symbolic.expression import Expr
-from felixlike.symbolic.program import Index, Loop, Operation, Program, Store
+from felixlike.symbolic.indices import Index
+from felixlike.symbolic.program import Loop, Operation, Program, Store
 
 _COLUMN = {name: i for i, name in enumerate(NAMES)}
 _FLOAT_COUNTERS = (

@@ -21,8 +21,9 @@ from typing import Any, TypeAlias
 from felixlike import tvmlib
 from felixlike.features.tvm_view.written import Written, from_tvm
 from felixlike.symbolic.expression import Expr
+from felixlike.symbolic.indices import Index, Rest
 from felixlike.symbolic.nest import groups
-from felixlike.symbolic.program import PIPELINE, Access, Blanket, Buffer, Index, Loop, Program, Rest, Share, Store
+from felixlike.symbolic.program import PIPELINE, Access, Blanket, Buffer, Loop, Program, Share, Store
 
 Value: TypeAlias = Callable[[Expr], int]
 """The value of an expression of the program at the point."""

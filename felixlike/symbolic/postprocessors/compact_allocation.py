@@ -15,20 +15,9 @@ from dataclasses import dataclass, replace
 
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.expression import Expr, at_least, at_most, const, expand, maximum, minimum, mul
+from felixlike.symbolic.indices import Floor, Index, Rest, carry, ends_of
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
-from felixlike.symbolic.program import (
-    WITHIN_BLOCK,
-    Access,
-    Buffer,
-    Floor,
-    Index,
-    Loop,
-    Program,
-    Rest,
-    Store,
-    carry,
-    ends_of,
-)
+from felixlike.symbolic.program import WITHIN_BLOCK, Access, Buffer, Loop, Program, Store
 
 
 def compact_allocation(program: Program) -> Program:

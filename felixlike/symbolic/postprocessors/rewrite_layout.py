@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.expression import Expr, const, expand, mul
-from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Store
+from felixlike.symbolic.indices import Index
+from felixlike.symbolic.program import Access, Buffer, Loop, Program, Store
 
 
 def rewrite_layout(program: Program, free: Collection[str]) -> Program:
