@@ -1,4 +1,4 @@
-"""Train the shipped cost model: python -m benchmarks.pretrain data/measurements-cpu.sqlite [--steps 1200].
+"""Train the shipped cost model: python -m benchmarks.pretrain data/measurements-cpu.sqlite [--steps 600].
 
 First on four fifths of the workloads, judged on the rest (the split is by workload, never by sample); then on all of
 them for the weights that are written to felixlike/costmodel/data/cpu.pt. Writes docs/results/pretrain.json and .md.
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.results import write
-from benchmarks.training_workloads import workloads
+from benchmarks.training_workloads import one_core, workloads
 from felixlike import records
 from felixlike.costmodel import CostModel, Network, Training, save_weights, train
 from felixlike.costmodel.weights import SHIPPED
@@ -40,9 +40,9 @@ def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store")
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=600)
     arguments = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # the tensors are small: two threads spend their time on waiting for one another
     samples = _read(arguments.store)
     held_out = samples[::5]
     learned = [s for s in samples if s not in held_out]
@@ -59,10 +59,10 @@ def _read(path: str) -> list[Samples]:
     found: dict[str, Samples] = {}
     with records.open(path, read_only=True) as store:
         for name, module, inputs in workloads():
-            for task in import_model(module, inputs).tasks:
+            for task in import_model(module, inputs, one_core()).tasks:
                 if task.key not in found:
                     samples = Samples(f"{name}: {task.name}", task.key, _parts(store, task))
-                    if len(samples) >= 16:
+                    if len(samples) >= 12:
                         found[task.key] = samples
     return list(found.values())
 

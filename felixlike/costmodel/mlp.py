@@ -1,4 +1,5 @@
-"""The network: features of every store → a number each, summed, refined → log(1 / latency) up to a task's constant.
+"""The network: features of every store → a number each, summed, refined, added to what the bottlenecks alone say
+→ log(1 / latency) up to a task's constant.
 
 In: float32[n, stores, columns], log(1 + feature). Out: float32[members, n]. TenSet's and Felix's shape (a dense
 encoder per store, a sum over stores, residual blocks), as a small ensemble whose spread says how sure it is. SiLU
@@ -10,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from felixlike.costmodel.bottleneck import Bottlenecks
 from felixlike.features import NAMES
 
 MEMBERS = 3
@@ -17,6 +19,9 @@ MEMBERS = 3
 
 WIDTH = 192
 """Hidden units of each."""
+
+_SMALL = 0.1
+"""What the network adds to the bottlenecks is little at first."""
 
 
 class EnsembleLinear(nn.Module):
@@ -51,6 +56,9 @@ class Network(nn.Module):
         self.encode_2 = EnsembleLinear(members, width, width, generator)
         self.blocks = nn.ModuleList(EnsembleLinear(members, width, width, generator) for _ in range(2))
         self.head = EnsembleLinear(members, width, 1, generator)
+        self.bottlenecks = Bottlenecks()
+        with torch.no_grad():
+            self.head.weight.mul_(_SMALL)
 
     def forward(self, log_features: Tensor) -> Tensor:
         """float32[members, n]; stores whose row is all zero (inlined ones) count for nothing."""
@@ -62,7 +70,7 @@ class Network(nn.Module):
         hidden = (hidden.view(self.members, count, stores, -1) * present[None, :, :, None]).sum(dim=2)
         for block in self.blocks:
             hidden = hidden + nn.functional.silu(block(hidden))
-        output: Tensor = self.head(hidden)[..., 0]
+        output: Tensor = self.head(hidden)[..., 0] - self.bottlenecks(log_features)
         return output
 
     def standardise(self, log_features: Tensor) -> None:

@@ -18,7 +18,7 @@ from felixlike.features import NAMES
 SHIPPED = Path(__file__).parent / "data"
 """Where shipped weights lie, one file a kind of target."""
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the meaning of stored weights changes."""
 
 

@@ -15,6 +15,7 @@ from felixlike.frontend.rewrites import (
     with_joint_projections,
     with_late_reshapes,
     with_safe_indices,
+    with_transposed_factors,
 )
 
 
@@ -46,6 +47,9 @@ def fuse(module: Any, target: Any) -> Any:
         _pass(with_joint_projections),
         # What is done to the elements of a contraction joins it, although a reshape is between them.
         _pass(with_late_reshapes),
+        # Transposed factors of products are read where they lie.
+        t.CanonicalizeBindings(),
+        _pass(with_transposed_factors),
         # Operators become PrimFuncs. Some leave constants behind (masks, index tensors): fold again.
         t.LegalizeOps(),
         t.FoldConstant(),

@@ -35,7 +35,8 @@ from felixlike.measure.server import ForkServer, ServerDied
 from felixlike.measure.trial import Trial
 from felixlike.measure.turns import take_turns
 
-_BATCH_PER_WORKER = 4
+_BATCH_PER_WORKER = 8
+"""Built candidates that wait for each other, to be compared in turns: on two cores, all of a round."""
 _MOST_DEATHS = 5
 _SAME_CODE = "the same code as an earlier candidate"
 

@@ -13,6 +13,7 @@ import torch
 from felixlike.costmodel import CostModel, Dataset, InvalidWeights, Network, Training, load, load_weights, save_weights
 from felixlike.costmodel.loss import loss, ranking_loss, regression_loss
 from felixlike.costmodel.train import train
+from felixlike.costmodel.weights import FORMAT
 from felixlike.features import NAMES, FeatureArray
 
 
@@ -125,7 +126,7 @@ def test_bad_weights_are_refused(kind: str, tmp_path: Path, monkeypatch: pytest.
     elif kind == "other format":
         torch.save({"format": 99}, path)
     elif kind == "other features":
-        torch.save({"format": 1, "columns": ["x"], "state": {}}, path)
+        torch.save({"format": FORMAT, "columns": ["x"], "state": {}}, path)
     with pytest.raises(InvalidWeights, match=words):
         load("cpu", path)
     assert not (tmp_path / "felixlike-was-here").exists()

@@ -38,6 +38,8 @@ def _late(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     from felixlike import tvmlib
 
     name, op = operator(expression), tvmlib.relax.op
+    if name == "broadcast_to" and shape(expression.args[0]) == shape(expression):
+        return rewriter.new(expression.args[0])
     if name == "reshape":
         return _joined(expression, known, rewriter)
     if name not in _UNARY | _BINARY:
