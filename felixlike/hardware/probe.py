@@ -1,6 +1,7 @@
 """Describe the machine this process runs on, from Linux's /proc and /sys, with modest guesses elsewhere."""
 
 import os
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -49,7 +50,14 @@ def _physical(processor: int) -> tuple[str, str]:
 
 
 def _allowed() -> frozenset[int]:
-    """The processors that any thread of this process may run on."""
+    """The processors that any thread of this process may run on.
+
+    OpenMP binds the main thread to one processor as soon as torch is imported, if OMP_PROC_BIND says so; its other
+    threads, which tell what there is besides, come with the first parallel loop."""
+    if "torch" in sys.modules and os.environ.get("OMP_PROC_BIND", "false").lower() != "false":
+        import torch
+
+        torch.ones(2**20).add_(1)
     try:
         threads = [int(entry.name) for entry in Path("/proc/self/task").iterdir()]
         return frozenset[int]().union(*map(os.sched_getaffinity, threads))
