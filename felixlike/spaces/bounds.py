@@ -2,7 +2,6 @@
 
 Accumulators: too many spill: every multiplication then costs a store and a load. Too few leave the multipliers waiting
 for one another: a sum must be finished before the next product is added to it.
-Steps: a tile is loaded and stored once in a block of the reduction; short blocks spend their time on that.
 Tasks: cores that wait for the last of them do nothing.
 """
 
@@ -20,19 +19,18 @@ _NOTE = "felixlike."
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """least_accumulators, most_accumulators: vector registers that a tile fills.  least_steps: of the reduction between
-    loading and storing a tile.  cores: among which the parallel iterations must be shared evenly, so that at most a
-    fifth of the time is spent waiting; 1 where that is not asked."""
+    """least_accumulators, most_accumulators: vector registers that a tile fills.  cores: among which the parallel
+    iterations must be shared evenly, so that at most a fifth of the time is spent waiting; 1 where that is not
+    asked."""
 
     least_accumulators: int
     most_accumulators: int
-    least_steps: int
     cores: int
 
-    def holds(self, accumulators: int, steps: int, tasks: int) -> bool:
+    def holds(self, accumulators: int, tasks: int) -> bool:
         """Whether numbers keep to the bounds."""
         fits = self.least_accumulators <= accumulators <= self.most_accumulators
-        return fits and steps >= self.least_steps and even(tasks, self.cores)
+        return fits and even(tasks, self.cores)
 
 
 def even(tasks: int, cores: int) -> bool:
@@ -65,22 +63,17 @@ def keeps_to_bounds(schedule: Any) -> bool:
     )
 
 
-def _sizes(schedule: Any, reference: Any) -> tuple[int, int, int]:
-    """Accumulators, steps and parallel iterations of a block: products of its unrolled loops that are no reductions, of
-    its reductions inside the innermost serial loop that is none, and of its parallel loops."""
+def _sizes(schedule: Any, reference: Any) -> tuple[int, int]:
+    """Accumulators and parallel iterations of a block: products of its unrolled loops and of its parallel ones that are
+    no reductions."""
     reductions = _reduction_values(schedule, reference)
     sizes = {"unrolled": 1, "parallel": 1}
-    steps = 1
     for loop in schedule.get_loops(reference):
         statement = schedule.get(loop)
-        extent, kind = int(statement.extent), tvmlib.tirx.ForKind(int(statement.kind))
-        if any(tvmlib.uses(value, statement.loop_var) for value in reductions):
-            steps *= extent
-        elif kind == tvmlib.tirx.ForKind.SERIAL:
-            steps = 1
-        elif kind.name.lower() in sizes:
-            sizes[kind.name.lower()] *= extent
-    return sizes["unrolled"], steps, sizes["parallel"]
+        kind = tvmlib.tirx.ForKind(int(statement.kind)).name.lower()
+        if kind in sizes and not any(tvmlib.uses(value, statement.loop_var) for value in reductions):
+            sizes[kind] *= int(statement.extent)
+    return sizes["unrolled"], sizes["parallel"]
 
 
 def _reduction_values(schedule: Any, reference: Any) -> list[Any]:
@@ -92,20 +85,13 @@ def _reduction_values(schedule: Any, reference: Any) -> list[Any]:
 @dataclass(frozen=True, slots=True)
 class Extents:
     """What a tile is cut from.  vectors, rows: of the tile's two axes, with the largest factors they may have in it.
-    others: product of the other parallel axes.  blocked, taps: steps of the reduction that is done in blocks, and of
-    those that never are."""
+    others: product of the other parallel axes."""
 
     vectors: int
     most_vectors: int
     rows: int
     most_rows: int
     others: int
-    blocked: int
-    taps: int
-
-
-_STEPS = 64
-"""Steps of the reduction from which loading and storing the tile no longer matters much."""
 
 
 def reachable_bounds(extents: Extents, *, registers: int, unrolled: bool, cores: int) -> Bounds:
@@ -118,8 +104,7 @@ def reachable_bounds(extents: Extents, *, registers: int, unrolled: bool, cores:
     fitting = [size for size, _ in tiles if size <= most]
     least = min(registers * 3 // 8, max(fitting))
     shared = any(least <= size <= most and even(tasks, cores) for size, tasks in tiles)
-    steps = min(_STEPS, extents.blocked * extents.taps)
-    return Bounds(least, most, steps, cores if shared else 1)
+    return Bounds(least, most, cores if shared else 1)
 
 
 def _tiles(extents: Extents) -> Iterator[tuple[int, int]]:
