@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,8 @@ class Buffer:
     """A tensor.  shape: extents.  item_bytes: bytes of one element.  internal: allocated by the program itself.
     scope: where it lies: "global", "shared" by the threads of a block, or "local" to one.  origin: of a constant that
     is laid out in the order of the loops, what it was before.  grouped: whether it is accessed in groups that loops
-    around its allocation decide; TVM may then allocate more than is used, which is what the shape says here."""
+    around its allocation decide; TVM may then allocate more than is used, which is what the shape says here.
+    aligns: (dimension, factor, offset): its step is the least one that leaves `offset` over multiples of `factor`."""
 
     name: str
     shape: tuple[Expr, ...]
@@ -67,6 +69,26 @@ class Buffer:
     scope: str = "global"
     origin: Buffer | None = None
     grouped: bool = False
+    aligns: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def steps(self) -> tuple[Expr, ...]:
+        """For each dimension, the elements from one place to the next (CalcStrides in compact_buffer_region.cc)."""
+        aligns = {dimension: (factor, offset % factor) for dimension, factor, offset in self.aligns}
+        found: list[Expr] = []
+        step: Expr = const(1)
+        for dimension in reversed(range(len(self.shape))):
+            if dimension in aligns:
+                factor, offset = aligns[dimension]
+                step = floordiv(step + (factor - 1 - offset), factor) * factor + offset
+            found.append(step)
+            step = expand(step * self.shape[dimension])
+        return tuple(reversed(found))
+
+    @property
+    def elements(self) -> Expr:
+        """Room that is allocated for so many; more than those that are used where steps are aligned."""
+        return self.steps[0] * self.shape[0] if self.aligns else mul(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +274,30 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Words:
+    """A statement as TVM writes it, for what TVM makes of it depends on more than its value.
+
+    target: the buffer that is written.  indices, value: in the block's iterators.  places: (iterator, its value in the
+    loops).  meaning: (TVM's variable, what it is here) of the loops and tile factors in `places`.  buffers: (TVM's
+    buffer, what it is here)."""
+
+    target: Any
+    indices: tuple[Any, ...]
+    value: Any
+    places: tuple[tuple[Any, Any], ...]
+    meaning: tuple[tuple[Any, Expr], ...]
+    buffers: tuple[tuple[Any, Buffer], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Store:
     """One statement `target[…] = value`.
 
     loads: the distinct reads in `value` (reads of the target included).  repeats: how often each occurs.  operations:
     how often each kind of arithmetic is done in one execution, index arithmetic not counted.  spatial, reduction: loop
     variables its data-parallel and its reduction iterators depend on.  regions: what TVM notes as its block's reads and
-    writes, for the postprocessors."""
+    writes, for the postprocessors.  text, words: as TVM writes
+    it; words only where nothing is summed up and no buffer is the program's own."""
 
     block: str
     target: Access
@@ -270,6 +309,7 @@ class Store:
     is_reduction: bool
     regions: tuple[Access, ...]
     text: str
+    words: Words | None = None
 
     @property
     def accesses(self) -> tuple[Access, ...]:

@@ -7,7 +7,7 @@ loops, which is where the formulas of this version end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from felixlike.symbolic.expression import (
     variables,
 )
 from felixlike.symbolic.operations import count_operations
+from felixlike.symbolic.primitives.storage_align import ALIGNED
 from felixlike.symbolic.program import (
     PIPELINE,
     Access,
@@ -46,6 +47,7 @@ from felixlike.symbolic.program import (
     Program,
     Share,
     Store,
+    Words,
     affine,
     stores_under,
 )
@@ -84,10 +86,13 @@ class _Reader:
         self._names: Counter[str] = Counter()
         self._buffers: dict[Any, Buffer] = {}
         self._internal: list[Any] = []
+        self._aligns: list[tuple[Any, tuple[int, int, int]]] = []
+        """How steps of buffers are aligned, as blocks that write them note it."""
 
     def program(self) -> Program:
         root = self._main.body.block
         packed = [block.writes[0].source for block in _packing_blocks(root.body)]
+        self._aligns = list(_aligns(root))
         self._internal = [b for b in root.alloc_buffers if not any(b.same_as(p) for p in packed)]
         if self._main.body.block.name_hint != "root":
             raise UnsupportedSketch("the function's outermost block is not a root block", where="main")
@@ -267,6 +272,24 @@ class _Reader:
             is_reduction=any(int(i.iter_type) == 2 for i in block.iter_vars),
             regions=tuple(self._region(region, realize) for region in (*block.reads, *block.writes)),
             text=str(body.value),
+            words=self._words(realize, [target, *reads]),
+        )
+
+    def _words(self, realize: Any, accesses: Sequence[Access]) -> Words | None:
+        block = realize.block
+        if any(int(i.iter_type) == 2 for i in block.iter_vars) or any(a.buffer.internal for a in accesses):
+            return None
+        used: list[Any] = []
+        for value in realize.iter_values:
+            tvmlib.structural_walk(value, (tvmlib.tirx.Var, used.append))
+        buffers = [block.body.buffer, *(load.source for load in _loads(block.body.value))]
+        return Words(
+            block.body.buffer,
+            tuple(block.body.indices),
+            block.body.value,
+            tuple((i.var, value) for i, value in zip(block.iter_vars, realize.iter_values, strict=True)),
+            tuple((v, self._table[v]) for v in dict.fromkeys(used)),
+            tuple((b, self._buffers[b]) for b in dict.fromkeys(buffers)),
         )
 
     def _loops_of(self, expression: Expr) -> set[Expr]:
@@ -287,9 +310,9 @@ class _Reader:
         return Access(self._buffer(buffer), found)
 
     def _index(self, buffer: Any, dimension: int, index: Any, block: Any) -> Index:
-        loads = _loads(index)
-        if loads:
-            sources = tuple(dict.fromkeys(self._access(load.source, load.indices, block) for load in loads))
+        loaded = _loads(index)
+        if loaded:
+            sources = tuple(dict.fromkeys(self._access(load.source, load.indices, block) for load in loaded))
             return Index(const(0), (), lookup=Lookup(sources, to_expr(buffer.shape[dimension], self._tiles)))
         line = affine(to_expr(index, self._table), self._named(index))
         if line is None:
@@ -323,6 +346,7 @@ class _Reader:
                 item_bytes=_item_bytes(str(buffer.dtype)),
                 internal=any(buffer.same_as(b) for b in self._internal),
                 scope=str(buffer.scope()).partition(".")[0],
+                aligns=tuple(align for theirs, align in self._aligns if buffer.same_as(theirs)),
             )
         return self._buffers[buffer]
 
@@ -332,6 +356,16 @@ def _packing_blocks(stmt: Any) -> list[Any]:
     found: list[Any] = []
     tvmlib.structural_walk(stmt, (tvmlib.s_tir.SBlock, found.append))
     return [block for block in found if PACKING in block.annotations]
+
+
+def _aligns(stmt: Any) -> Iterator[tuple[Any, tuple[int, int, int]]]:
+    """(buffer, (dimension, factor, offset)) of every note that aligns a step."""
+    blocks: list[Any] = []
+    tvmlib.structural_walk(stmt, (tvmlib.s_tir.SBlock, blocks.append))
+    for block in blocks:
+        for number, *align in block.annotations.get(ALIGNED, ()):
+            dimension, factor, offset = map(int, align)
+            yield block.writes[int(number)].source, (dimension, factor, offset)
 
 
 def _packs(loop: Any) -> bool:
@@ -363,9 +397,7 @@ def _nothing(expression: Any) -> Any:
 
 def _loads(expression: Any) -> list[Any]:
     """The loads in a TVM expression, those within indices included."""
-    found: list[Any] = []
-    tvmlib.structural_walk(expression, (tvmlib.ir.TensorLoad, found.append))
-    return found
+    return tvmlib.found(expression, tvmlib.ir.TensorLoad)
 
 
 def _item_bytes(dtype: str) -> int:

@@ -4,9 +4,9 @@
         for k:                      →           for k:
             … A[i_0·8 + i_1, k]                     … A[p // 12 * 8 + p % 3, k]
 
-In: a program, values of its expressions. Out: for every store its loops, outermost first, and for every access its
-indices as small trees. Which loops fuse is known from the program; how TVM writes the remainders and quotients of a
-fused loop is its simplifier's choice, so indices pass through it (and nothing else does).
+In: a program, values of its expressions. Out: for every store its loops, outermost first, for every access its indices
+as small trees, and what it computes. Which loops fuse is known from the program; how TVM writes the remainders and
+quotients of a fused loop is its simplifier's choice, so statements pass through it (and nothing else does).
 Follows TVM's per_store_feature.cc: loops of extent 1 are removed, unless annotated; threads of a kernel stand at its
 top, in the order of their first appearance, whatever their extent.
 """
@@ -19,10 +19,24 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from felixlike import tvmlib
+from felixlike.features.tvm_view.causes import Cause
+from felixlike.features.tvm_view.counters import INTEGERS, of_store, of_value
 from felixlike.features.tvm_view.written import Written, from_tvm
 from felixlike.symbolic.expression import Expr
 from felixlike.symbolic.nest import groups
-from felixlike.symbolic.program import PIPELINE, Access, Blanket, Buffer, Index, Loop, Program, Rest, Share, Store
+from felixlike.symbolic.program import (
+    PIPELINE,
+    Access,
+    Blanket,
+    Buffer,
+    Index,
+    Loop,
+    Program,
+    Rest,
+    Share,
+    Store,
+    Words,
+)
 
 Value: TypeAlias = Callable[[Expr], int]
 """The value of an expression of the program at the point."""
@@ -52,13 +66,16 @@ class LoweredLoop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoweredStore:
-    """One store.  loops: outermost first.  indices: for each access, one tree a dimension.  certain: whether TVM has
-    only one way to write them.  shapes: of constants that are laid out anew for this store."""
+    """One store.  loops: outermost first.  places: for each buffer it touches, the indices that TVM goes by, one row an
+    access: of the buffer that is written, those of the write.  counts: TVM's counters of arithmetic in one execution,
+    NaN where unknown.  cause: why TVM may write indices in another way; None where it has only one.  shapes: of
+    constants that are laid out anew for this store."""
 
     store: Store
     loops: tuple[LoweredLoop, ...]
-    indices: Mapping[Access, tuple[Written, ...]]
-    certain: bool
+    places: Mapping[Buffer, tuple[tuple[Written, ...], ...]]
+    counts: tuple[float, ...]
+    cause: Cause | None
     shapes: Mapping[Buffer, tuple[int, ...]]
     noted: int = 0
     """Largest number of unrolled steps noted on the nest."""
@@ -68,11 +85,21 @@ class LoweredStore:
         """Product of the extents."""
         return math.prod(loop.extent for loop in self.loops)
 
+    @property
+    def loads(self) -> frozenset[Buffer]:
+        """The buffers that are read."""
+        target = self.store.target.buffer
+        return frozenset(b for b in self.places if b is not target or any(b is a.buffer for a in self.store.loads))
+
 
 def lowered(program: Program, value: Value) -> list[LoweredStore]:
     """Every store in program order. Raises UnsupportedSketch where TVM's words for an index are not understood."""
     lowering = _Lowering(program, value)
     return [lowering.store(store, path) for store, path in program.stores()]
+
+
+_Seen: TypeAlias = "tuple[dict[Buffer, tuple[tuple[Written, ...], ...]], tuple[float, ...]]"
+"""`places` and `counts` of a lowered store."""
 
 
 class _Lowering:
@@ -84,6 +111,8 @@ class _Lowering:
         self._places: dict[Expr, tuple[str, int]] = {}
         """For each loop of the program the one here that it is part of, and the steps of that one it lasts."""
         self._analyzer = tvmlib.sym.Analyzer()
+        self._dtype = _loop_dtype(program)
+        self._variables = {loop.variable for _, path in program.stores() for loop in path}
         self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
 
     def store(self, store: Store, path: tuple[Loop, ...]) -> LoweredStore:
@@ -91,20 +120,21 @@ class _Lowering:
 
         TVM sometimes understands from the guard of an unevenly shared copy how far it runs, and then writes indices
         without the remainder by the whole; reshapes, and places of moved blocks that groups decide, it writes in the
-        order in which the model came. None of these is known here."""
-        loops, indices = self._with_indices(store, path, known=True)
-        divided = any(index.floors for access in store.accesses for index in access.indices)
-        certain = bool(store.reduction) or not (divided or " // " in store.text or " % " in store.text)
-        certain = certain and not any(access.buffer.grouped for access in store.accesses)
-        if any(loop.share is not None for loop in path):
-            certain = certain and self._with_indices(store, path, known=False)[1] == indices
+        order in which the model came. None of these is known here, unless the statement is at hand in TVM's words."""
+        loops, seen = self._seen(store, path, known=True)
+        cause = None if store.words is not None or not _divided(store) else Cause.WORDS
+        if any(access.buffer.grouped for access in store.accesses):
+            cause = Cause.WORDS
+        if any(loop.share is not None for loop in path) and self._seen(store, path, known=False)[1] != seen:
+            cause = Cause.WORDS
+        places, counts = seen
+        if cause is not None:
+            counts = tuple(math.nan if i in INTEGERS else count for i, count in enumerate(counts))
         noted = self._value(path[0].unroll) if path else 0
-        shapes = {a.buffer: self._layout(a, path, loops)[0] for a in indices if a.buffer.origin is not None}
-        return LoweredStore(store, tuple(loops), indices, certain, shapes, noted)
+        shapes = {a.buffer: self._layout(a, path, loops)[0] for a in store.accesses if a.buffer.origin is not None}
+        return LoweredStore(store, tuple(loops), places, counts, cause, shapes, noted)
 
-    def _with_indices(
-        self, store: Store, path: tuple[Loop, ...], *, known: bool
-    ) -> tuple[list[LoweredLoop], dict[Access, tuple[Written, ...]]]:
+    def _seen(self, store: Store, path: tuple[Loop, ...], *, known: bool) -> tuple[list[LoweredLoop], _Seen]:
         """known: whether TVM understands from the guard of a share that it does not run past the whole."""
         standing: dict[Expr, Any] = {}
         """What the loops of the program are in terms of those here; missing ones stand at 0."""
@@ -113,6 +143,34 @@ class _Lowering:
             loops = self._split(path, blanket, standing)
         else:
             loops = self._grouped(path, standing, known=known)
+        if store.words is not None and all(access.buffer.origin is None for access in store.accesses):
+            return loops, self._said(store.words, loops, standing)
+        return loops, self._formed(store, path, loops, standing)
+
+    def _said(self, words: Words, loops: list[LoweredLoop], standing: Mapping[Expr, Any]) -> _Seen:
+        """A statement as TVM says it, under the loops here, simplified by TVM."""
+        meaning = {variable: self._meant(variable, ours, standing) for variable, ours in words.meaning}
+        places = {iterator: self._analyzer.simplify(_replaced(value, meaning)) for iterator, value in words.places}
+        value = tvmlib.structural_map(_replaced(words.value, places), (tvmlib.tirx.Select, _without_loads))
+        store = tvmlib.tirx.BufferStore(words.target, value, [_replaced(index, places) for index in words.indices])
+        store = _simplified(store, loops, [theirs for theirs, _ in words.buffers])
+        found: dict[Buffer, list[tuple[Written, ...]]] = {}
+        for buffer, indices in [(store.buffer, store.indices), *((x.source, x.indices) for x in _loads(store.value))]:
+            found.setdefault(dict(words.buffers)[buffer], []).append(tuple(map(from_tvm, indices)))
+        target = dict(words.buffers)[words.target]
+        found[target] = found[target][:1]
+        return {buffer: tuple(rows) for buffer, rows in found.items()}, tuple(of_value(store.value))
+
+    def _meant(self, variable: Any, ours: Expr, standing: Mapping[Expr, Any]) -> Any:
+        """What a variable of TVM's is at the point, in the loops here."""
+        if ours in self._variables:
+            return standing.get(ours, tvmlib.tirx.const(0, self._dtype))
+        return tvmlib.tirx.const(self._value(ours), str(variable.ty.dtype))
+
+    def _formed(
+        self, store: Store, path: tuple[Loop, ...], loops: list[LoweredLoop], standing: Mapping[Expr, Any]
+    ) -> _Seen:
+        """The indices made from their formulas."""
         words = {
             access: [self._written(index, standing) for index in access.written or access.indices]
             for access in dict.fromkeys(store.accesses)
@@ -121,7 +179,14 @@ class _Lowering:
             if access.buffer.origin is not None:
                 old = [self._sum(index, standing) for index in access.written]
                 words[access] = [self._analyzer.simplify(w) for w in self._layout(access, path, loops)[1](old)]
-        return loops, {access: tuple(map(from_tvm, found)) for access, found in words.items()}
+        indices = {access: tuple(map(from_tvm, found)) for access, found in words.items()}
+        target = store.target.buffer
+        places: dict[Buffer, tuple[tuple[Written, ...], ...]] = {target: (indices[store.target],)}
+        for load in store.loads:
+            if load.buffer is not target:
+                places[load.buffer] = (*places.get(load.buffer, ()), indices[load])
+        repeated = ((indices[load], times) for load, times in zip(store.loads, store.repeats, strict=True))
+        return places, tuple(of_store(store, repeated))
 
     def _layout(
         self, access: Access, path: tuple[Loop, ...], loops: list[LoweredLoop]
@@ -144,10 +209,10 @@ class _Lowering:
         places = sorted(range(len(digits)), key=lambda i: (digits[i].loop, -digits[i].inner))
 
         def new(old: list[Any]) -> list[Any]:
-            variables = [tvmlib.tirx.Var(f"v{d}", "int64") for d in range(len(shape))]
+            variables = [tvmlib.tirx.Var(f"v{d}", self._dtype) for d in range(len(shape))]
             for variable, extent in zip(variables, shape, strict=True):
                 self._analyzer.bind(variable, tvmlib.ir.Range(0, extent))
-            rest: Any = tvmlib.tirx.const(0, "int64")
+            rest: Any = tvmlib.tirx.const(0, self._dtype)
             for variable, step in zip(variables, steps, strict=True):
                 rest = rest + variable * step
             found: list[Any] = []
@@ -210,7 +275,7 @@ class _Lowering:
             threads[part] if part in threads else self._loop(part, (share, number), self._value(extent))
             for number, (part, extent) in enumerate(share.parts)
         ]
-        whole: Any = tvmlib.tirx.const(0, "int64")
+        whole: Any = tvmlib.tirx.const(0, self._dtype)
         for number in sorted(range(len(parts)), key=share.places.__getitem__):
             whole = whole * parts[number].extent + parts[number].variable
         self._unfuse(members, whole, standing, known=known)
@@ -218,7 +283,7 @@ class _Lowering:
 
     def _loop(self, kind: str, key: Any, extent: int, *, said: bool = False) -> LoweredLoop:
         if key not in self._loops:
-            variable = tvmlib.tirx.Var(f"l{len(self._loops)}", "int64")
+            variable = tvmlib.tirx.Var(f"l{len(self._loops)}", self._dtype)
             self._analyzer.bind(variable, tvmlib.ir.Range(0, extent))
             self._loops[key] = LoweredLoop(kind, variable, extent, said)
         return self._loops[key]
@@ -255,7 +320,7 @@ class _Lowering:
         return self._analyzer.simplify(self._sum(index, standing))
 
     def _sum(self, index: Index, standing: Mapping[Expr, Any]) -> Any:
-        total: Any = tvmlib.tirx.const(0, "int64")
+        total: Any = tvmlib.tirx.const(0, self._dtype)
         for variable, stride in index.strides:
             if variable in standing:
                 total = total + standing[variable] * self._value(stride)
@@ -285,6 +350,43 @@ def _merged(digits: list[_Digit]) -> list[_Digit]:
         else:
             found.append(digit)
     return found
+
+
+def _divided(store: Store) -> bool:
+    """Whether indices or conditions are divided, and do not go round a reduction."""
+    divided = any(index.floors for access in store.accesses for index in access.indices)
+    return not store.reduction and (divided or " // " in store.text or " % " in store.text)
+
+
+def _loop_dtype(program: Program) -> str:
+    """The integer type of loops."""
+    kinds = [
+        str(variable.ty.dtype) for s, _ in program.stores() if s.words is not None for variable, _ in s.words.meaning
+    ]
+    return kinds[0] if kinds else "int64"
+
+
+def _simplified(store: Any, loops: list[LoweredLoop], buffers: list[Any]) -> Any:
+    """The statement after TVM's pass, which knows what holds inside conditions."""
+    body = store
+    for loop in reversed(loops):
+        body = tvmlib.tirx.For(loop.variable, 0, loop.extent, tvmlib.tirx.ForKind.SERIAL, body)
+    module = tvmlib.IRModule({"main": tvmlib.PrimFunc(buffers, body)})
+    (found,) = tvmlib.found(tvmlib.s_tir.transform.StmtSimplify()(module)["main"].body, tvmlib.tirx.BufferStore)
+    return found
+
+
+def _loads(expression: Any) -> list[Any]:
+    return tvmlib.found(expression, tvmlib.ir.TensorLoad)
+
+
+def _without_loads(select: Any) -> Any:
+    """TVM's extractor takes 1 for a selection that reads nothing."""
+    return select if _loads(select) else tvmlib.tirx.const(1, str(select.ty.dtype))
+
+
+def _replaced(expression: Any, meaning: Mapping[Any, Any]) -> Any:
+    return tvmlib.structural_map(expression, (tvmlib.tirx.Var, lambda v: meaning.get(v, v)))
 
 
 def _under(node: Loop | Store, path: tuple[Loop, ...]) -> Any:
