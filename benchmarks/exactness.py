@@ -54,7 +54,7 @@ class Row:
     counts: list[int] = field(default_factory=lambda: [0, 0])
     entries: list[int] = field(default_factory=lambda: [0, 0])
     unknown: list[int] = field(default_factory=lambda: [0, 0])
-    left_out: Counter[str] = field(default_factory=Counter)
+    left_out: dict[str, int] = field(default_factory=dict)
     accepted: list[int] = field(default_factory=lambda: [0, 0])
     refused: list[int] = field(default_factory=lambda: [0, 0])
     examples: list[str] = field(default_factory=list)
@@ -86,8 +86,7 @@ def main() -> None:
         key: [sum(getattr(r, key)[i] for r in rows) for i in (0, 1)]
         for key in ("nests", "counts", "entries", "unknown", "accepted", "refused")
     }
-    left_out = dict(sum((row.left_out for row in rows), Counter[str]()).most_common())
-    data = {"rows": [dataclasses.asdict(r) for r in rows], "total": total, "left_out": left_out}
+    data = {"rows": [dataclasses.asdict(r) for r in rows], "total": total, "left_out": dict(_kinds(rows))}
     if not arguments.only:
         name = f"exactness_{arguments.target}" if arguments.space == "default" else f"exactness_{arguments.space}_space"
         command = f"exactness --target {arguments.target} --space {arguments.space} --points {arguments.points}"
@@ -99,8 +98,6 @@ def _kept(path: Path | None) -> dict[str, Row]:
     if path is None or not path.exists():
         return {}
     found = [Row(**json.loads(line)) for line in path.read_text().splitlines()]
-    for row in found:
-        row.left_out = Counter(row.left_out)
     return {row.name: row for row in found}
 
 
@@ -292,7 +289,8 @@ def _compare_views(row: Row, sketch: Sketch, point: list[int], view: View | str,
     row.unknown[0] += int(meaningful.sum())
     row.unknown[1] += int((meaningful & ~known).sum())
     for place, entry in np.argwhere(meaningful & ~known).tolist():
-        row.left_out[f"{_group(entry)}: {view if isinstance(view, str) else view.causes[place, entry]}"] += 1
+        kind = f"{_group(entry)}: {view if isinstance(view, str) else view.causes[place, entry]}"
+        row.left_out[kind] = row.left_out.get(kind, 0) + 1
     if wrong.any():
         row.examples.append(f"sketch {sketch.index}: entries {np.argwhere(wrong)[:4].tolist()} differ at {point}")
 
@@ -354,13 +352,18 @@ def _text(rows: list[Row], total: dict[str, list[int]]) -> str:
     return "\n".join(lines)
 
 
+def _kinds(rows: list[Row]) -> list[tuple[str, int]]:
+    """Kinds of NaN and how many entries are of them, most first."""
+    return sum((Counter(row.left_out) for row in rows), Counter[str]()).most_common()
+
+
 def _left_out(rows: list[Row], entries: int) -> Iterator[str]:
     """A table of what is NaN, and why."""
     yield "Entries left out, each kind with what TVM does there; shares are of all of TVM's non-zero entries:"
     yield ""
     yield "| entries | cause | number | share | in |"
     yield "| --- | --- | --- | --- | --- |"
-    for kind, count in sum((row.left_out for row in rows), Counter[str]()).most_common():
+    for kind, count in _kinds(rows):
         group, _, cause = kind.partition(": ")
         where = sorted((row for row in rows if kind in row.left_out), key=lambda row: -row.left_out[kind])
         names = ", ".join(row.name for row in where[:2]) + (f" and {len(where) - 2} more" if len(where) > 2 else "")

@@ -13,8 +13,9 @@ top, in the order of their first appearance, whatever their extent.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -110,6 +111,8 @@ class _Lowering:
         self._loops: dict[Any, LoweredLoop] = {}
         self._places: dict[Expr, tuple[str, int]] = {}
         """For each loop of the program the one here that it is part of, and the steps of that one it lasts."""
+        self._guards: list[Any] = []
+        """Conditions that keep the shares around the present store from running past the whole."""
         self._analyzer = tvmlib.sym.Analyzer()
         self._dtype = _loop_dtype(program)
         self._variables = {loop.variable for _, path in program.stores() for loop in path}
@@ -125,7 +128,8 @@ class _Lowering:
         cause = None if store.words is not None or not _divided(store) else Cause.WORDS
         if any(access.buffer.grouped for access in store.accesses):
             cause = Cause.WORDS
-        if any(loop.share is not None for loop in path) and self._seen(store, path, known=False)[1] != seen:
+        shared = store.words is None and any(loop.share is not None for loop in path)
+        if shared and self._seen(store, path, known=False)[1] != seen:
             cause = Cause.WORDS
         places, counts = seen
         if cause is not None:
@@ -136,6 +140,7 @@ class _Lowering:
 
     def _seen(self, store: Store, path: tuple[Loop, ...], *, known: bool) -> tuple[list[LoweredLoop], _Seen]:
         """known: whether TVM understands from the guard of a share that it does not run past the whole."""
+        self._guards = []
         standing: dict[Expr, Any] = {}
         """What the loops of the program are in terms of those here; missing ones stand at 0."""
         blanket = self._program.blankets.get(store)
@@ -150,7 +155,7 @@ class _Lowering:
     def _said(self, words: Words, loops: list[LoweredLoop], standing: Mapping[Expr, Any]) -> _Seen:
         """A statement as TVM says it, under the loops here, simplified by TVM."""
         meaning = {variable: self._meant(variable, ours, standing) for variable, ours in words.meaning}
-        places = {iterator: self._analyzer.simplify(_replaced(value, meaning)) for iterator, value in words.places}
+        places = dict(self._placed([(iterator, _replaced(value, meaning)) for iterator, value in words.places], loops))
         value = tvmlib.structural_map(_replaced(words.value, places), (tvmlib.tirx.Select, _without_loads))
         store = tvmlib.tirx.BufferStore(words.target, value, [_replaced(index, places) for index in words.indices])
         store = _simplified(store, loops, [theirs for theirs, _ in words.buffers])
@@ -160,6 +165,14 @@ class _Lowering:
         target = dict(words.buffers)[words.target]
         found[target] = found[target][:1]
         return {buffer: tuple(rows) for buffer, rows in found.items()}, tuple(of_value(store.value))
+
+    def _placed(self, places: list[tuple[Any, Any]], loops: list[LoweredLoop]) -> Iterator[tuple[Any, Any]]:
+        """Iterators with their values as TVM simplifies them whenever it splits or fuses loops. Where threads share
+        iterations unevenly, the guard is part of what it knows."""
+        ranges = {loop.variable: tvmlib.ir.Range(0, loop.extent) for loop in loops}
+        guard = functools.reduce(tvmlib.tirx.all, self._guards, tvmlib.tirx.const(1, "bool"))
+        found = tvmlib.sym.iter_map_simplify([value for _, value in places], ranges, guard)
+        yield from zip((iterator for iterator, _ in places), found, strict=True)
 
     def _meant(self, variable: Any, ours: Expr, standing: Mapping[Expr, Any]) -> Any:
         """What a variable of TVM's is at the point, in the loops here."""
@@ -278,6 +291,9 @@ class _Lowering:
         whole: Any = tvmlib.tirx.const(0, self._dtype)
         for number in sorted(range(len(parts)), key=share.places.__getitem__):
             whole = whole * parts[number].extent + parts[number].variable
+        total = math.prod(self._value(member.extent) for member in members)
+        if math.prod(part.extent for part in parts) > total:
+            self._guards.append(whole < total)
         self._unfuse(members, whole, standing, known=known)
         return [part for part in parts if part not in threads.values()]
 
