@@ -15,7 +15,7 @@ from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch, WrongSketch
 from felixlike.frontend.constants import PACKING
 from felixlike.symbolic.cases import by_cases
-from felixlike.symbolic.convert import from_expr, to_expr
+from felixlike.symbolic.convert import to_expr
 from felixlike.symbolic.evaluate import evaluate
 from felixlike.symbolic.expression import (
     Expr,
@@ -137,7 +137,7 @@ class _Reader:
     def _loop(self, loop: Any) -> Loop:
         extent = to_expr(loop.extent, self._table)
         if self._loops_of(extent):
-            extent = self._settled(extent, loop.extent)
+            extent = self._settled(extent, self._replay.extents.get(loop.loop_var, loop.extent))
         variable = var(self._unique(str(loop.loop_var.name)), 0, max(0.0, extent.high - 1))
         self._table[loop.loop_var] = variable
         self._loops.add(variable)
@@ -167,23 +167,31 @@ class _Reader:
             share=self._share(loop.loop_var),
         )
 
-    def _settled(self, extent: Expr, like: Any) -> Expr:
+    def _settled(self, extent: Expr, theirs: Any) -> Expr:
         """An extent that holds floors of other loops' variables, as it is for each choice of tile factors.
 
-        TVM refuses points where its simplifier does not find it to be the same while those loops run."""
+        theirs: as TVM left it.  TVM refuses points where its simplifier does not find it to be the same while those
+        loops run."""
         moved = add(term * factor for term, factor in linear_parts(extent)[1] if self._loops_of(term))
-        loops = {v: tvmlib.tirx.Var(v.name, str(like.ty.dtype)) for v in variables([moved]) if v in self._loops}
-        tiles = [v for v in variables([moved, *(self._extents[v] for v in loops)]) if v not in loops]
+        loops = [v for v in variables([moved]) if v in self._loops]
+        named = {v: self._table[v] for v in tvmlib.found(theirs, tvmlib.tirx.Var)}
+        running = [self._extents[v] for v in dict.fromkeys((*loops, *named.values())) if v in self._loops]
+        tiles = [v for v in variables([moved, *named.values(), *running]) if v not in self._loops]
 
         def numbers(values: Mapping[str, int]) -> tuple[int, int]:
-            table = loops | {v: tvmlib.tirx.const(values[v.name], str(like.ty.dtype)) for v in tiles}
+            table: dict[Any, Any] = {}
             analyzer = tvmlib.sym.Analyzer()
-            for variable, theirs in loops.items():
-                analyzer.bind(theirs, tvmlib.ir.Range(0, round(evaluate(self._extents[variable], values))))
-            same = isinstance(analyzer.simplify(from_expr(moved, table, like)), tvmlib.tirx.IntImm)
+            for variable, ours in named.items():
+                if ours in self._loops:
+                    analyzer.bind(variable, tvmlib.ir.Range(0, round(evaluate(self._extents[ours], values))))
+                else:
+                    table[variable] = tvmlib.tirx.const(values[ours.name], str(variable.ty.dtype))
+            left = tvmlib.structural_map(theirs, (tvmlib.tirx.Var, lambda v: table.get(v, v)))
+            same = isinstance(analyzer.simplify(left), tvmlib.tirx.IntImm)
             return round(evaluate(moved, {**values, **{v.name: 0 for v in loops}})), int(same)
 
-        length, same = by_cases(tiles, numbers, _spans(moved, self._loops))
+        spans = _spans(moved, self._loops)
+        length, same = by_cases(tiles, numbers, [*spans, (*spans, *_steps(moved, loops), *running)])
         self._fits = self._fits * same
         return expand(extent - moved + length)
 
@@ -385,6 +393,14 @@ def _spans(expression: Expr, loops: set[Expr]) -> list[Expr]:
     floored = [node.args[0] for node in topological([expression]) if node.op is Op.FLOORDIV]
     spans = [expand(x - y + 1) for x in floored for y in floored if x is not y]
     return [span for span in spans if span.low >= 1 and not loops.intersection(variables([span]))]
+
+
+def _steps(expression: Expr, loops: Sequence[Expr]) -> list[Expr]:
+    """By how much the loops move what is divided in an expression."""
+    floored = [node.args[0] for node in topological([expression]) if node.op is Op.FLOORDIV]
+    lines = [affine(dividend, tuple(loops)) for dividend in floored]
+    steps = [stride for line in lines if line is not None for _, stride in line.strides]
+    return list(dict.fromkeys(step for step in steps if not step.is_const))
 
 
 _UNSEEN = (tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod, tvmlib.tirx.Min, tvmlib.tirx.Max, tvmlib.ir.TensorLoad)

@@ -51,7 +51,6 @@ def compact_allocation(program: Program) -> Program:
             raise UnsupportedSketch(
                 f"{buffer.name} is accessed in groups that begin between outer loops", where="allocation"
             )
-        fits += [1 - carry(floor, outer, extents) for floor in mixed]
         shape = _shape(buffer, accesses, outer, whole, extents, fits)
         small = replace(buffer, shape=shape, grouped=bool(mixed))
         homes[buffer] = _Home(small, outer, whole)
