@@ -58,8 +58,8 @@ class Operation(StrEnum):
 class Buffer:
     """A tensor.  shape: extents.  item_bytes: bytes of one element.  internal: allocated by the program itself.
     scope: where it lies: "global", "shared" by the threads of a block, or "local" to one.  origin: of a constant that
-    is laid out in the order of the loops, what it was before.  grouped: whether it is accessed in groups that loops
-    around its allocation decide; TVM may then allocate more than is used, which is what the shape says here.
+    is laid out in the order of the loops, what it was before.  full: its shape before it was made as small as its
+    accesses allow, where they go by groups which loops around its allocation decide; TVM may then allocate more.
     aligns: (dimension, factor, offset): its step is the least one that leaves `offset` over multiples of `factor`."""
 
     name: str
@@ -68,8 +68,13 @@ class Buffer:
     internal: bool
     scope: str = "global"
     origin: Buffer | None = None
-    grouped: bool = False
+    full: tuple[Expr, ...] = ()
     aligns: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def grouped(self) -> bool:
+        """Whether loops around its allocation decide groups of what is accessed."""
+        return bool(self.full)
 
     @property
     def steps(self) -> tuple[Expr, ...]:
@@ -250,11 +255,13 @@ class Access:
 
     indices: where it lies, loops around the buffer's allocation standing at 0.  written: the same as TVM writes it:
     within dimensions that are allocated whole such loops still move; of a constant that is laid out anew, its place in
-    the old layout; empty where that makes no difference."""
+    the old layout; empty where that makes no difference.  unmoved: of grouped buffers, where it lies if the buffer is
+    not made smaller."""
 
     buffer: Buffer
     indices: tuple[Index, ...]
     written: tuple[Index, ...] = ()
+    unmoved: tuple[Index, ...] = ()
 
     @property
     def variables(self) -> frozenset[Expr]:
@@ -277,13 +284,14 @@ class Access:
 class Words:
     """A statement as TVM writes it, for what TVM makes of it depends on more than its value.
 
-    target: the buffer that is written.  indices, value: in the block's iterators.  places: (iterator, its value in the
-    loops).  meaning: (TVM's variable, what it is here) of the loops and tile factors in `places`.  buffers: (TVM's
-    buffer, what it is here)."""
+    target: the buffer that is written.  indices, value: in the block's iterators.  loads: the indices of each of the
+    store's loads, likewise.  places: (iterator, its value in the loops).  meaning: (TVM's variable, what it is here) of
+    the loops and tile factors in `places`.  buffers: (TVM's buffer, what it is here)."""
 
     target: Any
     indices: tuple[Any, ...]
     value: Any
+    loads: tuple[tuple[Any, ...], ...]
     places: tuple[tuple[Any, Any], ...]
     meaning: tuple[tuple[Any, Expr], ...]
     buffers: tuple[tuple[Any, Buffer], ...]
@@ -296,8 +304,7 @@ class Store:
     loads: the distinct reads in `value` (reads of the target included).  repeats: how often each occurs.  operations:
     how often each kind of arithmetic is done in one execution, index arithmetic not counted.  spatial, reduction: loop
     variables its data-parallel and its reduction iterators depend on.  regions: what TVM notes as its block's reads and
-    writes, for the postprocessors.  text, words: as TVM writes
-    it; words only where nothing is summed up and no buffer is the program's own."""
+    writes, for the postprocessors.  text, words: as TVM writes it."""
 
     block: str
     target: Access
@@ -309,7 +316,7 @@ class Store:
     is_reduction: bool
     regions: tuple[Access, ...]
     text: str
-    words: Words | None = None
+    words: Words
 
     @property
     def accesses(self) -> tuple[Access, ...]:

@@ -265,7 +265,8 @@ class _Reader:
         block = realize.block
         body = block.body
         target = self._element(body.buffer, body.indices, block)
-        reads = Counter(self._element(load.source, load.indices, block) for load in _loads(body.value))
+        loads = [(self._element(load.source, load.indices, block), load.indices) for load in _loads(body.value)]
+        reads = Counter(access for access, _ in loads)
         kinds = {0: set(), 2: set()}  # type: dict[int, set[Expr]]
         for iterator in block.iter_vars:
             kinds.setdefault(int(iterator.iter_type), set()).update(self._loops_of(self._table[iterator.var]))
@@ -280,21 +281,19 @@ class _Reader:
             is_reduction=any(int(i.iter_type) == 2 for i in block.iter_vars),
             regions=tuple(self._region(region, realize) for region in (*block.reads, *block.writes)),
             text=str(body.value),
-            words=self._words(realize, [target, *reads]),
+            words=self._words(realize, loads),
         )
 
-    def _words(self, realize: Any, accesses: Sequence[Access]) -> Words | None:
+    def _words(self, realize: Any, loads: Sequence[tuple[Access, Any]]) -> Words:
         block = realize.block
-        if any(int(i.iter_type) == 2 for i in block.iter_vars) or any(a.buffer.internal for a in accesses):
-            return None
-        used: list[Any] = []
-        for value in realize.iter_values:
-            tvmlib.structural_walk(value, (tvmlib.tirx.Var, used.append))
+        used = [v for value in realize.iter_values for v in tvmlib.found(value, tvmlib.tirx.Var)]
         buffers = [block.body.buffer, *(load.source for load in _loads(block.body.value))]
+        first = dict(reversed(loads))
         return Words(
             block.body.buffer,
             tuple(block.body.indices),
             block.body.value,
+            tuple(tuple(first[access]) for access in dict.fromkeys(access for access, _ in loads)),
             tuple((i.var, value) for i, value in zip(block.iter_vars, realize.iter_values, strict=True)),
             tuple((v, self._table[v]) for v in dict.fromkeys(used)),
             tuple((b, self._buffers[b]) for b in dict.fromkeys(buffers)),

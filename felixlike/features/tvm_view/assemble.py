@@ -7,7 +7,7 @@ finds is not known. `explained_view` also says why (`causes.py`):
 | --- | --- |
 | 7–14 (integer and boolean counters) | stores with conditions |
 | 5, 147–156 | stores with conditions on remainders |
-| 7–14, 57–156 | copies that threads share unevenly or of groups, reshapes in tiles |
+| 7–14, 57–156 | copies that threads share unevenly, reshapes in tiles |
 | 57–156 | stores to or from a guarded buffer |
 | 57–156 | stores that read a dimension of one element under a condition |
 | 57–146: bytes between uses | such a store came before in the same loop |
@@ -16,8 +16,7 @@ finds is not known. `explained_view` also says why (`causes.py`):
 | 157, 158 | guarded buffers |
 
 Stores that sum nothing up and touch the function's arguments only are known in TVM's own words, conditions included.
-A guarded buffer is one whose accesses may lie outside, so that its shape asks for the smaller of two extents, or one
-accessed in groups that loops around its allocation decide.
+A guarded buffer is one whose accesses may lie outside, so that its shape asks for the smaller of two extents.
 Where threads reduce together there is no view: TVM rewrites such a store into several before it looks.
 """
 
@@ -37,7 +36,7 @@ from felixlike.features.tvm_view.buffers import Touched, buffer_entries, guarded
 from felixlike.features.tvm_view.causes import Cause
 from felixlike.features.tvm_view.counters import INTEGERS, MATH
 from felixlike.features.tvm_view.intensity import intensity
-from felixlike.features.tvm_view.lowered import THREADS, LoweredStore, Value, lowered
+from felixlike.features.tvm_view.lowered import THREADS, LoweredStore, Value, lowered, plain
 from felixlike.symbolic import Points
 from felixlike.symbolic.evaluate import Graph
 from felixlike.symbolic.expression import Expr
@@ -102,7 +101,7 @@ def _view(program: Program, stores: list[LoweredStore], value: Value, ours: npt.
             partly = Cause.ALIKE if place in of_buffers.tied else Cause.BEFORE
             causes[57 + place] = of_buffers.cause or partly
         rows[store.store.target.buffer] = row, causes
-    if any(s.store.words is None and _looks_up(s.store) for s in stores):
+    if any(not plain(s.store) and _looks_up(s.store) for s in stores):
         for row, causes in rows.values():
             for entry in (*range(7, 15), *range(57, 157)):
                 row[entry], causes[entry] = math.nan, Cause.LOADED
@@ -127,14 +126,14 @@ def _expressions(program: Program) -> Iterator[Expr]:
     for blanket in program.blankets.values():
         yield from (blanket.gate, blanket.total)
     for buffer in program.buffers:
-        yield from (*buffer.shape, *(buffer.origin.shape if buffer.origin is not None else ()))
+        yield from (*buffer.shape, *buffer.full, *(buffer.origin.shape if buffer.origin is not None else ()))
     for store, path in program.stores():
         for loop in path:
             yield from (loop.extent, loop.parallel, loop.vector, loop.unroll)
             if loop.share is not None:
                 yield from (extent for _, extent in loop.share.parts)
         for access in store.accesses:
-            for index in (*access.indices, *access.written):
+            for index in (*access.indices, *access.written, *access.unmoved):
                 yield from _of_index(index)
 
 
@@ -167,9 +166,12 @@ def _row(ours: npt.NDArray[np.float64], store: LoweredStore) -> tuple[Row, dict[
     row[50:57] = 1.0  # log2(1 + 1): no thread loops
     for entry, name in ((50, "block"), (53, "thread"), (56, "vthread")):
         row[entry] = _log(ours[_COLUMN[f"{name}_extent"]])
-    outer, elements = ours[_COLUMN["allocation_outer"]], ours[_COLUMN["allocation_elements"]]
-    row[157] = _log(elements / outer * store.store.target.buffer.item_bytes)  # TVM overlooks aligned steps
-    row[158:160] = _log(elements), _log(outer)
+    outer, target = ours[_COLUMN["allocation_outer"]], store.store.target.buffer
+    elements = ours[_COLUMN["allocation_elements"]] / outer
+    if target in store.shapes:
+        elements = math.prod(store.shapes[target])
+    row[157] = _log(elements * target.item_bytes)  # TVM overlooks aligned steps
+    row[158:160] = _log(elements * outer), _log(outer)
     row[160] = _log(store.iterations / outer)
     row[161] = _log(store.iterations)
     row[162] = _log(len(store.loops))

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from felixlike.features.tvm_view.causes import Cause
-from felixlike.features.tvm_view.lowered import LoweredLoop, LoweredStore
+from felixlike.features.tvm_view.lowered import LoweredLoop, LoweredStore, plain
 from felixlike.features.tvm_view.written import Written, bounds, coefficient
 from felixlike.symbolic.expression import Op
 from felixlike.symbolic.program import Buffer
@@ -91,7 +91,7 @@ def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...
     cause = store.cause
     if cause is None and any(guarded(use.buffer) for use in uses):
         cause = Cause.GUARDS
-    if cause is None and store.store.words is None and any(_settled(use, shape(use.buffer)) for use in uses):
+    if cause is None and not plain(store.store) and any(_settled(use, shape(use.buffer)) for use in uses):
         cause = Cause.SETTLED
     for use in uses:
         if cause is not None:
@@ -117,9 +117,8 @@ def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...
 
 
 def guarded(buffer: Buffer) -> bool:
-    """Whether accesses may lie outside, so that the box of what is touched is larger than the buffer; or TVM may
-    allocate more than is used."""
-    return buffer.grouped or any(extent.op is Op.MIN for extent in buffer.shape)
+    """Whether accesses may lie outside, so that the box of what is touched is larger than the buffer."""
+    return any(extent.op is Op.MIN for extent in buffer.shape)
 
 
 def _settled(use: _Use, shape: tuple[int, ...]) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -70,7 +70,7 @@ class LoweredStore:
     """One store.  loops: outermost first.  places: for each buffer it touches, the indices that TVM goes by, one row an
     access: of the buffer that is written, those of the write.  counts: TVM's counters of arithmetic in one execution,
     NaN where unknown.  cause: why TVM may write indices in another way; None where it has only one.  shapes: of
-    constants that are laid out anew for this store."""
+    constants that are laid out anew for this store, and of buffers that are accessed in groups."""
 
     store: Store
     loops: tuple[LoweredLoop, ...]
@@ -111,12 +111,20 @@ class _Lowering:
         self._loops: dict[Any, LoweredLoop] = {}
         self._places: dict[Expr, tuple[str, int]] = {}
         """For each loop of the program the one here that it is part of, and the steps of that one it lasts."""
+        self._standing: dict[Expr, Any] = {}
+        """What the loops of the program are in terms of those here, around the present store; missing ones stand at
+        0."""
         self._guards: list[Any] = []
         """Conditions that keep the shares around the present store from running past the whole."""
         self._analyzer = tvmlib.sym.Analyzer()
         self._dtype = _loop_dtype(program)
-        self._variables = {loop.variable for _, path in program.stores() for loop in path}
+        self._extents = {loop.variable: loop.extent for _, path in program.stores() for loop in path}
+        self._allocated: dict[Buffer, tuple[int, ...]] = {}
+        self._regrouped: dict[tuple[Store, Access], tuple[Written, ...]] = {}
         self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
+        for buffer in program.buffers:
+            if buffer.grouped:
+                self._allocate(buffer)
 
     def store(self, store: Store, path: tuple[Loop, ...]) -> LoweredStore:
         """One store with its loops and indices.
@@ -125,10 +133,8 @@ class _Lowering:
         without the remainder by the whole; reshapes, and places of moved blocks that groups decide, it writes in the
         order in which the model came. None of these is known here, unless the statement is at hand in TVM's words."""
         loops, seen = self._seen(store, path, known=True)
-        cause = None if store.words is not None or not _divided(store) else Cause.WORDS
-        if any(access.buffer.grouped for access in store.accesses):
-            cause = Cause.WORDS
-        shared = store.words is None and any(loop.share is not None for loop in path)
+        cause = None if plain(store) or not _divided(store) else Cause.WORDS
+        shared = not plain(store) and any(loop.share is not None for loop in path)
         if shared and self._seen(store, path, known=False)[1] != seen:
             cause = Cause.WORDS
         places, counts = seen
@@ -136,26 +142,61 @@ class _Lowering:
             counts = tuple(math.nan if i in INTEGERS else count for i, count in enumerate(counts))
         noted = self._value(path[0].unroll) if path else 0
         shapes = {a.buffer: self._layout(a, path, loops)[0] for a in store.accesses if a.buffer.origin is not None}
+        shapes |= {a.buffer: self._allocated[a.buffer] for a in store.accesses if a.buffer.grouped}
         return LoweredStore(store, tuple(loops), places, counts, cause, shapes, noted)
 
-    def _seen(self, store: Store, path: tuple[Loop, ...], *, known: bool) -> tuple[list[LoweredLoop], _Seen]:
-        """known: whether TVM understands from the guard of a share that it does not run past the whole."""
-        self._guards = []
-        standing: dict[Expr, Any] = {}
-        """What the loops of the program are in terms of those here; missing ones stand at 0."""
+    def _allocate(self, buffer: Buffer) -> None:
+        """Find how TVM allocates a buffer that is accessed in groups, and what it then writes for its indices.
+
+        Loops around the allocation stay in indices, and more than is used is allocated, where TVM's simplifier does not
+        find where groups begin. So its passes see the loops of the point with these accesses alone."""
+        accesses = [
+            (s, p, a) for s, p in self._program.stores() for a in dict.fromkeys(s.accesses) if a.buffer is buffer
+        ]
+        nests = [self._nest(store, path) for store, path, _ in accesses]
+        common = [level[0] for level in zip(*nests, strict=False) if all(loop is level[0] for loop in level)]
+        whole = tvmlib.tirx.decl_buffer([self._value(extent) for extent in buffer.full], name="whole")
+        other = tvmlib.tirx.decl_buffer([1], name="other")
+        parts: list[Any] = []
+        for (store, path, access), nest in zip(accesses, nests, strict=True):
+            self._nest(store, path)
+            places = self._placed(store.words, nest)
+            said = (store.words.indices, *store.words.loads)[[store.target, *store.loads].index(access)]
+            indices = [_replaced(index, places) for index in said]
+            part = tvmlib.tirx.BufferStore(other, tvmlib.tirx.BufferLoad(whole, indices), [0])
+            if access is store.target:
+                part = tvmlib.tirx.BufferStore(whole, tvmlib.tirx.const(0, "float32"), indices)
+            parts.append(_under_loops(part, nest[len(common) :]))
+        home = tvmlib.s_tir.SBlock([], [], [], "home", tvmlib.tirx.SeqStmt(parts), alloc_buffers=[whole])
+        body = _under_loops(tvmlib.s_tir.SBlockRealize([], True, home), common)
+        passes = tvmlib.s_tir.transform
+        module = tvmlib.IRModule({"main": tvmlib.PrimFunc([other], body)})
+        main = passes.StmtSimplify()(passes.CompactBufferAllocation()(module))["main"]
+        (home,) = tvmlib.found(main.body, tvmlib.s_tir.SBlock)
+        self._allocated[buffer] = tuple(int(extent) for extent in home.alloc_buffers[0].shape)
+        for (store, _, access), part in zip(accesses, tvmlib.found(main.body, tvmlib.tirx.BufferStore), strict=True):
+            words = part.indices if access is store.target else part.value.indices
+            self._regrouped[store, access] = tuple(map(from_tvm, words))
+
+    def _nest(self, store: Store, path: tuple[Loop, ...], *, known: bool = True) -> list[LoweredLoop]:
+        """The loops of a store; what the program's loops are in terms of them is in `_standing`.
+
+        known: whether TVM understands from the guard of a share that it does not run past the whole."""
+        self._guards, self._standing = [], {}
         blanket = self._program.blankets.get(store)
         if blanket is not None and self._value(blanket.gate):
-            loops = self._split(path, blanket, standing)
-        else:
-            loops = self._grouped(path, standing, known=known)
-        if store.words is not None and all(access.buffer.origin is None for access in store.accesses):
-            return loops, self._said(store.words, loops, standing)
-        return loops, self._formed(store, path, loops, standing)
+            return self._split(path, blanket, self._standing)
+        return self._grouped(path, self._standing, known=known)
 
-    def _said(self, words: Words, loops: list[LoweredLoop], standing: Mapping[Expr, Any]) -> _Seen:
+    def _seen(self, store: Store, path: tuple[Loop, ...], *, known: bool) -> tuple[list[LoweredLoop], _Seen]:
+        loops = self._nest(store, path, known=known)
+        if plain(store):
+            return loops, self._said(store.words, loops)
+        return loops, self._formed(store, path, loops, self._standing)
+
+    def _said(self, words: Words, loops: list[LoweredLoop]) -> _Seen:
         """A statement as TVM says it, under the loops here, simplified by TVM."""
-        meaning = {variable: self._meant(variable, ours, standing) for variable, ours in words.meaning}
-        places = dict(self._placed([(iterator, _replaced(value, meaning)) for iterator, value in words.places], loops))
+        places = self._placed(words, loops)
         value = tvmlib.structural_map(_replaced(words.value, places), (tvmlib.tirx.Select, _without_loads))
         store = tvmlib.tirx.BufferStore(words.target, value, [_replaced(index, places) for index in words.indices])
         store = _simplified(store, loops, [theirs for theirs, _ in words.buffers])
@@ -166,17 +207,19 @@ class _Lowering:
         found[target] = found[target][:1]
         return {buffer: tuple(rows) for buffer, rows in found.items()}, tuple(of_value(store.value))
 
-    def _placed(self, places: list[tuple[Any, Any]], loops: list[LoweredLoop]) -> Iterator[tuple[Any, Any]]:
-        """Iterators with their values as TVM simplifies them whenever it splits or fuses loops. Where threads share
-        iterations unevenly, the guard is part of what it knows."""
+    def _placed(self, words: Words, loops: list[LoweredLoop]) -> dict[Any, Any]:
+        """A block's iterators with their values, as TVM simplifies them whenever it splits or fuses loops. Where
+        threads share iterations unevenly, the guard is part of what it knows."""
+        meaning = {variable: self._meant(variable, ours, self._standing) for variable, ours in words.meaning}
         ranges = {loop.variable: tvmlib.ir.Range(0, loop.extent) for loop in loops}
         guard = functools.reduce(tvmlib.tirx.all, self._guards, tvmlib.tirx.const(1, "bool"))
-        found = tvmlib.sym.iter_map_simplify([value for _, value in places], ranges, guard)
-        yield from zip((iterator for iterator, _ in places), found, strict=True)
+        values = [_replaced(value, meaning) for _, value in words.places]
+        found = tvmlib.sym.iter_map_simplify(values, ranges, guard)
+        return dict(zip((iterator for iterator, _ in words.places), found, strict=True))
 
     def _meant(self, variable: Any, ours: Expr, standing: Mapping[Expr, Any]) -> Any:
         """What a variable of TVM's is at the point, in the loops here."""
-        if ours in self._variables:
+        if ours in self._extents:
             return standing.get(ours, tvmlib.tirx.const(0, self._dtype))
         return tvmlib.tirx.const(self._value(ours), str(variable.ty.dtype))
 
@@ -193,6 +236,7 @@ class _Lowering:
                 old = [self._sum(index, standing) for index in access.written]
                 words[access] = [self._analyzer.simplify(w) for w in self._layout(access, path, loops)[1](old)]
         indices = {access: tuple(map(from_tvm, found)) for access, found in words.items()}
+        indices |= {access: self._regrouped[store, access] for access in words if access.unmoved}
         target = store.target.buffer
         places: dict[Buffer, tuple[tuple[Written, ...], ...]] = {target: (indices[store.target],)}
         for load in store.loads:
@@ -368,6 +412,11 @@ def _merged(digits: list[_Digit]) -> list[_Digit]:
     return found
 
 
+def plain(store: Store) -> bool:
+    """Whether the statement's words are known: it sums nothing up, and touches the function's arguments only."""
+    return not store.is_reduction and not any(a.buffer.internal or a.buffer.origin is not None for a in store.accesses)
+
+
 def _divided(store: Store) -> bool:
     """Whether indices or conditions are divided, and do not go round a reduction."""
     divided = any(index.floors for access in store.accesses for index in access.indices)
@@ -376,20 +425,21 @@ def _divided(store: Store) -> bool:
 
 def _loop_dtype(program: Program) -> str:
     """The integer type of loops."""
-    kinds = [
-        str(variable.ty.dtype) for s, _ in program.stores() if s.words is not None for variable, _ in s.words.meaning
-    ]
+    kinds = [str(variable.ty.dtype) for store, _ in program.stores() for variable, _ in store.words.meaning]
     return kinds[0] if kinds else "int64"
 
 
 def _simplified(store: Any, loops: list[LoweredLoop], buffers: list[Any]) -> Any:
     """The statement after TVM's pass, which knows what holds inside conditions."""
-    body = store
-    for loop in reversed(loops):
-        body = tvmlib.tirx.For(loop.variable, 0, loop.extent, tvmlib.tirx.ForKind.SERIAL, body)
-    module = tvmlib.IRModule({"main": tvmlib.PrimFunc(buffers, body)})
+    module = tvmlib.IRModule({"main": tvmlib.PrimFunc(buffers, _under_loops(store, loops))})
     (found,) = tvmlib.found(tvmlib.s_tir.transform.StmtSimplify()(module)["main"].body, tvmlib.tirx.BufferStore)
     return found
+
+
+def _under_loops(body: Any, loops: list[LoweredLoop]) -> Any:
+    for loop in reversed(loops):
+        body = tvmlib.tirx.For(loop.variable, 0, loop.extent, tvmlib.tirx.ForKind.SERIAL, body)
+    return body
 
 
 def _loads(expression: Any) -> list[Any]:

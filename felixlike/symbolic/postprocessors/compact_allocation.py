@@ -26,7 +26,6 @@ from felixlike.symbolic.program import (
     Program,
     Rest,
     Store,
-    carry,
     ends_of,
 )
 
@@ -52,7 +51,7 @@ def compact_allocation(program: Program) -> Program:
                 f"{buffer.name} is accessed in groups that begin between outer loops", where="allocation"
             )
         shape = _shape(buffer, accesses, outer, whole, extents, fits)
-        small = replace(buffer, shape=shape, grouped=bool(mixed))
+        small = replace(buffer, shape=shape, full=buffer.shape if mixed else ())
         homes[buffer] = _Home(small, outer, whole)
     stores: dict[Store, Store] = {}
     body = tuple(_rebuild(node, homes, stores) for node in program.body)
@@ -188,4 +187,5 @@ def _rebased(access: Access, homes: dict[Buffer, _Home]) -> Access:
     written = tuple(
         own if whole else small for own, small, whole in zip(access.indices, indices, home.whole, strict=True)
     )
-    return Access(home.buffer, indices, written if written != indices else ())
+    unmoved = access.indices if home.buffer.grouped else ()
+    return Access(home.buffer, indices, written if written != indices else (), unmoved)
