@@ -222,6 +222,8 @@ def _value(node: Any, values: _Values) -> Ints:
         "Mul": np.multiply,
         "FloorDiv": np.floor_divide,
         "FloorMod": np.mod,
+        "Div": np.floor_divide,  # of numbers from 0
+        "Mod": np.mod,
         "Min": np.minimum,
         "Max": np.maximum,
     }

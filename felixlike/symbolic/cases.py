@@ -21,8 +21,11 @@ from felixlike.symbolic.factors import divisors
 _MOST = 200
 """Combinations of values that are told apart."""
 
-_MOST_ALIKE = 2000
+_MOST_ALIKE = 5000
 """Combinations of values that are tried where one quantity may be all that matters."""
+
+_MOST_SPLITS = 250_000
+"""Ways to split one loop, its extent met or not, that are looked through."""
 
 Case = tuple[int, ...]
 
@@ -132,7 +135,7 @@ def _telling(group: Group, members: Sequence[Expr]) -> Sequence[Expr]:
 def _of_group(group: Group, members: Sequence[Expr]) -> Iterator[tuple[Case, dict[str, int]]]:
     whole = len(members) == group.size
     allowed = [[d for d in divisors(group.product) if m.low <= d <= m.high] for m in members]
-    if math.prod(map(len, allowed)) > _MOST**2:
+    if math.prod(map(len, allowed)) > _MOST_SPLITS:
         raise UnsupportedSketch(f"too many ways to split {group.name} to tell them apart", where="indices")
     for values in product(*allowed):
         together = math.prod(values)

@@ -58,8 +58,9 @@ class Operation(StrEnum):
 class Buffer:
     """A tensor.  shape: extents.  item_bytes: bytes of one element.  internal: allocated by the program itself.
     scope: where it lies: "global", "shared" by the threads of a block, or "local" to one.  origin: of a constant that
-    is laid out in the order of the loops, what it was before.  full: its shape before it was made as small as its
-    accesses allow, where they go by groups which loops around its allocation decide; TVM may then allocate more.
+    is laid out in the order of the loops, what it was before.  full: where accesses go by groups which loops
+    around its allocation decide, its shape before it was made as small as they allow.  loose: the dimensions in which
+    they do; TVM may allocate more of those than is used.
     aligns: (dimension, factor, offset): its step is the least one that leaves `offset` over multiples of `factor`."""
 
     name: str
@@ -69,6 +70,7 @@ class Buffer:
     scope: str = "global"
     origin: Buffer | None = None
     full: tuple[Expr, ...] = ()
+    loose: frozenset[int] = frozenset()
     aligns: tuple[tuple[int, int, int], ...] = ()
 
     @property
@@ -94,6 +96,13 @@ class Buffer:
     def elements(self) -> Expr:
         """Room that is allocated for so many; more than those that are used where steps are aligned."""
         return self.steps[0] * self.shape[0] if self.aligns else mul(self.shape)
+
+    @property
+    def most(self) -> Expr:
+        """Room for more was never seen to be allocated: its interval arithmetic counts one box too many at worst."""
+        if not self.grouped:
+            return self.elements
+        return mul(self.full[d] + extent if d in self.loose else extent for d, extent in enumerate(self.shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -402,7 +402,10 @@ def _steps(expression: Expr, loops: Sequence[Expr]) -> list[Expr]:
     return list(dict.fromkeys(step for step in steps if not step.is_const))
 
 
-_UNSEEN = (tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod, tvmlib.tirx.Min, tvmlib.tirx.Max, tvmlib.ir.TensorLoad)
+_UNSEEN = (
+    *(tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod, tvmlib.tirx.Div, tvmlib.tirx.Mod, tvmlib.tirx.Min, tvmlib.tirx.Max),
+    tvmlib.ir.TensorLoad,
+)
 """What TVM's walk for strides does not look into."""
 
 

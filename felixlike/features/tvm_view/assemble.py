@@ -7,13 +7,13 @@ finds is not known. `explained_view` also says why (`causes.py`):
 | --- | --- |
 | 7–14 (integer and boolean counters) | stores with conditions |
 | 5, 147–156 | stores with conditions on remainders |
-| 7–14, 57–156 | copies that threads share unevenly, reshapes in tiles |
+| 7–14, 57–156 | copies that threads share unevenly, reshapes in tiles, groups in shared memory |
 | 57–156 | stores to or from a guarded buffer |
 | 57–156 | stores that read a dimension of one element under a condition |
 | 57–146: bytes between uses | such a store came before in the same loop |
 | 57–146 | buffers are alike in lines, bytes and name, as far as they differ |
 | 7–14, 57–156 | programs with indices that are loaded, but for stores as below |
-| 157, 158 | guarded buffers |
+| 157, 158 | guarded buffers, groups in shared memory |
 
 Stores that sum nothing up and touch the function's arguments only are known in TVM's own words, conditions included.
 A guarded buffer is one whose accesses may lie outside, so that its shape asks for the smaller of two extents.
@@ -176,9 +176,9 @@ def _row(ours: npt.NDArray[np.float64], store: LoweredStore) -> tuple[Row, dict[
     row[161] = _log(store.iterations)
     row[162] = _log(len(store.loops))
     row[163] = _log(store.noted)
-    if guarded(store.store.target.buffer):
+    if guarded(target) or (target.grouped and target not in store.shapes):
         row[157:159] = np.nan
-        causes.update(dict.fromkeys((157, 158), Cause.GUARDS))
+        causes.update(dict.fromkeys((157, 158), Cause.GUARDS if guarded(target) else Cause.GROUPS))
     return row, causes
 
 

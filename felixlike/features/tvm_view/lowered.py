@@ -123,7 +123,7 @@ class _Lowering:
         self._regrouped: dict[tuple[Store, Access], tuple[Written, ...]] = {}
         self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
         for buffer in program.buffers:
-            if buffer.grouped:
+            if buffer.grouped and buffer.scope != "shared":
                 self._allocate(buffer)
 
     def store(self, store: Store, path: tuple[Loop, ...]) -> LoweredStore:
@@ -134,6 +134,8 @@ class _Lowering:
         order in which the model came. None of these is known here, unless the statement is at hand in TVM's words."""
         loops, seen = self._seen(store, path, known=True)
         cause = None if plain(store) or not _divided(store) else Cause.WORDS
+        if any(access.buffer.grouped and access.buffer not in self._allocated for access in store.accesses):
+            cause = Cause.GROUPS
         shared = not plain(store) and any(loop.share is not None for loop in path)
         if shared and self._seen(store, path, known=False)[1] != seen:
             cause = Cause.WORDS
@@ -142,7 +144,7 @@ class _Lowering:
             counts = tuple(math.nan if i in INTEGERS else count for i, count in enumerate(counts))
         noted = self._value(path[0].unroll) if path else 0
         shapes = {a.buffer: self._layout(a, path, loops)[0] for a in store.accesses if a.buffer.origin is not None}
-        shapes |= {a.buffer: self._allocated[a.buffer] for a in store.accesses if a.buffer.grouped}
+        shapes |= {a.buffer: self._allocated[a.buffer] for a in store.accesses if a.buffer in self._allocated}
         return LoweredStore(store, tuple(loops), places, counts, cause, shapes, noted)
 
     def _allocate(self, buffer: Buffer) -> None:
@@ -236,7 +238,7 @@ class _Lowering:
                 old = [self._sum(index, standing) for index in access.written]
                 words[access] = [self._analyzer.simplify(w) for w in self._layout(access, path, loops)[1](old)]
         indices = {access: tuple(map(from_tvm, found)) for access, found in words.items()}
-        indices |= {access: self._regrouped[store, access] for access in words if access.unmoved}
+        indices |= {access: self._regrouped[store, access] for access in words if access.buffer in self._allocated}
         target = store.target.buffer
         places: dict[Buffer, tuple[tuple[Written, ...], ...]] = {target: (indices[store.target],)}
         for load in store.loads:

@@ -32,6 +32,8 @@ INFINITY = 2**63 - 1
 """What TVM takes for it in bounds; with the other sign too."""
 
 _BINARY = ("Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max")
+_NOT_NEGATIVE = {"Div": "FloorDiv", "Mod": "FloorMod"}
+"""Operators that round towards zero; programs that are understood have them of numbers from 0 only."""
 
 
 def from_tvm(node: Any) -> Written:
@@ -42,6 +44,7 @@ def from_tvm(node: Any) -> Written:
     if kind in ("Var", "PrimVar", "SizeVar"):
         name = str(node.name)
         return Written("Var", name=name, atoms=frozenset((name,)))
+    kind = _NOT_NEGATIVE.get(kind, kind)
     inner: tuple[Any, ...]
     if kind in _BINARY:
         inner = (node.a, node.b)

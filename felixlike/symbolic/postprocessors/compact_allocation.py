@@ -20,11 +20,9 @@ from felixlike.symbolic.program import (
     WITHIN_BLOCK,
     Access,
     Buffer,
-    Floor,
     Index,
     Loop,
     Program,
-    Rest,
     Store,
     ends_of,
 )
@@ -45,13 +43,9 @@ def compact_allocation(program: Program) -> Program:
             _covered([access.indices[dimension] for access in accesses], full, outer, extents)
             for dimension, full in enumerate(buffer.shape)
         )
-        mixed = list(_mixed(accesses, outer))
-        if mixed and buffer.scope == "shared":  # there is a limit on what TVM allocates
-            raise UnsupportedSketch(
-                f"{buffer.name} is accessed in groups that begin between outer loops", where="allocation"
-            )
+        mixed = frozenset(_mixed(accesses, outer))
         shape = _shape(buffer, accesses, outer, whole, extents, fits)
-        small = replace(buffer, shape=shape, full=buffer.shape if mixed else ())
+        small = replace(buffer, shape=shape, full=buffer.shape if mixed else (), loose=mixed)
         homes[buffer] = _Home(small, outer, whole)
     stores: dict[Store, Store] = {}
     body = tuple(_rebuild(node, homes, stores) for node in program.body)
@@ -159,12 +153,14 @@ def _together(fixed: Expr, base: Expr, buffer: Buffer, extents: dict[Expr, Expr]
     return gate
 
 
-def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[Floor | Rest]:
-    """Floors and rests that loops around an allocation move, and others too. They are the sum of both parts where
-    groups begin as those loops do."""
-    for floor in (floor for access in accesses for index in access.indices for floor in index.floors):
-        if floor.inner.variables & outer and not floor.inner.variables <= outer:
-            yield floor
+def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[int]:
+    """Dimensions with floors or rests that loops around an allocation move, and others too: groups, which need not
+    begin where those loops do."""
+    for access in accesses:
+        for dimension, index in enumerate(access.indices):
+            moving = [floor.inner.variables for floor in index.floors]
+            if any(moved & outer and not moved <= outer for moved in moving):
+                yield dimension
 
 
 def _rebuild(node: Loop | Store, homes: dict[Buffer, _Home], stores: dict[Store, Store]) -> Loop | Store:
