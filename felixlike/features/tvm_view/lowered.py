@@ -123,7 +123,7 @@ class _Lowering:
         self._regrouped: dict[tuple[Store, Access], tuple[Written, ...]] = {}
         self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
         for buffer in program.buffers:
-            if buffer.grouped and buffer.scope != "shared":
+            if buffer.grouped and buffer.scope != "shared" and not self._windows(buffer):
                 self._allocate(buffer)
 
     def store(self, store: Store, path: tuple[Loop, ...]) -> LoweredStore:
@@ -146,6 +146,11 @@ class _Lowering:
         shapes = {a.buffer: self._layout(a, path, loops)[0] for a in store.accesses if a.buffer.origin is not None}
         shapes |= {a.buffer: self._allocated[a.buffer] for a in store.accesses if a.buffer in self._allocated}
         return LoweredStore(store, tuple(loops), places, counts, cause, shapes, noted)
+
+    def _windows(self, buffer: Buffer) -> bool:
+        """Whether places in a buffer are remainders, which TVM's passes see in the order in which the model came."""
+        accesses = [a for s, _ in self._program.stores() for a in s.accesses if a.buffer is buffer]
+        return any(isinstance(floor, Rest) for a in accesses for index in a.unmoved for floor in index.floors)
 
     def _allocate(self, buffer: Buffer) -> None:
         """Find how TVM allocates a buffer that is accessed in groups, and what it then writes for its indices.

@@ -20,10 +20,13 @@ from felixlike.symbolic.program import (
     WITHIN_BLOCK,
     Access,
     Buffer,
+    Floor,
     Index,
     Loop,
     Program,
+    Rest,
     Store,
+    carry,
     ends_of,
 )
 
@@ -43,9 +46,13 @@ def compact_allocation(program: Program) -> Program:
             _covered([access.indices[dimension] for access in accesses], full, outer, extents)
             for dimension, full in enumerate(buffer.shape)
         )
-        mixed = frozenset(_mixed(accesses, outer))
+        mixed = list(_mixed(accesses, outer))
+        windows = any(isinstance(floor, Rest) for _, floor in mixed)
+        if windows and buffer.scope == "shared":  # there is a limit on what TVM allocates
+            raise UnsupportedSketch(f"{buffer.name} holds windows that begin between outer loops", where="allocation")
+        fits += [1 - carry(floor, outer, extents) for _, floor in mixed if windows]
         shape = _shape(buffer, accesses, outer, whole, extents, fits)
-        small = replace(buffer, shape=shape, full=buffer.shape if mixed else (), loose=mixed)
+        small = replace(buffer, shape=shape, full=buffer.shape if mixed else (), loose=frozenset(d for d, _ in mixed))
         homes[buffer] = _Home(small, outer, whole)
     stores: dict[Store, Store] = {}
     body = tuple(_rebuild(node, homes, stores) for node in program.body)
@@ -153,14 +160,14 @@ def _together(fixed: Expr, base: Expr, buffer: Buffer, extents: dict[Expr, Expr]
     return gate
 
 
-def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[int]:
-    """Dimensions with floors or rests that loops around an allocation move, and others too: groups, which need not
-    begin where those loops do."""
+def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[tuple[int, Floor | Rest]]:
+    """(dimension, floor or rest) of those that loops around an allocation move, and others too: groups, which need not
+    begin where those loops do; or, with rests, windows, which here must, so that each is the sum of both parts."""
     for access in accesses:
         for dimension, index in enumerate(access.indices):
-            moving = [floor.inner.variables for floor in index.floors]
-            if any(moved & outer and not moved <= outer for moved in moving):
-                yield dimension
+            for floor in index.floors:
+                if floor.inner.variables & outer and not floor.inner.variables <= outer:
+                    yield dimension, floor
 
 
 def _rebuild(node: Loop | Store, homes: dict[Buffer, _Home], stores: dict[Store, Store]) -> Loop | Store:
