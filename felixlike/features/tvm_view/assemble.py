@@ -15,7 +15,8 @@ finds is not known. `explained_view` also says why (`causes.py`):
 | 7–14, 57–156 | programs with indices that are loaded, but for stores as below |
 | 157, 158 | guarded buffers, groups in shared memory |
 
-Stores that sum nothing up and touch the function's arguments only are known in TVM's own words, conditions included.
+Stores that sum nothing up and read the function's arguments only are mostly known in TVM's own words (`plain`),
+conditions included.
 A guarded buffer is one whose accesses may lie outside, so that its shape asks for the smaller of two extents.
 Where threads reduce together there is no view: TVM rewrites such a store into several before it looks.
 """

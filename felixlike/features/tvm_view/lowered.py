@@ -23,7 +23,7 @@ from felixlike import tvmlib
 from felixlike.features.tvm_view.causes import Cause
 from felixlike.features.tvm_view.counters import INTEGERS, of_store, of_value
 from felixlike.features.tvm_view.written import Written, from_tvm
-from felixlike.symbolic.expression import Expr
+from felixlike.symbolic.expression import Expr, Op
 from felixlike.symbolic.nest import groups
 from felixlike.symbolic.program import (
     PIPELINE,
@@ -198,21 +198,26 @@ class _Lowering:
     def _seen(self, store: Store, path: tuple[Loop, ...], *, known: bool) -> tuple[list[LoweredLoop], _Seen]:
         loops = self._nest(store, path, known=known)
         if plain(store):
-            return loops, self._said(store.words, loops)
+            return loops, self._said(store, loops)
         return loops, self._formed(store, path, loops, self._standing)
 
-    def _said(self, words: Words, loops: list[LoweredLoop]) -> _Seen:
+    def _said(self, store: Store, loops: list[LoweredLoop]) -> _Seen:
         """A statement as TVM says it, under the loops here, simplified by TVM."""
+        words = store.words
         places = self._placed(words, loops)
         value = tvmlib.structural_map(_replaced(words.value, places), (tvmlib.tirx.Select, _without_loads))
-        store = tvmlib.tirx.BufferStore(words.target, value, [_replaced(index, places) for index in words.indices])
-        store = _simplified(store, loops, [theirs for theirs, _ in words.buffers])
+        said = tvmlib.tirx.BufferStore(words.target, value, [_replaced(index, places) for index in words.indices])
+        said = _simplified(said, loops, [theirs for theirs, _ in words.buffers])
         found: dict[Buffer, list[tuple[Written, ...]]] = {}
-        for buffer, indices in [(store.buffer, store.indices), *((x.source, x.indices) for x in _loads(store.value))]:
-            found.setdefault(dict(words.buffers)[buffer], []).append(tuple(map(from_tvm, indices)))
-        target = dict(words.buffers)[words.target]
-        found[target] = found[target][:1]
-        return {buffer: tuple(rows) for buffer, rows in found.items()}, tuple(of_value(store.value))
+        target = tuple(map(from_tvm, said.indices))
+        if store.target.buffer.internal:  # which is as small as its accesses allow
+            target = tuple(
+                from_tvm(self._written(i, self._standing)) for i in store.target.written or store.target.indices
+            )
+        found[store.target.buffer] = [target]
+        for load in _loads(said.value):
+            found.setdefault(dict(words.buffers)[load.source], []).append(tuple(map(from_tvm, load.indices)))
+        return {buffer: tuple(rows) for buffer, rows in found.items()}, tuple(of_value(said.value))
 
     def _placed(self, words: Words, loops: list[LoweredLoop]) -> dict[Any, Any]:
         """A block's iterators with their values, as TVM simplifies them whenever it splits or fuses loops. Where
@@ -420,8 +425,14 @@ def _merged(digits: list[_Digit]) -> list[_Digit]:
 
 
 def plain(store: Store) -> bool:
-    """Whether the statement's words are known: it sums nothing up, and touches the function's arguments only."""
-    return not store.is_reduction and not any(a.buffer.internal or a.buffer.origin is not None for a in store.accesses)
+    """Whether the statement's words are known: it sums nothing up, and reads the function's arguments only; it does not
+    write to shared memory; where it writes there is no guard, and there are no groups."""
+    target = store.target.buffer
+    if store.is_reduction or target.grouped or any(extent.op is Op.MIN for extent in target.shape):
+        return False
+    if target.internal and (target.scope != "global" or _divided(store)):  # moved, in an order that is TVM's
+        return False
+    return not any(load.buffer.internal or load.buffer.origin is not None for load in store.loads)
 
 
 def _divided(store: Store) -> bool:
