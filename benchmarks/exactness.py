@@ -8,7 +8,8 @@ networks, every sketch, at random points:
 (c) `tvm_view` against TVM's PerStoreFeature: entries that are not NaN must be equal to 1e-6;
 (d) constraints: points we call valid that TVM refuses or replaces; points TVM drew that we call invalid.
 
-Writes docs/results/exactness_<target>.json and .md.
+Writes docs/results/exactness_<target>.json and .md. With --keep FILE, workloads are noted there as they are done, and
+those that stand there already are not done again.
 
 With --random N, (d) alone, at N points in all over all workloads, small sizes included: half of them drawn with any
 values of the variables, half by TVM. Writes docs/results/error_rates_<target>.json and .md.
@@ -18,11 +19,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,8 +34,9 @@ from benchmarks.operators import OPERATORS
 from benchmarks.results import write
 from felixlike import extract_tasks
 from felixlike.errors import InvalidSchedule, UnsupportedSketch
-from felixlike.features import NAMES, formulas, tvm_view
-from felixlike.frontend import make_task
+from felixlike.features import NAMES, formulas
+from felixlike.features.tvm_view import View, explained_view
+from felixlike.frontend import Task, make_task
 from felixlike.hardware import resolve_target
 from felixlike.symbolic import Points, Sketch, concrete_nest, sketches
 from felixlike.symbolic.primitives.location import INLINE
@@ -40,7 +44,8 @@ from felixlike.symbolic.primitives.location import INLINE
 
 @dataclass(slots=True)
 class Row:
-    """One workload. (of, wrong) pairs; opaque: reasons of the sketches that are not understood."""
+    """One workload. (of, wrong) pairs; opaque: reasons of the sketches that are not understood; left_out: how many of
+    TVM's non-zero entries are NaN here, by kind: group and cause."""
 
     name: str
     sketches: int = 0
@@ -49,6 +54,7 @@ class Row:
     counts: list[int] = field(default_factory=lambda: [0, 0])
     entries: list[int] = field(default_factory=lambda: [0, 0])
     unknown: list[int] = field(default_factory=lambda: [0, 0])
+    left_out: dict[str, int] = field(default_factory=dict)
     accepted: list[int] = field(default_factory=lambda: [0, 0])
     refused: list[int] = field(default_factory=lambda: [0, 0])
     examples: list[str] = field(default_factory=list)
@@ -62,47 +68,82 @@ def main() -> None:
     parser.add_argument("--space", default="default", choices=("default", "own"), help="whose rules made the sketches")
     parser.add_argument("--only", help="workloads whose name contains this")
     parser.add_argument("--random", type=int, default=0, help="compare only what is valid, at so many random points")
+    parser.add_argument("--keep", type=Path, help="a file for workloads that are done, to go on from")
     arguments = parser.parse_args()
     if arguments.random:
         _error_rates(arguments.target, arguments.only or "", arguments.random)
         return
+    done = _kept(arguments.keep)
     rows = []
-    for name, full, small in _workloads(arguments.target, arguments.only or "", arguments.space):
-        row = Row(name)
-        for sketch in full:
-            _check(row, sketch, arguments.points)
-        for sketch in small:
-            _count(row, sketch, max(4, arguments.points // 8))
+    for name, make in _workloads(arguments.target, arguments.only or "", arguments.space):
+        row = done.get(name) or _checked(name, make, arguments.points)
         rows.append(row)
         print(_line(row), *row.examples[:3], sep="\n  ", flush=True)
-    unknown = dict(_UNKNOWN.most_common())
+        if arguments.keep and name not in done:
+            with arguments.keep.open("a") as file:
+                file.write(json.dumps(dataclasses.asdict(row)) + "\n")
     total = {
         key: [sum(getattr(r, key)[i] for r in rows) for i in (0, 1)]
         for key in ("nests", "counts", "entries", "unknown", "accepted", "refused")
     }
-    data = {"rows": [dataclasses.asdict(r) for r in rows], "total": total, "unknown_entries": unknown}
+    data = {"rows": [dataclasses.asdict(r) for r in rows], "total": total, "left_out": dict(_kinds(rows))}
     if not arguments.only:
         name = f"exactness_{arguments.target}" if arguments.space == "default" else f"exactness_{arguments.space}_space"
         command = f"exactness --target {arguments.target} --space {arguments.space} --points {arguments.points}"
-        write(name, data, _text(rows, total, unknown), command=command)
+        write(name, data, _text(rows, total), command=command)
 
 
-def _workloads(
-    target: str, only: str, space: str = "default"
-) -> Iterator[tuple[str, tuple[Sketch, ...], tuple[Sketch, ...]]]:
-    """(name, sketches in a real size, sketches in a small size) of those whose name contains `only`."""
+def _kept(path: Path | None) -> dict[str, Row]:
+    """The workloads that an earlier run has done."""
+    if path is None or not path.exists():
+        return {}
+    found = [Row(**json.loads(line)) for line in path.read_text().splitlines()]
+    return {row.name: row for row in found}
+
+
+def _checked(name: str, make: Make, points: int) -> Row:
+    """All comparisons for one workload."""
+    full, small = make()
+    row = Row(name)
+    for sketch in full:
+        _check(row, sketch, points)
+    for sketch in small:
+        _count(row, sketch, max(4, points // 8))
+    return row
+
+
+Make: TypeAlias = "Callable[[], tuple[tuple[Sketch, ...], tuple[Sketch, ...]]]"
+"""Makes a workload's sketches in a real size, and in a small one."""
+
+
+def _workloads(target: str, only: str, space: str = "default") -> Iterator[tuple[str, Make]]:
+    """Those whose name contains `only`."""
+
+    def plain(make: Callable[..., Any]) -> Make:
+        return lambda: (
+            sketches(make(), target, space=space),
+            sketches(make(small_size=True), target, space=space),
+        )
+
+    def weighted(name: str, make: Callable[..., Any]) -> Make:
+        return lambda: (
+            _weighted(name, make(), target, space),
+            _weighted(name, make(small_size=True), target, space),
+        )
+
+    def of_task(task: Task) -> Make:
+        return lambda: (sketches(task, space=space), ())
+
     for name, make in OPERATORS.items():
         if only in name:
-            yield name, sketches(make(), target, space=space), sketches(make(small_size=True), target, space=space)
+            yield name, plain(make)
         if name in _WEIGHTED and target == "cpu" and only in f"{name}, constant weight":
-            full, small = (_weighted(name, make(small_size=small), target, space) for small in (False, True))
-            yield f"{name}, constant weight", full, small
+            yield f"{name}, constant weight", weighted(name, make)
     for network in ("resnet18", "bert", "mobilenet_v2", "vit"):
         model, inputs = getattr(models, network)()
         for task in extract_tasks(model, inputs, target):
-            name = f"{network}: {task.name}"
-            if only in name:
-                yield name, sketches(task, space=space), ()
+            if only in (name := f"{network}: {task.name}"):
+                yield name, of_task(task)
 
 
 _WEIGHTED = (
@@ -127,7 +168,7 @@ def _weighted(name: str, func: Any, target: str, space: str) -> tuple[Sketch, ..
 def _error_rates(target: str, only: str, points: int) -> None:
     """Compare our constraints with TVM's word, workload by workload."""
     rows = []
-    found = [(name, [s for s in (*full, *small) if s.understood]) for name, full, small in _workloads(target, only)]
+    found = [(name, [s for size in make() for s in size if s.understood]) for name, make in _workloads(target, only)]
     each = max(1, math.ceil(points / sum(len(members) for _, members in found) / 2))
     for name, members in found:
         row = Row(name, sketches=len(members))
@@ -217,17 +258,16 @@ def _compare_nests(row: Row, sketch: Sketch, points: int) -> None:
         _compare_views(row, sketch, point, view, oracles.tvm_features(sketch, schedule))
 
 
-def _views(sketch: Sketch, points: Points) -> list[Any]:
-    """`tvm_view`, None where there is none."""
+def _views(sketch: Sketch, points: Points) -> list[View | str]:
+    """What we expect of TVM's extractor, or why there is nothing to expect."""
     try:
-        return list(tvm_view(formulas(sketch), points))
-    except UnsupportedSketch:
-        return [None] * len(points)
+        return list(explained_view(formulas(sketch), points))
+    except UnsupportedSketch as error:
+        return [str(error)] * len(points)
 
 
-def _compare_views(row: Row, sketch: Sketch, point: list[int], ours: Any, theirs: Any) -> None:
-    if ours is None:
-        ours = np.full(theirs.shape, np.nan)
+def _compare_views(row: Row, sketch: Sketch, point: list[int], view: View | str, theirs: Any) -> None:
+    ours = np.full(theirs.shape, np.nan) if isinstance(view, str) else view.values
     if ours.shape != theirs.shape:
         row.entries[0] += theirs.size
         row.entries[1] += theirs.size
@@ -240,14 +280,11 @@ def _compare_views(row: Row, sketch: Sketch, point: list[int], ours: Any, theirs
     meaningful = theirs != 0
     row.unknown[0] += int(meaningful.sum())
     row.unknown[1] += int((meaningful & ~known).sum())
-    for entry in np.nonzero(meaningful & ~known)[1]:
-        _UNKNOWN[_group(int(entry))] += 1
+    for place, entry in np.argwhere(meaningful & ~known).tolist():
+        kind = f"{_group(entry)}: {view if isinstance(view, str) else view.causes[place, entry]}"
+        row.left_out[kind] = row.left_out.get(kind, 0) + 1
     if wrong.any():
         row.examples.append(f"sketch {sketch.index}: entries {np.argwhere(wrong)[:4].tolist()} differ at {point}")
-
-
-_UNKNOWN: Counter[str] = Counter()
-"""How many non-zero entries of TVM's are NaN here, by group."""
 
 
 def _group(entry: int) -> str:
@@ -285,7 +322,7 @@ def _line(row: Row) -> str:
     return f"| {row.name} | {understood} | {' | '.join(cells)} |"
 
 
-def _text(rows: list[Row], total: dict[str, list[int]], unknown: dict[str, int]) -> str:
+def _text(rows: list[Row], total: dict[str, list[int]]) -> str:
     lines = [
         "Differences, of comparisons made. nests: against TVM's postprocessed schedule; counts: formulas against every",
         "iteration walked, on a small twin; view: entries of `tvm_view` against TVM's extractor; NaN: share of TVM's",
@@ -298,13 +335,31 @@ def _text(rows: list[Row], total: dict[str, list[int]], unknown: dict[str, int])
         "",
         "All: " + "; ".join(f"{key} {wrong} of {of}" for key, (of, wrong) in total.items()) + ".",
         "",
-        "Entries left out, by group: " + ", ".join(f"{name} {count}" for name, count in unknown.items()) + ".",
+        *_left_out(rows, total["unknown"][0]),
         "",
         "Sketches that are not understood, and are tuned by sampling:",
         "",
         *(f"- {r.name}, sketch {index}: {reason}" for r in rows for index, reason in r.opaque.items()),
     ]
     return "\n".join(lines)
+
+
+def _kinds(rows: list[Row]) -> list[tuple[str, int]]:
+    """Kinds of NaN and how many entries are of them, most first."""
+    return sum((Counter(row.left_out) for row in rows), Counter[str]()).most_common()
+
+
+def _left_out(rows: list[Row], entries: int) -> Iterator[str]:
+    """A table of what is NaN, and why."""
+    yield "Entries left out, each kind with what TVM does there; shares are of all of TVM's non-zero entries:"
+    yield ""
+    yield "| entries | cause | number | share | in |"
+    yield "| --- | --- | --- | --- | --- |"
+    for kind, count in _kinds(rows):
+        group, _, cause = kind.partition(": ")
+        where = sorted((row for row in rows if kind in row.left_out), key=lambda row: -row.left_out[kind])
+        names = ", ".join(row.name for row in where[:2]) + (f" and {len(where) - 2} more" if len(where) > 2 else "")
+        yield f"| {group} | {cause} | {count} | {count / entries:.2%} | {names} |"
 
 
 if __name__ == "__main__":

@@ -185,6 +185,65 @@ def concat(rows: int, left: int, right: int) -> Any:
     return _func(a, b, topi.concatenate((a, b), axis=1))
 
 
+def grouped_nhwc(channels: int, size: int, filters: int, groups: int) -> Any:
+    """A grouped convolution, NHWC, 3×3."""
+    x, w = _input(1, size, size, channels), _input(3, 3, channels // groups, filters, name="W")
+    return _func(x, w, topi.nn.group_conv2d_nhwc(x, w, 1, 1, 1, groups))
+
+
+def einsum(*sizes: int) -> Any:
+    """The product of four matrices in one sum."""
+    inputs = [_input(*sizes[i : i + 2], name=name) for i, name in enumerate("ABCD")]
+    return _func(*inputs, topi.einsum("ij,jk,kl,lm->im", *inputs))
+
+
+def rms_norm(rows: int, columns: int) -> Any:
+    """Over the last axis, with scale."""
+    x, scale = _input(rows, columns), _input(columns, name="scale")
+    return _func(x, scale, topi.nn.rms_norm(x, scale, [1], 1e-5))
+
+
+def upsample(channels: int, size: int) -> Any:
+    """Twice as large, every element four times."""
+    x = _input(1, channels, size, size)
+    return _func(x, topi.nn.upsampling(x, 2, 2))
+
+
+def depth_to_space(channels: int, size: int) -> Any:
+    """Channels become 2×2 places."""
+    x = _input(1, 4 * channels, size, size)
+    return _func(x, topi.nn.depth_to_space(x, 2))
+
+
+def gather_nd(rows: int, columns: int, count: int) -> Any:
+    """Elements at pairs of indices."""
+    x, ids = _input(rows, columns), _input(2, count, name="ids", dtype="int64")
+    return _func(x, ids, topi.gather_nd(x, ids))
+
+
+def rotated(length: int, width: int) -> Any:
+    """Rotary position embedding: halves of rows are mixed by conditions and remainders."""
+    x, half = _input(length, width), width // 2
+    cos, sin = _input(length, half, name="cos"), _input(length, half, name="sin")
+
+    def value(i: Any, j: Any) -> Any:
+        turned = tvmlib.tirx.if_then_else(j < half, 0 - x[i, (j + half) % width], x[i, (j + half) % width])
+        return x[i, j] * cos[i, j % half] + turned * sin[i, j % half]
+
+    return _func(x, cos, sin, te.compute((length, width), value, name="Y"))
+
+
+def int8_matmul(n: int, k: int, m: int) -> Any:
+    """C = A · B of bytes, summed up in 32 bits."""
+    a, b = _input(n, k, name="A", dtype="int8"), _input(k, m, name="B", dtype="int8")
+    r = te.reduce_axis((0, k), name="k")
+    return _func(
+        a,
+        b,
+        te.compute((n, m), lambda i, j: te.sum(a[i, r].astype("int32") * b[r, j].astype("int32"), axis=r), name="C"),
+    )
+
+
 def _sizes(make: Callable[..., Any], real: tuple[Any, ...], small: tuple[Any, ...], **more: Any) -> Callable[..., Any]:
     return lambda *, small_size=False: make(*(small if small_size else real), **more)
 
@@ -230,4 +289,15 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "gather": _sizes(gather, (30522, 256, 64), (12, 6, 5)),
     "gather_repeated": _sizes(gather, (128, 64, 1024), (4, 6, 10)),
     "concat": _sizes(concat, (64, 256, 192), (4, 6, 5)),
+    "grouped_by_three": _sizes(grouped, (12, 14, 36, 3), (6, 5, 9, 3)),
+    "grouped_nhwc": _sizes(grouped_nhwc, (32, 28, 64, 4), (4, 6, 8, 2)),
+    "einsum": _sizes(einsum, (8, 12, 8, 12, 8), (2, 3, 2, 3, 2)),
+    "rms_norm": _sizes(rms_norm, (64, 768), (4, 10)),
+    "upsample": _sizes(upsample, (32, 14), (2, 4)),
+    "depth_to_space": _sizes(depth_to_space, (16, 14), (2, 3)),
+    "gather_nd": _sizes(gather_nd, (100, 50, 64), (6, 5, 4)),
+    "rotated": _sizes(rotated, (64, 64), (4, 8)),
+    "int8_matmul": _sizes(int8_matmul, (64, 128, 64), (6, 8, 4)),
+    "ones": _sizes(conv2d, (1, 1, 1, 1), (1, 1, 1, 1), relu=True),
+    "sum_vector": _sizes(reduction, ((1000,), None), ((12,), None)),
 }

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ from felixlike.symbolic.replay import Replay
 from felixlike.symbolic.trace import with_point
 
 Ints = npt.NDArray[np.int64]
+_Aligns: TypeAlias = "list[tuple[int, int, int]]"
+"""(dimension, factor, offset): the least step that leaves `offset` over multiples of `factor`."""
 _LINE = 64
 
 
@@ -59,8 +62,10 @@ class _Packed:
 
 def count(sketch: Sketch, point: tuple[int, ...], device: Device) -> dict[str, dict[str, float]]:
     """Block → column → value."""
-    stores, homes = _read(_unfused(sketch, point))
-    return {s.block: _row(s, stores[:i], homes, device) for i, s in enumerate(stores)}
+    func = _unfused(sketch, point)
+    stores, homes = _read(func)
+    aligns = _aligns(func)
+    return {s.block: _row(s, stores[:i], homes, aligns, device) for i, s in enumerate(stores)}
 
 
 def _unfused(sketch: Sketch, point: tuple[int, ...]) -> Any:
@@ -163,6 +168,19 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
     return stores, homes
 
 
+def _aligns(func: Any) -> dict[Any, _Aligns]:
+    """What blocks note about the steps of the buffers they write."""
+    found: dict[Any, _Aligns] = {}
+
+    def note(block: Any) -> None:
+        for number, dimension, factor, offset in block.annotations.get("buffer_dim_align", ()):
+            buffer = block.writes[int(number)].source
+            found.setdefault(buffer, []).append((int(dimension), int(factor), int(offset)))
+
+    tvmlib.structural_walk(func.body, (tvmlib.s_tir.SBlock, note))
+    return found
+
+
 def _loads(expression: Any) -> list[Any]:
     return tvmlib.found(expression, tvmlib.ir.TensorLoad)
 
@@ -181,7 +199,7 @@ class _Values(dict[Any, Ints]):
 def _iterations(path: list[_Loop]) -> _Values:
     shape = [loop.extent for loop in path]
     values = _Values(math.prod(shape))
-    grid = np.indices(shape, dtype=np.int64).reshape(len(shape), -1)
+    grid = np.indices(shape, dtype=np.int64).reshape(len(shape), math.prod(shape))
     for loop, column in zip(path, grid, strict=True):
         values[loop.variable] = column
     return values
@@ -204,6 +222,8 @@ def _value(node: Any, values: _Values) -> Ints:
         "Mul": np.multiply,
         "FloorDiv": np.floor_divide,
         "FloorMod": np.mod,
+        "Div": np.floor_divide,  # of numbers from 0
+        "Mod": np.mod,
         "Min": np.minimum,
         "Max": np.maximum,
     }
@@ -222,8 +242,8 @@ def _flat(arrays: list[Ints], shape: list[int]) -> Ints:
 class _Counter:
     """What one store touches, level by level."""
 
-    def __init__(self, store: _Store, homes: dict[Any, list[_Loop]]) -> None:
-        self.store = store
+    def __init__(self, store: _Store, homes: dict[Any, list[_Loop]], aligns: Mapping[Any, _Aligns]) -> None:
+        self.store, self.aligns = store, aligns
         self.extents = [loop.extent for loop in store.loops]
         self.total = math.prod(self.extents)
         self.homes = homes
@@ -268,7 +288,7 @@ class _Counter:
         if self.fixed(buffer, level):
             return 0
         steps = []
-        shape = self.shape(buffer)
+        shape, between = self.shape(buffer), self.between(buffer)
         for arrays in self.accesses(buffer):
             count = self.extents[level] - 1
             last = self.inner(level + 1) * count
@@ -277,9 +297,21 @@ class _Counter:
                 way = float(array[last] - array[0])
                 if (buffer, d) in self.store.looked_up:
                     way = count * extent / 3 if way else 0.0
-                total = total * extent + way
+                total += way * between[d]
             steps.append(abs(total) / count)
         return min((s for s in steps if s), default=0)
+
+    def between(self, buffer: Any) -> list[int]:
+        """For each dimension, the elements from one place to the next."""
+        found: list[int] = []
+        step = 1
+        for d, extent in reversed(list(enumerate(self.shape(buffer)))):
+            for dimension, factor, offset in self.aligns.get(buffer, ()):
+                while dimension == d and step % factor != offset:
+                    step += 1
+            found.append(step)
+            step *= extent
+        return found[::-1]
 
     def moved(self, buffer: Any, level: int) -> bool:
         """Whether the loop touches more elements than the loops inside it."""
@@ -291,9 +323,15 @@ def item(buffer: Any) -> int:
     return 1 if str(buffer.dtype) == "bool" else np.dtype(str(buffer.dtype)).itemsize
 
 
-def _row(store: _Store, earlier: list[_Store], homes: dict[Any, list[_Loop]], device: Device) -> dict[str, float]:
-    counter = _Counter(store, homes)
-    others = [_Counter(s, homes) for s in earlier]
+def _row(
+    store: _Store,
+    earlier: list[_Store],
+    homes: dict[Any, list[_Loop]],
+    aligns: Mapping[Any, _Aligns],
+    device: Device,
+) -> dict[str, float]:
+    counter = _Counter(store, homes, aligns)
+    others = [_Counter(s, homes, aligns) for s in earlier]
     whole: dict[Any, list[int]] = {}
     for one in [*others, counter]:
         for buffer in one.store.elements:

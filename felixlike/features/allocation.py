@@ -2,7 +2,8 @@
 
     allocation_outer = product of the extents of the loops around the allocation; 1 for an argument of the function
 
-Follows TVM's per_store_feature.cc (group 4) with the compacted shape.
+Follows TVM's per_store_feature.cc (group 4) with the compacted shape; bytes are those that are allocated, with the room
+that aligned steps leave between rows.
 """
 
 from felixlike.features.view import StoreView
@@ -15,10 +16,9 @@ def allocation(view: StoreView) -> dict[str, Expr]:
     buffer = view.store.target.buffer
     around = allocation_paths(view.program).get(buffer, ())
     outer = mul(loop.extent for loop in around)
-    elements = mul(buffer.shape)
     return {
-        "allocation_bytes": elements * buffer.item_bytes,
-        "allocation_elements": elements * outer,
+        "allocation_bytes": buffer.elements * buffer.item_bytes,
+        "allocation_elements": mul(buffer.shape) * outer,
         "allocation_outer": outer,
         "allocation_inner": view.iterations / outer,
     }

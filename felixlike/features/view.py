@@ -122,18 +122,16 @@ class StoreView:
         )
 
     def stride(self, buffer: Buffer, level: int) -> Expr | None:
-        """Elements a step of the loop at `level` moves an access by on average, in row-major order; None where it
-        moves none by structure."""
+        """Elements a step of the loop at `level` moves an access by on average; None where it moves none by
+        structure."""
         loop = self.loops[level]
         smallest: Expr | None = None
         for access in self.accesses(buffer):
             if not access.uses(loop.variable):
                 continue
             flat: Expr = const(0)
-            step: Expr = const(1)
-            for index, extent in zip(reversed(access.indices), reversed(buffer.shape), strict=True):
+            for index, step in zip(reversed(access.indices), reversed(buffer.steps), strict=True):
                 flat = flat + index.step(loop.variable, loop.extent) * step
-                step = step * extent
             flat = expand(flat)
             flat = -flat if flat.high <= 0 else flat
             smallest = flat if smallest is None else minimum(smallest, flat)

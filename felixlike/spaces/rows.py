@@ -57,6 +57,8 @@ def _scheduled(sch: Any, lanes: int, accumulators: int) -> Any:
     rows = _rows(stages)
     if rows is None:
         return None
+    if any(str(buffer.dtype) == "bool" for stage in stages if stage.reduced for buffer, _ in stage.writes):
+        return None  # TVM knows no least or greatest bool to begin partial results with
     first = next(stage for stage in stages if stage.reduced)
     read = next((access for access in first.reads if _whole(first, access)), None)
     if read is None:

@@ -21,8 +21,11 @@ from felixlike.symbolic.factors import divisors
 _MOST = 200
 """Combinations of values that are told apart."""
 
-_MOST_ALIKE = 2000
+_MOST_ALIKE = 5000
 """Combinations of values that are tried where one quantity may be all that matters."""
+
+_MOST_SPLITS = 250_000
+"""Ways to split one loop, its extent met or not, that are looked through."""
 
 Case = tuple[int, ...]
 
@@ -30,18 +33,19 @@ Case = tuple[int, ...]
 def by_cases(
     variables: Sequence[Expr],
     numbers: Callable[[Mapping[str, int]], Sequence[Number]],
-    quantities: Sequence[Expr] = (),
+    quantities: Sequence[Expr | tuple[Expr, ...]] = (),
 ) -> tuple[Expr, ...]:
     """`numbers`, a function of the variables' values by name, as expressions.
 
-    quantities: expressions of the variables, one of which may be all that the numbers depend on; the first of which
-    that is true is told apart in place of the variables.
+    quantities: expressions of the variables, or several together, one of which may be all that the numbers depend on;
+    the first of which that is true is told apart in place of the variables.
     Raises UnsupportedSketch for variables that are no tile factors, and where there are too many combinations."""
     told, cases = _cases(variables, _MOST_ALIKE if quantities else _MOST)
     found = [numbers(values) for _, values in cases]
-    keys: list[tuple[Sequence[Expr], list[Case]]] = [
-        ((quantity,), [(round(evaluate(quantity, values)),) for _, values in cases]) for quantity in quantities
-    ]
+    keys: list[tuple[Sequence[Expr], list[Case]]] = []
+    for quantity in quantities:
+        parts = quantity if isinstance(quantity, tuple) else (quantity,)
+        keys.append((parts, [tuple(round(evaluate(part, values)) for part in parts) for _, values in cases]))
     keys.append((told, [key for key, _ in cases]))
     return tuple(_by_first(keys, column) for column in zip(*found, strict=True))
 
@@ -49,12 +53,29 @@ def by_cases(
 def _by_first(keys: Sequence[tuple[Sequence[Expr], Sequence[Case]]], column: Sequence[Number]) -> Expr:
     """The numbers of a column told apart by the first expressions whose values suffice."""
     for told, cases in keys:
-        alone = dict(zip(cases, column, strict=True))
-        if all(alone[case] == number for case, number in zip(cases, column, strict=True)):
+        if _suffice(cases, column):
+            told, cases = _needed(told, cases, column)
+            alone = dict(zip(cases, column, strict=True))
             if len(alone) > _MOST and len(set(column)) > 1:
                 raise _too_many()
             return _told(told, sorted(alone.items()))
     raise AssertionError("the values of all variables suffice")
+
+
+def _suffice(cases: Sequence[Case], column: Sequence[Number]) -> bool:
+    alone = dict(zip(cases, column, strict=True))
+    return all(alone[case] == number for case, number in zip(cases, column, strict=True))
+
+
+def _needed(
+    told: Sequence[Expr], cases: Sequence[Case], column: Sequence[Number]
+) -> tuple[Sequence[Expr], Sequence[Case]]:
+    """Those of the expressions without which the others do not suffice."""
+    for at in reversed(range(len(told))):
+        fewer = [(*case[:at], *case[at + 1 :]) for case in cases]
+        if _suffice(fewer, column):
+            told, cases = [*told[:at], *told[at + 1 :]], fewer
+    return told, cases
 
 
 def _told(variables: Sequence[Expr], cases: Sequence[tuple[Case, Number]]) -> Expr:
@@ -114,7 +135,7 @@ def _telling(group: Group, members: Sequence[Expr]) -> Sequence[Expr]:
 def _of_group(group: Group, members: Sequence[Expr]) -> Iterator[tuple[Case, dict[str, int]]]:
     whole = len(members) == group.size
     allowed = [[d for d in divisors(group.product) if m.low <= d <= m.high] for m in members]
-    if math.prod(map(len, allowed)) > _MOST**2:
+    if math.prod(map(len, allowed)) > _MOST_SPLITS:
         raise UnsupportedSketch(f"too many ways to split {group.name} to tell them apart", where="indices")
     for values in product(*allowed):
         together = math.prod(values)

@@ -78,6 +78,10 @@ def _convert(node: Any, table: Mapping[Any, Expr]) -> Expr:
             return _convert(node.value, table)
         case "Add" | "Sub" | "Mul" | "Min" | "Max" | "FloorDiv" | "FloorMod":
             return _BINARY[kind](_convert(node.a, table), _convert(node.b, table))
+        case "Div" | "Mod":
+            a, b = _convert(node.a, table), _convert(node.b, table)
+            if nonnegative(expand(a)) and nonnegative(expand(b - 1)):  # it rounds towards zero
+                return _BINARY[f"Floor{kind}"](a, b)
         case "Select":
             gate = _comparison(node.condition, table)
             return select(gate, _convert(node.true_value, table), _convert(node.false_value, table))

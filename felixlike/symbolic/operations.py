@@ -29,16 +29,18 @@ _PURE = (0, 1)
 """tvm::tirx::CallEffectKind: expression annotations and pure functions."""
 
 
-def count_operations(value: Any) -> tuple[tuple[Operation, int], ...]:
-    """(operation, occurrences) for each operation that occurs in `value`, in the order of Operation."""
+def count_operations(value: Any, *, indices: bool = False) -> tuple[tuple[Operation, int], ...]:
+    """(operation, occurrences) for each operation that occurs in `value`, in the order of Operation.
+
+    indices: whether those inside indices count too, as TVM counts them."""
     counts: Counter[Operation] = Counter()
     stack = [value]
     while stack:
         node = stack.pop()
         kind = type(node).__name__
         if kind == "TensorLoad":
-            continue
-        if kind in _ARITHMETIC:
+            stack += list(node.indices) if indices else []
+        elif kind in _ARITHMETIC:
             counts[_typed(node, _ARITHMETIC[kind])] += 1
             stack += [node.a, node.b]
         elif kind in _COMPARISONS:

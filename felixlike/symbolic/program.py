@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-from felixlike.symbolic.expression import Expr, const
+from felixlike.symbolic.expression import Expr, const, expand, floordiv, mul
 from felixlike.symbolic.indices import Index
 
 
@@ -37,8 +38,10 @@ class Operation(StrEnum):
 class Buffer:
     """A tensor.  shape: extents.  item_bytes: bytes of one element.  internal: allocated by the program itself.
     scope: where it lies: "global", "shared" by the threads of a block, or "local" to one.  origin: of a constant that
-    is laid out in the order of the loops, what it was before.  grouped: whether it is accessed in groups that loops
-    around its allocation decide; TVM may then allocate more than is used, which is what the shape says here."""
+    is laid out in the order of the loops, what it was before.  full: where accesses go by groups which loops
+    around its allocation decide, its shape before it was made as small as they allow.  loose: the dimensions in which
+    they do; TVM may allocate more of those than is used.
+    aligns: (dimension, factor, offset): its step is the least one that leaves `offset` over multiples of `factor`."""
 
     name: str
     shape: tuple[Expr, ...]
@@ -46,7 +49,40 @@ class Buffer:
     internal: bool
     scope: str = "global"
     origin: Buffer | None = None
-    grouped: bool = False
+    full: tuple[Expr, ...] = ()
+    loose: frozenset[int] = frozenset()
+    aligns: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def grouped(self) -> bool:
+        """Whether loops around its allocation decide groups of what is accessed."""
+        return bool(self.full)
+
+    @property
+    def steps(self) -> tuple[Expr, ...]:
+        """For each dimension, the elements from one place to the next (CalcStrides in compact_buffer_region.cc)."""
+        aligns = {dimension: (factor, offset % factor) for dimension, factor, offset in self.aligns}
+        found: list[Expr] = []
+        step: Expr = const(1)
+        for dimension in reversed(range(len(self.shape))):
+            if dimension in aligns:
+                factor, offset = aligns[dimension]
+                step = floordiv(step + (factor - 1 - offset), factor) * factor + offset
+            found.append(step)
+            step = expand(step * self.shape[dimension])
+        return tuple(reversed(found))
+
+    @property
+    def elements(self) -> Expr:
+        """Room that is allocated for so many; more than those that are used where steps are aligned."""
+        return self.steps[0] * self.shape[0] if self.aligns else mul(self.shape)
+
+    @property
+    def most(self) -> Expr:
+        """Room for more was never seen to be allocated: its interval arithmetic counts one box too many at worst."""
+        if not self.grouped:
+            return self.elements
+        return mul(self.full[d] + extent if d in self.loose else extent for d, extent in enumerate(self.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +91,13 @@ class Access:
 
     indices: where it lies, loops around the buffer's allocation standing at 0.  written: the same as TVM writes it:
     within dimensions that are allocated whole such loops still move; of a constant that is laid out anew, its place in
-    the old layout; empty where that makes no difference."""
+    the old layout; empty where that makes no difference.  unmoved: of grouped buffers, where it lies if the buffer is
+    not made smaller."""
 
     buffer: Buffer
     indices: tuple[Index, ...]
     written: tuple[Index, ...] = ()
+    unmoved: tuple[Index, ...] = ()
 
     @property
     def variables(self) -> frozenset[Expr]:
@@ -79,13 +117,30 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Words:
+    """A statement as TVM writes it, for what TVM makes of it depends on more than its value.
+
+    target: the buffer that is written.  indices, value: in the block's iterators.  loads: the indices of each of the
+    store's loads, likewise.  places: (iterator, its value in the loops).  meaning: (TVM's variable, what it is here) of
+    the loops and tile factors in `places`.  buffers: (TVM's buffer, what it is here)."""
+
+    target: Any
+    indices: tuple[Any, ...]
+    value: Any
+    loads: tuple[tuple[Any, ...], ...]
+    places: tuple[tuple[Any, Any], ...]
+    meaning: tuple[tuple[Any, Expr], ...]
+    buffers: tuple[tuple[Any, Buffer], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Store:
     """One statement `target[…] = value`.
 
     loads: the distinct reads in `value` (reads of the target included).  repeats: how often each occurs.  operations:
     how often each kind of arithmetic is done in one execution, index arithmetic not counted.  spatial, reduction: loop
     variables its data-parallel and its reduction iterators depend on.  regions: what TVM notes as its block's reads and
-    writes, for the postprocessors."""
+    writes, for the postprocessors.  text, words: as TVM writes it."""
 
     block: str
     target: Access
@@ -97,6 +152,7 @@ class Store:
     is_reduction: bool
     regions: tuple[Access, ...]
     text: str
+    words: Words
 
     @property
     def accesses(self) -> tuple[Access, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from felixlike.symbolic.expression import Expr
-from felixlike.symbolic.program import Loop, Program, Store
+from felixlike.symbolic.program import Buffer, Loop, Program, Store
 
 
 def program_text(program: Program) -> str:
@@ -13,7 +13,9 @@ def program_text(program: Program) -> str:
 
     A loop that is fused with its neighbours and split by threads: for ax0 in 64 of serial 2 × threadIdx.x 32"""
     lines = [
-        f"alloc {buffer.name}[{', '.join(map(str, buffer.shape))}]" for buffer in program.buffers if buffer.internal
+        f"alloc {buffer.name}[{', '.join(map(str, buffer.shape))}]{_aligned(buffer)}"
+        for buffer in program.buffers
+        if buffer.internal
     ]
     for node in program.body:
         lines += _lines(program, node, "")
@@ -44,6 +46,10 @@ def _marks(loop: Loop, around: Loop | None) -> str:
         if not _never(gate):
             text += f" {word}{_when(gate)}"
     return text if _never(loop.unroll) else f"{text} unroll {loop.unroll}"
+
+
+def _aligned(buffer: Buffer) -> str:
+    return f" in steps of [{', '.join(map(str, buffer.steps))}]" if buffer.aligns else ""
 
 
 def _never(gate: Expr) -> bool:

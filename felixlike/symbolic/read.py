@@ -7,7 +7,7 @@ loops, which is where the formulas of this version end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch, WrongSketch
 from felixlike.frontend.constants import packing_blocks
 from felixlike.symbolic.cases import by_cases
-from felixlike.symbolic.convert import from_expr, to_expr
+from felixlike.symbolic.convert import to_expr
 from felixlike.symbolic.evaluate import evaluate
 from felixlike.symbolic.expression import (
     Expr,
@@ -37,7 +37,8 @@ from felixlike.symbolic.expression import (
 )
 from felixlike.symbolic.indices import Index, Lookup, affine
 from felixlike.symbolic.operations import count_operations
-from felixlike.symbolic.program import PIPELINE, Access, Buffer, Loop, Program, Share, Store, stores_under
+from felixlike.symbolic.primitives.storage_align import ALIGNED
+from felixlike.symbolic.program import PIPELINE, Access, Buffer, Loop, Program, Share, Store, Words, stores_under
 from felixlike.symbolic.replay import Replay
 
 
@@ -73,12 +74,15 @@ class _Reader:
         self._names: Counter[str] = Counter()
         self._buffers: dict[Any, Buffer] = {}
         self._internal: list[Any] = []
+        self._aligns: list[tuple[Any, tuple[int, int, int]]] = []
+        """How steps of buffers are aligned, as blocks that write them note it."""
 
     def program(self) -> Program:
         root = self._main.body.block
         statements = root.body.seq if type(root.body).__name__ == "SeqStmt" else [root.body]
         packing = [packing_blocks(statement) for statement in statements]
         packed = [block.writes[0].source for blocks in packing for block in blocks]
+        self._aligns = list(_aligns(root))
         self._internal = [b for b in root.alloc_buffers if not any(b.same_as(p) for p in packed)]
         if self._main.body.block.name_hint != "root":
             raise UnsupportedSketch("the function's outermost block is not a root block", where="main")
@@ -121,7 +125,7 @@ class _Reader:
     def _loop(self, loop: Any) -> Loop:
         extent = to_expr(loop.extent, self._table)
         if self._loops_of(extent):
-            extent = self._settled(extent, loop.extent)
+            extent = self._settled(extent, self._replay.extents.get(loop.loop_var, loop.extent))
         variable = var(self._unique(str(loop.loop_var.name)), 0, max(0.0, extent.high - 1))
         self._table[loop.loop_var] = variable
         self._loops.add(variable)
@@ -151,23 +155,31 @@ class _Reader:
             share=self._share(loop.loop_var),
         )
 
-    def _settled(self, extent: Expr, like: Any) -> Expr:
+    def _settled(self, extent: Expr, theirs: Any) -> Expr:
         """An extent that holds floors of other loops' variables, as it is for each choice of tile factors.
 
-        TVM refuses points where its simplifier does not find it to be the same while those loops run."""
+        theirs: as TVM left it.  TVM refuses points where its simplifier does not find it to be the same while those
+        loops run."""
         moved = add(term * factor for term, factor in linear_parts(extent)[1] if self._loops_of(term))
-        loops = {v: tvmlib.tirx.Var(v.name, str(like.ty.dtype)) for v in variables([moved]) if v in self._loops}
-        tiles = [v for v in variables([moved, *(self._extents[v] for v in loops)]) if v not in loops]
+        loops = [v for v in variables([moved]) if v in self._loops]
+        named = {v: self._table[v] for v in tvmlib.found(theirs, tvmlib.tirx.Var)}
+        running = [self._extents[v] for v in dict.fromkeys((*loops, *named.values())) if v in self._loops]
+        tiles = [v for v in variables([moved, *named.values(), *running]) if v not in self._loops]
 
         def numbers(values: Mapping[str, int]) -> tuple[int, int]:
-            table = loops | {v: tvmlib.tirx.const(values[v.name], str(like.ty.dtype)) for v in tiles}
+            table: dict[Any, Any] = {}
             analyzer = tvmlib.sym.Analyzer()
-            for variable, theirs in loops.items():
-                analyzer.bind(theirs, tvmlib.ir.Range(0, round(evaluate(self._extents[variable], values))))
-            same = isinstance(analyzer.simplify(from_expr(moved, table, like)), tvmlib.tirx.IntImm)
+            for variable, ours in named.items():
+                if ours in self._loops:
+                    analyzer.bind(variable, tvmlib.ir.Range(0, round(evaluate(self._extents[ours], values))))
+                else:
+                    table[variable] = tvmlib.tirx.const(values[ours.name], str(variable.ty.dtype))
+            left = tvmlib.structural_map(theirs, (tvmlib.tirx.Var, lambda v: table.get(v, v)))
+            same = isinstance(analyzer.simplify(left), tvmlib.tirx.IntImm)
             return round(evaluate(moved, {**values, **{v.name: 0 for v in loops}})), int(same)
 
-        length, same = by_cases(tiles, numbers, _spans(moved, self._loops))
+        spans = _spans(moved, self._loops)
+        length, same = by_cases(tiles, numbers, [*spans, (*spans, *_steps(moved, loops), *running)])
         self._fits = self._fits * same
         return expand(extent - moved + length)
 
@@ -241,7 +253,8 @@ class _Reader:
         block = realize.block
         body = block.body
         target = self._element(body.buffer, body.indices, block)
-        reads = Counter(self._element(load.source, load.indices, block) for load in _loads(body.value))
+        loads = [(self._element(load.source, load.indices, block), load.indices) for load in _loads(body.value)]
+        reads = Counter(access for access, _ in loads)
         spatial, reduction = (list(filter(kind, block.iter_vars)) for kind in (tvmlib.is_spatial, tvmlib.is_reduction))
         return Store(
             block=str(block.name_hint),
@@ -254,6 +267,22 @@ class _Reader:
             is_reduction=bool(reduction),
             regions=tuple(self._region(region, realize) for region in (*block.reads, *block.writes)),
             text=str(body.value),
+            words=self._words(realize, loads),
+        )
+
+    def _words(self, realize: Any, loads: Sequence[tuple[Access, Any]]) -> Words:
+        block = realize.block
+        used = [v for value in realize.iter_values for v in tvmlib.found(value, tvmlib.tirx.Var)]
+        buffers = [block.body.buffer, *(load.source for load in _loads(block.body.value))]
+        first = dict(reversed(loads))
+        return Words(
+            block.body.buffer,
+            tuple(block.body.indices),
+            block.body.value,
+            tuple(tuple(first[access]) for access in dict.fromkeys(access for access, _ in loads)),
+            tuple((i.var, value) for i, value in zip(block.iter_vars, realize.iter_values, strict=True)),
+            tuple((v, self._table[v]) for v in dict.fromkeys(used)),
+            tuple((b, self._buffers[b]) for b in dict.fromkeys(buffers)),
         )
 
     def _loops_among(self, iterators: Sequence[Any]) -> frozenset[Expr]:
@@ -277,9 +306,9 @@ class _Reader:
         return Access(self._buffer(buffer), found)
 
     def _index(self, buffer: Any, dimension: int, index: Any, block: Any) -> Index:
-        loads = _loads(index)
-        if loads:
-            sources = tuple(dict.fromkeys(self._access(load.source, load.indices, block) for load in loads))
+        loaded = _loads(index)
+        if loaded:
+            sources = tuple(dict.fromkeys(self._access(load.source, load.indices, block) for load in loaded))
             return Index(const(0), (), lookup=Lookup(sources, to_expr(buffer.shape[dimension], self._tiles)))
         line = affine(to_expr(index, self._table), self._named(index))
         if line is None:
@@ -313,8 +342,17 @@ class _Reader:
                 item_bytes=_item_bytes(str(buffer.dtype)),
                 internal=any(buffer.same_as(b) for b in self._internal),
                 scope=str(buffer.scope()).partition(".")[0],
+                aligns=tuple(align for theirs, align in self._aligns if buffer.same_as(theirs)),
             )
         return self._buffers[buffer]
+
+
+def _aligns(stmt: Any) -> Iterator[tuple[Any, tuple[int, int, int]]]:
+    """(buffer, (dimension, factor, offset)) of every note that aligns a step."""
+    for block in tvmlib.found(stmt, tvmlib.s_tir.SBlock):
+        for number, *align in block.annotations.get(ALIGNED, ()):
+            dimension, factor, offset = map(int, align)
+            yield block.writes[int(number)].source, (dimension, factor, offset)
 
 
 def _check_written(output: Buffer, reached: list[Expr]) -> None:
@@ -332,7 +370,18 @@ def _spans(expression: Expr, loops: set[Expr]) -> list[Expr]:
     return [span for span in spans if span.low >= 1 and not loops.intersection(variables([span]))]
 
 
-_UNSEEN = (tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod, tvmlib.tirx.Min, tvmlib.tirx.Max, tvmlib.ir.TensorLoad)
+def _steps(expression: Expr, loops: Sequence[Expr]) -> list[Expr]:
+    """By how much the loops move what is divided in an expression."""
+    floored = [node.args[0] for node in topological([expression]) if node.op is Op.FLOORDIV]
+    lines = [affine(dividend, tuple(loops)) for dividend in floored]
+    steps = [stride for line in lines if line is not None for _, stride in line.strides]
+    return list(dict.fromkeys(step for step in steps if not step.is_const))
+
+
+_UNSEEN = (
+    *(tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod, tvmlib.tirx.Div, tvmlib.tirx.Mod, tvmlib.tirx.Min, tvmlib.tirx.Max),
+    tvmlib.ir.TensorLoad,
+)
 """What TVM's walk for strides does not look into."""
 
 

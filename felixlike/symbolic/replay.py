@@ -54,6 +54,8 @@ class Replay:
         """TVM's variables of the loops that a software pipeline overlaps."""
         self.uneven: list[Any] = []
         """TVM's variables of loops that come of splits by factors that need not divide: a guard skips the rest."""
+        self.extents: dict[Any, Any] = {}
+        """Extents of moved blocks' loops as TVM left them, by its loop variables."""
         self._homes = {tvmlib.identity(i.inputs[1]) for i in trace.insts if str(i.kind.name) in _MOVES}
         self._fused: list[FusedLoops] = []
         self._shares: list[list[Part]] = []
@@ -185,7 +187,7 @@ class Replay:
 
     def tidy(self) -> None:
         """Simplify what TVM left of the extents and places of blocks that moved."""
-        self._replace(tidied(self._root.stmt, self.table))
+        self._replace(tidied(self._root.stmt, self.table, self.extents))
 
     @property
     def _root(self) -> Any:

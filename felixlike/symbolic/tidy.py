@@ -20,13 +20,13 @@ from felixlike.symbolic.convert import from_expr, to_expr
 from felixlike.symbolic.expression import Expr, var
 
 
-def tidied(stmt: Any, tiles: Mapping[Any, Expr]) -> Any:
+def tidied(stmt: Any, tiles: Mapping[Any, Expr], before: dict[Any, Any]) -> Any:
     """stmt, a block, with loop extents simplified, and block iterators where they hold a minimum or a maximum.
 
-    tiles: what TVM's tile variables stand for."""
+    tiles: what TVM's tile variables stand for.  before: gets the extents as TVM left them, by loop variable."""
     extents: dict[Any, Any] = {}
     places: dict[Any, list[Any]] = {}
-    _visit(stmt.body, dict(tiles), extents, places)
+    _visit(stmt.body, dict(tiles), extents, places, before)
     if extents:
         stmt = tvmlib.structural_map(stmt, (tvmlib.tirx.For, lambda loop: _resized(loop, extents)))
     if places:
@@ -34,22 +34,29 @@ def tidied(stmt: Any, tiles: Mapping[Any, Expr]) -> Any:
     return stmt
 
 
-def _visit(stmt: Any, table: dict[Any, Expr], extents: dict[Any, Any], places: dict[Any, list[Any]]) -> None:
+def _visit(
+    stmt: Any,
+    table: dict[Any, Expr],
+    extents: dict[Any, Any],
+    places: dict[Any, list[Any]],
+    before: dict[Any, Any],
+) -> None:
     """Note new extents by loop variable, and new places by the block's first iterator."""
     match type(stmt).__name__:
         case "For":
             extent = to_expr(stmt.extent, table)
             if not isinstance(stmt.extent, tvmlib.tirx.Var | tvmlib.tirx.IntImm):
                 extents[stmt.loop_var] = _written(extent, stmt.extent, table)
+                before.setdefault(stmt.loop_var, stmt.extent)
             inner = table | {stmt.loop_var: var(f"loop {len(table)}", 0, max(0.0, extent.high - 1))}
-            _visit(stmt.body, inner, extents, places)
+            _visit(stmt.body, inner, extents, places, before)
         case "SBlockRealize":
             found = [_place(value, table) for value in stmt.iter_values]
             if any(not new.same_as(old) for new, old in zip(found, stmt.iter_values, strict=True)):
                 places[stmt.block.iter_vars[0].var] = found
         case "SeqStmt":
             for part in stmt.seq:
-                _visit(part, table, extents, places)
+                _visit(part, table, extents, places, before)
 
 
 def _place(value: Any, table: Mapping[Any, Expr]) -> Any:

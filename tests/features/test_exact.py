@@ -22,7 +22,7 @@ SMALL: dict[str, Callable[[], Any]] = {
     "conv2d_1x1": lambda: workloads.conv2d(6, 6, 8, kernel=1, padding=0),
     "conv2d_grouped": workloads.ALL["conv2d_grouped"],
     "conv2d_transposed": workloads.ALL["conv2d_transposed"],
-    "conv2d_by_phases": lambda: workloads.by_phases(4, 4, 6),
+    "conv2d_by_phases": lambda: workloads.by_phases(2, 3, 2),
     "depthwise": lambda: workloads.depthwise(6, 8),
     "softmax": lambda: workloads.softmax(6, 12),
     "row_sum": lambda: workloads.row_sum(6, 24),
@@ -35,8 +35,6 @@ SMALL: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("target", ["cpu", "sm_90"])
 @pytest.mark.parametrize("name", SMALL)
 def test_formulas_equal_what_is_counted(name: str, target: str) -> None:
-    if (name, target) == ("conv2d_by_phases", "sm_90"):
-        pytest.skip("walking its iterations takes minutes; the CPU's sketches have the same accesses")
     checked = 0
     for sketch in sketches(SMALL[name](), target):
         if not sketch.understood:
@@ -52,4 +50,4 @@ def test_formulas_equal_what_is_counted(name: str, target: str) -> None:
                     ours = row[NAMES.index(column)]
                     assert np.isclose(ours, value, rtol=1e-9), (sketch.index, point, block, column, ours, value)
                     checked += 1
-    assert checked > 50 or (name, target) == ("conv2d_grouped", "sm_90")  # which is not understood
+    assert checked > 50

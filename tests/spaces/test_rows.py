@@ -145,9 +145,10 @@ def test_the_given_schedule_stays() -> None:
         workloads.chain(),
         _of(lambda x: topi.sum(topi.transpose(topi.nn.softmax(x), (1, 0)), axis=1), (16, 16)),
         _of(lambda x: topi.sum(x, axis=0), (16, 7)),
+        _of(lambda x: topi.any(topi.cast(x, "bool"), axis=1), (16, 64)),
         _of(lambda x, i: topi.sum(topi.take(x, topi.cast(i, "int32"), axis=0), axis=1), (40, 16), (8,)),
     ],
-    ids=["matmul", "conv2d", "depthwise", "windows", "map", "rows that become columns", "7 columns", "gather"],
+    ids=["matmul", "conv2d", "depthwise", "windows", "map", "rows that become columns", "7 columns", "bools", "gather"],
 )
 def test_declined(func: Any) -> None:
     assert row_by_row(tvmlib.Schedule(_module(func)), _LANES) == []

@@ -46,7 +46,7 @@ def understood(name: str) -> list[Sketch]:
 
 @pytest.mark.parametrize("name", NAMED)
 def test_programs_and_views_are_tvms(name: str) -> None:
-    packs = 0
+    packs, shares = 0, []
     for sketch in understood(name):
         points = sketch.sample(2 if name == "conv3d" else 6, seed=5)
         for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
@@ -60,9 +60,9 @@ def test_programs_and_views_are_tvms(name: str) -> None:
             assert ours.shape == theirs.shape
             known = ~np.isnan(ours)
             assert np.isclose(ours, theirs, rtol=1e-6, atol=1e-9)[known].all(), (sketch.index, point)
-            # TVM may allocate more for a grouped convolution's blocks than is used; such entries are left out.
-            assert known[theirs != 0].mean() > (0.25 if name == "conv2d_grouped" else 0.8)
+            shares.append(known[theirs != 0].mean())
     assert packs
+    assert np.mean(shares) > (0.75 if name == "conv2d_grouped" else 0.8)
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -1,29 +1,31 @@
 """Our features in the layout of TVM's PerStoreFeature, for tests and for MetaSchedule's own models.
 
 In: formulas and points. Out: for every point float64[rows, 164], one row a written buffer as in TVM, NaN where what TVM
-finds is not known:
+finds is not known. `explained_view` also says why (`causes.py`):
 
-| TVM's entries | why NaN |
+| TVM's entries | NaN where |
 | --- | --- |
-| 7–14 (integer and boolean counters) of stores with conditions | TVM's simplifier writes conditions anew |
-| 5, 147–156 of stores whose value asks for a remainder | TVM's simplifier may settle the condition for some tiles |
-| 7–14, 57–156 of copies that threads share unevenly or of groups, of reshapes | TVM may write it in several ways |
-| 57–156 of stores to or from a guarded buffer | TVM places it relative to where the guard begins |
-| 57–156 of stores that read a dimension of one element under a condition | TVM writes the index that is left |
-| 57–146: bytes between uses, after such a store in the same loop | likewise |
-| 57–146 of buffers alike in lines, bytes and name, where they differ | TVM's sorting is not stable |
-| 7–14, 57–156 of programs with indices that are loaded | what TVM makes of such an index is not modelled |
-| 157, 158 of guarded buffers | TVM leaves such a dimension whole for some tiles, not for others |
+| 7–14 (integer and boolean counters) | stores with conditions |
+| 5, 147–156 | stores with conditions on remainders |
+| 7–14, 57–156 | copies that threads share unevenly, reshapes in tiles, groups in shared memory |
+| 57–156 | stores to or from a guarded buffer |
+| 57–156 | stores that read a dimension of one element under a condition |
+| 57–146: bytes between uses | such a store came before in the same loop |
+| 57–146 | buffers are alike in lines, bytes and name, as far as they differ |
+| 7–14, 57–156 | programs with indices that are loaded, but for stores as below |
+| 157, 158 | guarded buffers, groups in shared memory |
 
-A guarded buffer is one whose accesses may lie outside, so that its shape asks for the smaller of two extents, or one
-accessed in groups that loops around its allocation decide.
+Stores that sum nothing up and read the function's arguments only are mostly known in TVM's own words (`plain`),
+conditions included.
+A guarded buffer is one whose accesses may lie outside, so that its shape asks for the smaller of two extents.
 Where threads reduce together there is no view: TVM rewrites such a store into several before it looks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -32,75 +34,86 @@ from felixlike.errors import UnsupportedSketch
 from felixlike.features.formulas import Formulas
 from felixlike.features.table import NAMES
 from felixlike.features.tvm_view.buffers import Touched, buffer_entries, guarded
-from felixlike.features.tvm_view.counters import index_counters
+from felixlike.features.tvm_view.causes import Cause
+from felixlike.features.tvm_view.counters import INTEGERS, MATH
 from felixlike.features.tvm_view.intensity import intensity
-from felixlike.features.tvm_view.lowered import THREADS, LoweredStore, Value, lowered
+from felixlike.features.tvm_view.lowered import THREADS, LoweredStore, Value, lowered, plain
 from felixlike.symbolic import Points
 from felixlike.symbolic.evaluate import Graph
 from felixlike.symbolic.expression import Expr
 from felixlike.symbolic.indices import Index
-from felixlike.symbolic.program import Loop, Operation, Program, Store
+from felixlike.symbolic.program import Buffer, Loop, Program, Store
 
 _COLUMN = {name: i for i, name in enumerate(NAMES)}
-_FLOAT_COUNTERS = (
-    (1, Operation.FLOAT_ADD_SUB),
-    (2, Operation.FLOAT_MUL),
-    (3, Operation.FLOAT_DIV_MOD),
-    (4, Operation.FLOAT_CMP),
-    (5, Operation.FLOAT_MATH_FUNC),
-    (6, Operation.FLOAT_OTHER_FUNC),
-)
 _VECTOR, _UNROLLED, _PARALLEL = 16, 27, 38
 """Where the three blocks of 11 entries on a kind of loop begin."""
 
 Row = npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """values: float64[rows, 164].  causes: why entries are NaN, (row, entry) → cause."""
+
+    values: npt.NDArray[np.float64]
+    causes: Mapping[tuple[int, int], Cause]
+
+
 def tvm_view(formulas: Formulas, points: Points) -> list[npt.NDArray[np.float64]]:
     """One array float64[rows, 164] a point, rows in TVM's order: by the first counted store to each buffer.
 
     Raises UnsupportedSketch where threads reduce together."""
+    return [view.values for view in explained_view(formulas, points)]
+
+
+def explained_view(formulas: Formulas, points: Points) -> list[View]:
+    """`tvm_view`, and why entries are NaN."""
     features = formulas.evaluate(points)
-    views: list[npt.NDArray[np.float64]] = [np.empty(0)] * len(points)
+    views: dict[int, View] = {}
     for locations, members in formulas.sketch.by_structure(points):
         structure = formulas.of_structure(locations)
         program = structure.structure.program
         for store, path in program.stores():
             _refuse_common_reductions(store, path)
         rows = formulas.rows(structure)
-        for member, value in zip(members, _values(program, formulas, points[members]), strict=True):
+        for member, value in zip(members.tolist(), _values(program, formulas, points[members]), strict=True):
             ours = features[member, rows]
             views[member] = _view(program, lowered(program, value), value, ours)
-    return views
+    return [views[member] for member in range(len(points))]
 
 
-def _view(
-    program: Program, stores: list[LoweredStore], value: Value, ours: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+_BYTES_APART = 11
+"""Of a buffer's entries the bytes between uses, which other stores count in."""
+
+
+def _view(program: Program, stores: list[LoweredStore], value: Value, ours: npt.NDArray[np.float64]) -> View:
     """One row for each buffer: its last store's."""
-    groups = _groups(program, stores, value)
-    last = {store.store.target.buffer: i for i, store in enumerate(stores)}
-    view = np.stack([_row(ours[i], stores[i]) for i in last.values()])
-    for row, i in zip(view, last.values(), strict=True):
-        row[57:147], row[147:157] = groups[i]
-    if any(index.lookup is not None for s in stores for access in s.store.accesses for index in access.indices):
-        view[:, [*range(7, 15), *range(57, 157)]] = np.nan
-    return view
-
-
-def _groups(program: Program, stores: list[LoweredStore], value: Value) -> list[tuple[list[float], list[float]]]:
-    """For each store its entries on buffers and on intensity."""
     shapes = {buffer: tuple(value(extent) for extent in buffer.shape) for buffer in program.buffers}
     touched = Touched()
-    found = []
-    for store in stores:
+    rows: dict[Buffer, tuple[Row, dict[int, Cause]]] = {}
+    for store, numbers in zip(stores, ours, strict=True):
         of_buffers = buffer_entries(store, {**shapes, **store.shapes}.__getitem__, touched)
-        work = sum(count for operation, count in store.store.operations if operation.value.startswith("float"))
-        curve = intensity(
-            math.nan if _wavers(store) else work, [loop.extent for loop in store.loops], of_buffers.touched
-        )
-        found.append((of_buffers.entries, curve))
-    return found
+        row, causes = _row(numbers, store)
+        work = sum(store.counts[1:7])
+        row[57:147] = of_buffers.entries
+        row[147:157] = intensity(work, [loop.extent for loop in store.loops], of_buffers.touched)
+        of_curve = Cause.REMAINDERS if math.isnan(work) else of_buffers.cause
+        causes.update(dict.fromkeys(range(147, 157), of_curve) if of_curve is not None else {})
+        for place in range(90):
+            partly = Cause.ALIKE if place in of_buffers.tied else Cause.BEFORE
+            causes[57 + place] = of_buffers.cause or partly
+        rows[store.store.target.buffer] = row, causes
+    if any(not plain(s.store) and _looks_up(s.store) for s in stores):
+        for row, causes in rows.values():
+            for entry in (*range(7, 15), *range(57, 157)):
+                row[entry], causes[entry] = math.nan, Cause.LOADED
+    values = np.stack([row for row, _ in rows.values()])
+    every = [causes for _, causes in rows.values()]
+    return View(values, {(i, e): every[i][e] for i, e in np.argwhere(np.isnan(values)).tolist()})
+
+
+def _looks_up(store: Store) -> bool:
+    return any(index.lookup is not None for access in store.accesses for index in access.indices)
 
 
 def _values(program: Program, formulas: Formulas, points: Points) -> Iterator[Value]:
@@ -115,14 +128,14 @@ def _expressions(program: Program) -> Iterator[Expr]:
     for blanket in program.blankets.values():
         yield from (blanket.gate, blanket.total)
     for buffer in program.buffers:
-        yield from (*buffer.shape, *(buffer.origin.shape if buffer.origin is not None else ()))
+        yield from (*buffer.shape, *buffer.full, *(buffer.origin.shape if buffer.origin is not None else ()))
     for store, path in program.stores():
         for loop in path:
             yield from (loop.extent, loop.parallel, loop.vector, loop.unroll)
             if loop.share is not None:
                 yield from (extent for _, extent in loop.share.parts)
         for access in store.accesses:
-            for index in (*access.indices, *access.written):
+            for index in (*access.indices, *access.written, *access.unmoved):
                 yield from _of_index(index)
 
 
@@ -131,11 +144,6 @@ def _of_index(index: Index) -> Iterator[Expr]:
     yield from (stride for _, stride in index.strides)
     for floor in index.floors:
         yield from _of_index(floor.inner)
-
-
-def _wavers(store: LoweredStore) -> bool:
-    """Whether TVM's simplifier may settle a condition of the store for some tiles."""
-    return any(operation is Operation.INT_CMP for operation, _ in store.store.operations) and " % " in store.store.text
 
 
 def _refuse_common_reductions(store: Store, path: tuple[Loop, ...]) -> None:
@@ -148,33 +156,32 @@ def _refuse_common_reductions(store: Store, path: tuple[Loop, ...]) -> None:
         raise UnsupportedSketch("threads reduce together", where=f"block {store.block}")
 
 
-def _row(ours: npt.NDArray[np.float64], store: LoweredStore) -> Row:
-    """All entries but those on buffers and intensity."""
-    counts = dict(store.store.operations)
+def _row(ours: npt.NDArray[np.float64], store: LoweredStore) -> tuple[Row, dict[int, Cause]]:
+    """All entries but those on buffers and intensity, and why some are NaN."""
     row = np.full(164, np.nan)
-    row[0] = 0.0  # TVM never counts fused multiply-adds
-    for entry, operation in _FLOAT_COUNTERS:
-        row[entry] = _log(counts.get(operation, 0) * store.iterations)
-    row[7:15] = index_counters(store)
-    row[15] = _log(counts.get(Operation.SELECT_OP, 0) * store.iterations)
+    row[:16] = [_log(count * store.iterations) for count in store.counts]
+    causes = dict.fromkeys(INTEGERS, store.cause or Cause.CONDITIONS)
+    causes[MATH] = Cause.REMAINDERS
     for start, kind in ((_VECTOR, "vector"), (_UNROLLED, "unrolled"), (_PARALLEL, "parallel")):
         _loop_kind(row, start, [loop.extent for loop in store.loops if loop.kind == kind])
     row[49] = float(any(loop.kind in THREADS for loop in store.loops))
     row[50:57] = 1.0  # log2(1 + 1): no thread loops
     for entry, name in ((50, "block"), (53, "thread"), (56, "vthread")):
         row[entry] = _log(ours[_COLUMN[f"{name}_extent"]])
-    outer = ours[_COLUMN["allocation_outer"]]
-    for entry, name in ((157, "bytes"), (158, "elements"), (159, "outer")):
-        row[entry] = _log(ours[_COLUMN[f"allocation_{name}"]])
+    outer, target = ours[_COLUMN["allocation_outer"]], store.store.target.buffer
+    elements = ours[_COLUMN["allocation_elements"]] / outer
+    if target in store.shapes:
+        elements = math.prod(store.shapes[target])
+    row[157] = _log(elements * target.item_bytes)  # TVM overlooks aligned steps
+    row[158:160] = _log(elements * outer), _log(outer)
     row[160] = _log(store.iterations / outer)
     row[161] = _log(store.iterations)
     row[162] = _log(len(store.loops))
     row[163] = _log(store.noted)
-    if _wavers(store):
-        row[5] = np.nan
-    if guarded(store.store.target.buffer):
+    if guarded(target) or (target.grouped and target not in store.shapes):
         row[157:159] = np.nan
-    return row
+        causes.update(dict.fromkeys((157, 158), Cause.GUARDS if guarded(target) else Cause.GROUPS))
+    return row, causes
 
 
 def _loop_kind(row: Row, start: int, extents: list[int]) -> None:

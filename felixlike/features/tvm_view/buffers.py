@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from felixlike.features.tvm_view.lowered import LoweredLoop, LoweredStore
+from felixlike.features.tvm_view.causes import Cause
+from felixlike.features.tvm_view.lowered import LoweredLoop, LoweredStore, plain
 from felixlike.features.tvm_view.written import Written, bounds, coefficient
 from felixlike.symbolic.expression import Op
 from felixlike.symbolic.program import Buffer
@@ -66,51 +67,58 @@ class _Use:
     buffer: Buffer
     read: bool
     written: bool
-    indices: list[tuple[Written, ...]]
+    indices: tuple[tuple[Written, ...], ...]
     elements: list[float]
     widths: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class BufferEntries:
-    """entries: 90 numbers.  touched: bytes of all buffers while the loops from a level inwards run, one a level."""
+    """entries: 90 numbers.  touched: bytes of all buffers while the loops from a level inwards run, one a level.
+    cause: why all of them are NaN; None where they are not.  tied: entries that are NaN since buffers are alike."""
 
     entries: list[float]
     touched: list[float]
+    cause: Cause | None = None
+    tied: frozenset[int] = frozenset()
 
 
 def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...]], touched: Touched) -> BufferEntries:
     """The entries of one store; `touched` holds those before it, and gets its own.
 
     shape: of a buffer where it is allocated."""
-    buffers = list(dict.fromkeys(access.buffer for access in store.store.accesses))
-    unknown = not store.certain or any(map(guarded, buffers))
-    uses = [_use(store, buffer) for buffer in buffers]
-    unknown = unknown or any(_settled(use, shape(use.buffer)) for use in uses)
+    uses = [_use(store, buffer) for buffer in store.places]
+    cause = store.cause
+    if cause is None and any(guarded(use.buffer) for use in uses):
+        cause = Cause.GUARDS
+    if cause is None and not plain(store.store) and any(_settled(use, shape(use.buffer)) for use in uses):
+        cause = Cause.SETTLED
     for use in uses:
-        if unknown:
+        if cause is not None:
             use.elements = [math.nan] * len(use.elements)
     for level, loop in enumerate(store.loops):
         for use in uses:
             touched.note(loop, use.buffer, use.elements[level])
     levels = range(len(store.loops))
     bytes_touched = [sum(u.elements[i] * u.buffer.item_bytes for u in uses) for i in levels]
-    if unknown:
-        return BufferEntries([math.nan] * (SLOTS * PER_BUFFER), bytes_touched)
+    if cause is not None:
+        return BufferEntries([math.nan] * (SLOTS * PER_BUFFER), bytes_touched, cause)
     found = sorted((_entries(store, use, shape(use.buffer), uses, touched) for use in uses), key=lambda pair: pair[0])
     entries: list[float] = []
+    tied: set[int] = set()
     for _, alike in groupby(found, key=lambda pair: pair[0]):
         blocks = [numbers for _, numbers in alike]
-        agreed = [column[0] if len(set(column)) == 1 else math.nan for column in zip(*blocks, strict=True)]
-        entries += agreed * len(blocks)
+        differ = [len(set(column)) > 1 for column in zip(*blocks, strict=True)]
+        for _ in blocks:
+            tied |= {len(entries) + i for i, apart in enumerate(differ) if apart}
+            entries += [math.nan if apart else number for number, apart in zip(blocks[0], differ, strict=True)]
     entries += [0.0] * (SLOTS * PER_BUFFER)
-    return BufferEntries(entries[: SLOTS * PER_BUFFER], bytes_touched)
+    return BufferEntries(entries[: SLOTS * PER_BUFFER], bytes_touched, tied=frozenset(tied))
 
 
 def guarded(buffer: Buffer) -> bool:
-    """Whether accesses may lie outside, so that the box of what is touched is larger than the buffer; or TVM may
-    allocate more than is used."""
-    return buffer.grouped or any(extent.op is Op.MIN for extent in buffer.shape)
+    """Whether accesses may lie outside, so that the box of what is touched is larger than the buffer."""
+    return any(extent.op is Op.MIN for extent in buffer.shape)
 
 
 def _settled(use: _Use, shape: tuple[int, ...]) -> bool:
@@ -122,23 +130,25 @@ def _settled(use: _Use, shape: tuple[int, ...]) -> bool:
 
 
 def _use(store: LoweredStore, buffer: Buffer) -> _Use:
-    written = buffer is store.store.target.buffer
-    loads = [load for load in store.store.loads if load.buffer is buffer]
-    accesses = [store.store.target] if written else loads
-    indices = [store.indices[access] for access in accesses]
+    indices = store.places[buffer]
     running: dict[str, int] = {}
     elements: list[float] = []
     widths = [1] * len(buffer.shape)
     for loop in reversed(store.loops):
         running[loop.name] = loop.extent
         widths = [_width(column, running) for column in zip(*indices, strict=True)]
-        elements.append(math.prod(widths))
-    return _Use(buffer, bool(loads), written, indices, elements[::-1], widths)
+        elements.append(max(0, _wrapped(math.prod(widths))))
+    return _Use(buffer, buffer in store.loads, buffer is store.store.target.buffer, indices, elements[::-1], widths)
 
 
 def _width(indices: Iterable[Written], running: dict[str, int]) -> int:
     ends = [bounds(index, running) for index in indices]
-    return max(high for _, high in ends) - min(low for low, _ in ends) + 1
+    return _wrapped(max(high for _, high in ends) - min(low for low, _ in ends) + 1)
+
+
+def _wrapped(number: int) -> int:
+    """As 64 bits hold it; an index that is loaded may be anything."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _entries(

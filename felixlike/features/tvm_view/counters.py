@@ -1,9 +1,10 @@
-"""TVM's integer and boolean counters (7–14): the arithmetic of load indices.
+"""TVM's counters of arithmetic (0–15), in one execution of a store.
 
-    entry = occurrences in the indices of all loads · iterations
+    entry = occurrences in the value, and in the indices of all its loads · iterations
 
-Conditions count too, but TVM's simplifier writes them anew for each tile, so stores with conditions have NaN;
-so have those whose indices TVM may write in several ways.
+Indices count as TVM's simplifier writes them. Where the value itself is not known as the simplifier leaves it, it is
+counted as the model has it; then integers and booleans (7–14) have NaN if there are conditions, which the simplifier
+writes anew for each tile; so have calls (5) where one is on a remainder.
 Follows TVM's per_store_feature.cc (group 1).
 """
 
@@ -11,33 +12,68 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
-from felixlike.features.tvm_view.lowered import LoweredStore
 from felixlike.features.tvm_view.written import Written
-from felixlike.symbolic.program import Operation
+from felixlike.symbolic.operations import count_operations
+from felixlike.symbolic.program import Operation, Store
 
-_ENTRIES = 8
-_PLACE = {"Add": 1, "Sub": 1, "Mul": 2, "FloorDiv": 3, "FloorMod": 3, "Min": 4, "Max": 4}
-"""Where an operator counts; place 0 is that of integer multiply-adds, which TVM never counts."""
+ENTRIES = 16
+INTEGERS = range(7, 15)
+"""Entries of integers and booleans."""
+
+MATH = 5
+"""The entry of calls, conditions among them."""
+
+_PLACE = {
+    Operation.FLOAT_ADD_SUB: 1,
+    Operation.FLOAT_MUL: 2,
+    Operation.FLOAT_DIV_MOD: 3,
+    Operation.FLOAT_CMP: 4,
+    Operation.FLOAT_MATH_FUNC: MATH,
+    Operation.FLOAT_OTHER_FUNC: 6,
+    Operation.INT_ADD_SUB: 8,
+    Operation.INT_MUL: 9,
+    Operation.INT_DIV_MOD: 10,
+    Operation.INT_CMP: 11,
+    Operation.INT_MATH_FUNC: 12,
+    Operation.INT_OTHER_FUNC: 13,
+    Operation.BOOL_OP: 14,
+    Operation.SELECT_OP: 15,
+}
+"""Entries 0 and 7 are fused multiply-adds, which TVM never counts."""
+
+_IN_INDEX = {"Add": 8, "Sub": 8, "Mul": 9, "FloorDiv": 10, "FloorMod": 10, "Min": 11, "Max": 11}
 
 
-def index_counters(store: LoweredStore) -> list[float]:
-    """Entries 7 to 14."""
-    if not store.certain or any(_not_on_floats(operation) for operation, _ in store.store.operations):
-        return [math.nan] * _ENTRIES
-    counts: Counter[int] = Counter()
-    for load, times in zip(store.store.loads, store.store.repeats, strict=True):
-        for index in store.indices[load]:
-            _count(index, times, counts)
-    return [math.log2(counts[place] * store.iterations + 1) for place in range(_ENTRIES)]
+def of_value(value: Any) -> list[float]:
+    """The counters of a value of TVM's."""
+    counts = [0.0] * ENTRIES
+    for operation, count in count_operations(value, indices=True):
+        counts[_PLACE[operation]] += count
+    return counts
 
 
-def _not_on_floats(operation: Operation) -> bool:
-    return not operation.value.startswith("float")
+def of_store(store: Store, indices: Iterable[tuple[tuple[Written, ...], int]]) -> list[float]:
+    """The counters of a store.  indices: of each load, and how often it occurs."""
+    counts = [0.0] * ENTRIES
+    for operation, count in store.operations:
+        counts[_PLACE[operation]] += count
+    found: Counter[int] = Counter()
+    for index, times in indices:
+        for node in index:
+            _count(node, times, found)
+    conditions = any(not operation.value.startswith("float") for operation, _ in store.operations)
+    for entry in INTEGERS:
+        counts[entry] = math.nan if conditions else float(found[entry])
+    if " % " in store.text and any(operation is Operation.INT_CMP for operation, _ in store.operations):
+        counts[MATH] = math.nan  # the simplifier may settle the condition for some tiles
+    return counts
 
 
 def _count(node: Written, times: int, counts: Counter[int]) -> None:
-    if node.kind in _PLACE:
-        counts[_PLACE[node.kind]] += times
+    if node.kind in _IN_INDEX:
+        counts[_IN_INDEX[node.kind]] += times
     for arg in node.args:
         _count(arg, times, counts)

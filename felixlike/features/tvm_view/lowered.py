@@ -4,26 +4,29 @@
         for k:                      →           for k:
             … A[i_0·8 + i_1, k]                     … A[p // 12 * 8 + p % 3, k]
 
-In: a program, values of its expressions. Out: for every store its loops, outermost first, and for every access its
-indices as small trees. Which loops fuse is known from the program; how TVM writes the remainders and quotients of a
-fused loop is its simplifier's choice, so indices pass through it (and nothing else does).
+In: a program, values of its expressions. Out: for every store its loops, outermost first, for every access its indices
+as small trees, and what it computes. Which loops fuse is known from the program; how TVM writes the remainders and
+quotients of a fused loop is its simplifier's choice, so statements pass through it (and nothing else does).
 Follows TVM's per_store_feature.cc: loops of extent 1 are removed, unless annotated; threads of a kernel stand at its
 top, in the order of their first appearance, whatever their extent.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from felixlike import tvmlib
+from felixlike.features.tvm_view.causes import Cause
+from felixlike.features.tvm_view.counters import INTEGERS, of_store, of_value
 from felixlike.features.tvm_view.written import Written, from_tvm
-from felixlike.symbolic.expression import Expr
+from felixlike.symbolic.expression import Expr, Op
 from felixlike.symbolic.indices import Index, Rest
 from felixlike.symbolic.nest import groups
-from felixlike.symbolic.program import PIPELINE, Access, Blanket, Buffer, Loop, Program, Share, Store
+from felixlike.symbolic.program import PIPELINE, Access, Blanket, Buffer, Loop, Program, Share, Store, Words
 
 Value: TypeAlias = Callable[[Expr], int]
 """The value of an expression of the program at the point."""
@@ -53,13 +56,16 @@ class LoweredLoop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoweredStore:
-    """One store.  loops: outermost first.  indices: for each access, one tree a dimension.  certain: whether TVM has
-    only one way to write them.  shapes: of constants that are laid out anew for this store."""
+    """One store.  loops: outermost first.  places: for each buffer it touches, the indices that TVM goes by, one row an
+    access: of the buffer that is written, those of the write.  counts: TVM's counters of arithmetic in one execution,
+    NaN where unknown.  cause: why TVM may write indices in another way; None where it has only one.  shapes: of
+    constants that are laid out anew for this store, and of buffers that are accessed in groups."""
 
     store: Store
     loops: tuple[LoweredLoop, ...]
-    indices: Mapping[Access, tuple[Written, ...]]
-    certain: bool
+    places: Mapping[Buffer, tuple[tuple[Written, ...], ...]]
+    counts: tuple[float, ...]
+    cause: Cause | None
     shapes: Mapping[Buffer, tuple[int, ...]]
     noted: int = 0
     """Largest number of unrolled steps noted on the nest."""
@@ -69,11 +75,21 @@ class LoweredStore:
         """Product of the extents."""
         return math.prod(loop.extent for loop in self.loops)
 
+    @property
+    def loads(self) -> frozenset[Buffer]:
+        """The buffers that are read."""
+        target = self.store.target.buffer
+        return frozenset(b for b in self.places if b is not target or any(b is a.buffer for a in self.store.loads))
+
 
 def lowered(program: Program, value: Value) -> list[LoweredStore]:
     """Every store in program order. Raises UnsupportedSketch where TVM's words for an index are not understood."""
     lowering = _Lowering(program, value)
     return [lowering.store(store, path) for store, path in program.stores()]
+
+
+_Seen: TypeAlias = "tuple[dict[Buffer, tuple[tuple[Written, ...], ...]], tuple[float, ...]]"
+"""`places` and `counts` of a lowered store."""
 
 
 class _Lowering:
@@ -84,36 +100,134 @@ class _Lowering:
         self._loops: dict[Any, LoweredLoop] = {}
         self._places: dict[Expr, tuple[str, int]] = {}
         """For each loop of the program the one here that it is part of, and the steps of that one it lasts."""
+        self._standing: dict[Expr, Any] = {}
+        """What the loops of the program are in terms of those here, around the present store; missing ones stand at
+        0."""
+        self._guards: list[Any] = []
+        """Conditions that keep the shares around the present store from running past the whole."""
         self._analyzer = tvmlib.sym.Analyzer()
+        self._dtype = _loop_dtype(program)
+        self._extents = {loop.variable: loop.extent for _, path in program.stores() for loop in path}
+        self._allocated: dict[Buffer, tuple[int, ...]] = {}
+        self._regrouped: dict[tuple[Store, Access], tuple[Written, ...]] = {}
         self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
+        for buffer in program.buffers:
+            if buffer.grouped and buffer.scope != "shared" and not self._windows(buffer):
+                self._allocate(buffer)
 
     def store(self, store: Store, path: tuple[Loop, ...]) -> LoweredStore:
         """One store with its loops and indices.
 
         TVM sometimes understands from the guard of an unevenly shared copy how far it runs, and then writes indices
         without the remainder by the whole; reshapes, and places of moved blocks that groups decide, it writes in the
-        order in which the model came. None of these is known here."""
-        loops, indices = self._with_indices(store, path, known=True)
-        divided = any(index.floors for access in store.accesses for index in access.indices)
-        certain = bool(store.reduction) or not (divided or " // " in store.text or " % " in store.text)
-        certain = certain and not any(access.buffer.grouped for access in store.accesses)
-        if any(loop.share is not None for loop in path):
-            certain = certain and self._with_indices(store, path, known=False)[1] == indices
+        order in which the model came. None of these is known here, unless the statement is at hand in TVM's words."""
+        loops, seen = self._seen(store, path, known=True)
+        cause = None if plain(store) or not _divided(store) else Cause.WORDS
+        if any(access.buffer.grouped and access.buffer not in self._allocated for access in store.accesses):
+            cause = Cause.GROUPS
+        shared = not plain(store) and any(loop.share is not None for loop in path)
+        if shared and self._seen(store, path, known=False)[1] != seen:
+            cause = Cause.WORDS
+        places, counts = seen
+        if cause is not None:
+            counts = tuple(math.nan if i in INTEGERS else count for i, count in enumerate(counts))
         noted = self._value(path[0].unroll) if path else 0
-        shapes = {a.buffer: self._layout(a, path, loops)[0] for a in indices if a.buffer.origin is not None}
-        return LoweredStore(store, tuple(loops), indices, certain, shapes, noted)
+        shapes = {a.buffer: self._layout(a, path, loops)[0] for a in store.accesses if a.buffer.origin is not None}
+        shapes |= {a.buffer: self._allocated[a.buffer] for a in store.accesses if a.buffer in self._allocated}
+        return LoweredStore(store, tuple(loops), places, counts, cause, shapes, noted)
 
-    def _with_indices(
-        self, store: Store, path: tuple[Loop, ...], *, known: bool
-    ) -> tuple[list[LoweredLoop], dict[Access, tuple[Written, ...]]]:
-        """known: whether TVM understands from the guard of a share that it does not run past the whole."""
-        standing: dict[Expr, Any] = {}
-        """What the loops of the program are in terms of those here; missing ones stand at 0."""
+    def _windows(self, buffer: Buffer) -> bool:
+        """Whether places in a buffer are remainders, which TVM's passes see in the order in which the model came."""
+        accesses = [a for s, _ in self._program.stores() for a in s.accesses if a.buffer is buffer]
+        return any(isinstance(floor, Rest) for a in accesses for index in a.unmoved for floor in index.floors)
+
+    def _allocate(self, buffer: Buffer) -> None:
+        """Find how TVM allocates a buffer that is accessed in groups, and what it then writes for its indices.
+
+        Loops around the allocation stay in indices, and more than is used is allocated, where TVM's simplifier does not
+        find where groups begin. So its passes see the loops of the point with these accesses alone."""
+        accesses = [
+            (s, p, a) for s, p in self._program.stores() for a in dict.fromkeys(s.accesses) if a.buffer is buffer
+        ]
+        nests = [self._nest(store, path) for store, path, _ in accesses]
+        common = [level[0] for level in zip(*nests, strict=False) if all(loop is level[0] for loop in level)]
+        whole = tvmlib.tirx.decl_buffer([self._value(extent) for extent in buffer.full], name="whole")
+        other = tvmlib.tirx.decl_buffer([1], name="other")
+        parts: list[Any] = []
+        for (store, path, access), nest in zip(accesses, nests, strict=True):
+            self._nest(store, path)
+            places = self._placed(store.words, nest)
+            said = (store.words.indices, *store.words.loads)[[store.target, *store.loads].index(access)]
+            indices = [_replaced(index, places) for index in said]
+            part = tvmlib.tirx.BufferStore(other, tvmlib.tirx.BufferLoad(whole, indices), [0])
+            if access is store.target:
+                part = tvmlib.tirx.BufferStore(whole, tvmlib.tirx.const(0, "float32"), indices)
+            parts.append(_under_loops(part, nest[len(common) :]))
+        home = tvmlib.s_tir.SBlock([], [], [], "home", tvmlib.tirx.SeqStmt(parts), alloc_buffers=[whole])
+        body = _under_loops(tvmlib.s_tir.SBlockRealize([], True, home), common)
+        passes = tvmlib.s_tir.transform
+        module = tvmlib.IRModule({"main": tvmlib.PrimFunc([other], body)})
+        main = passes.StmtSimplify()(passes.CompactBufferAllocation()(module))["main"]
+        (home,) = tvmlib.found(main.body, tvmlib.s_tir.SBlock)
+        self._allocated[buffer] = tuple(int(extent) for extent in home.alloc_buffers[0].shape)
+        for (store, _, access), part in zip(accesses, tvmlib.found(main.body, tvmlib.tirx.BufferStore), strict=True):
+            words = part.indices if access is store.target else part.value.indices
+            self._regrouped[store, access] = tuple(map(from_tvm, words))
+
+    def _nest(self, store: Store, path: tuple[Loop, ...], *, known: bool = True) -> list[LoweredLoop]:
+        """The loops of a store; what the program's loops are in terms of them is in `_standing`.
+
+        known: whether TVM understands from the guard of a share that it does not run past the whole."""
+        self._guards, self._standing = [], {}
         blanket = self._program.blankets.get(store)
         if blanket is not None and self._value(blanket.gate):
-            loops = self._split(path, blanket, standing)
-        else:
-            loops = self._grouped(path, standing, known=known)
+            return self._split(path, blanket, self._standing)
+        return self._grouped(path, self._standing, known=known)
+
+    def _seen(self, store: Store, path: tuple[Loop, ...], *, known: bool) -> tuple[list[LoweredLoop], _Seen]:
+        loops = self._nest(store, path, known=known)
+        if plain(store):
+            return loops, self._said(store, loops)
+        return loops, self._formed(store, path, loops, self._standing)
+
+    def _said(self, store: Store, loops: list[LoweredLoop]) -> _Seen:
+        """A statement as TVM says it, under the loops here, simplified by TVM."""
+        words = store.words
+        places = self._placed(words, loops)
+        value = tvmlib.structural_map(_replaced(words.value, places), (tvmlib.tirx.Select, _without_loads))
+        said = tvmlib.tirx.BufferStore(words.target, value, [_replaced(index, places) for index in words.indices])
+        said = _simplified(said, loops, [theirs for theirs, _ in words.buffers])
+        found: dict[Buffer, list[tuple[Written, ...]]] = {}
+        target = tuple(map(from_tvm, said.indices))
+        if store.target.buffer.internal:  # which is as small as its accesses allow
+            target = tuple(
+                from_tvm(self._written(i, self._standing)) for i in store.target.written or store.target.indices
+            )
+        found[store.target.buffer] = [target]
+        for load in _loads(said.value):
+            found.setdefault(dict(words.buffers)[load.source], []).append(tuple(map(from_tvm, load.indices)))
+        return {buffer: tuple(rows) for buffer, rows in found.items()}, tuple(of_value(said.value))
+
+    def _placed(self, words: Words, loops: list[LoweredLoop]) -> dict[Any, Any]:
+        """A block's iterators with their values, as TVM simplifies them whenever it splits or fuses loops. Where
+        threads share iterations unevenly, the guard is part of what it knows."""
+        meaning = {variable: self._meant(variable, ours, self._standing) for variable, ours in words.meaning}
+        ranges = {loop.variable: tvmlib.ir.Range(0, loop.extent) for loop in loops}
+        guard = functools.reduce(tvmlib.tirx.all, self._guards, tvmlib.tirx.const(1, "bool"))
+        values = [_replaced(value, meaning) for _, value in words.places]
+        found = tvmlib.sym.iter_map_simplify(values, ranges, guard)
+        return dict(zip((iterator for iterator, _ in words.places), found, strict=True))
+
+    def _meant(self, variable: Any, ours: Expr, standing: Mapping[Expr, Any]) -> Any:
+        """What a variable of TVM's is at the point, in the loops here."""
+        if ours in self._extents:
+            return standing.get(ours, tvmlib.tirx.const(0, self._dtype))
+        return tvmlib.tirx.const(self._value(ours), str(variable.ty.dtype))
+
+    def _formed(
+        self, store: Store, path: tuple[Loop, ...], loops: list[LoweredLoop], standing: Mapping[Expr, Any]
+    ) -> _Seen:
+        """The indices made from their formulas."""
         words = {
             access: [self._written(index, standing) for index in access.written or access.indices]
             for access in dict.fromkeys(store.accesses)
@@ -122,7 +236,15 @@ class _Lowering:
             if access.buffer.origin is not None:
                 old = [self._sum(index, standing) for index in access.written]
                 words[access] = [self._analyzer.simplify(w) for w in self._layout(access, path, loops)[1](old)]
-        return loops, {access: tuple(map(from_tvm, found)) for access, found in words.items()}
+        indices = {access: tuple(map(from_tvm, found)) for access, found in words.items()}
+        indices |= {access: self._regrouped[store, access] for access in words if access.buffer in self._allocated}
+        target = store.target.buffer
+        places: dict[Buffer, tuple[tuple[Written, ...], ...]] = {target: (indices[store.target],)}
+        for load in store.loads:
+            if load.buffer is not target:
+                places[load.buffer] = (*places.get(load.buffer, ()), indices[load])
+        repeated = ((indices[load], times) for load, times in zip(store.loads, store.repeats, strict=True))
+        return places, tuple(of_store(store, repeated))
 
     def _layout(
         self, access: Access, path: tuple[Loop, ...], loops: list[LoweredLoop]
@@ -145,10 +267,10 @@ class _Lowering:
         places = sorted(range(len(digits)), key=lambda i: (digits[i].loop, -digits[i].inner))
 
         def new(old: list[Any]) -> list[Any]:
-            variables = [tvmlib.tirx.Var(f"v{d}", "int64") for d in range(len(shape))]
+            variables = [tvmlib.tirx.Var(f"v{d}", self._dtype) for d in range(len(shape))]
             for variable, extent in zip(variables, shape, strict=True):
                 self._analyzer.bind(variable, tvmlib.ir.Range(0, extent))
-            rest: Any = tvmlib.tirx.const(0, "int64")
+            rest: Any = tvmlib.tirx.const(0, self._dtype)
             for variable, step in zip(variables, steps, strict=True):
                 rest = rest + variable * step
             found: list[Any] = []
@@ -211,15 +333,18 @@ class _Lowering:
             threads[part] if part in threads else self._loop(part, (share, number), self._value(extent))
             for number, (part, extent) in enumerate(share.parts)
         ]
-        whole: Any = tvmlib.tirx.const(0, "int64")
+        whole: Any = tvmlib.tirx.const(0, self._dtype)
         for number in sorted(range(len(parts)), key=share.places.__getitem__):
             whole = whole * parts[number].extent + parts[number].variable
+        total = math.prod(self._value(member.extent) for member in members)
+        if math.prod(part.extent for part in parts) > total:
+            self._guards.append(whole < total)
         self._unfuse(members, whole, standing, known=known)
         return [part for part in parts if part not in threads.values()]
 
     def _loop(self, kind: str, key: Any, extent: int, *, said: bool = False) -> LoweredLoop:
         if key not in self._loops:
-            variable = tvmlib.tirx.Var(f"l{len(self._loops)}", "int64")
+            variable = tvmlib.tirx.Var(f"l{len(self._loops)}", self._dtype)
             self._analyzer.bind(variable, tvmlib.ir.Range(0, extent))
             self._loops[key] = LoweredLoop(kind, variable, extent, said)
         return self._loops[key]
@@ -256,7 +381,7 @@ class _Lowering:
         return self._analyzer.simplify(self._sum(index, standing))
 
     def _sum(self, index: Index, standing: Mapping[Expr, Any]) -> Any:
-        total: Any = tvmlib.tirx.const(0, "int64")
+        total: Any = tvmlib.tirx.const(0, self._dtype)
         for variable, stride in index.strides:
             if variable in standing:
                 total = total + standing[variable] * self._value(stride)
@@ -286,6 +411,55 @@ def _merged(digits: list[_Digit]) -> list[_Digit]:
         else:
             found.append(digit)
     return found
+
+
+def plain(store: Store) -> bool:
+    """Whether the statement's words are known: it sums nothing up, and reads the function's arguments only; it does not
+    write to shared memory; where it writes there is no guard, and there are no groups."""
+    target = store.target.buffer
+    if store.is_reduction or target.grouped or any(extent.op is Op.MIN for extent in target.shape):
+        return False
+    if target.internal and (target.scope != "global" or _divided(store)):  # moved, in an order that is TVM's
+        return False
+    return not any(load.buffer.internal or load.buffer.origin is not None for load in store.loads)
+
+
+def _divided(store: Store) -> bool:
+    """Whether indices or conditions are divided, and do not go round a reduction."""
+    divided = any(index.floors for access in store.accesses for index in access.indices)
+    return not store.reduction and (divided or " // " in store.text or " % " in store.text)
+
+
+def _loop_dtype(program: Program) -> str:
+    """The integer type of loops."""
+    kinds = [str(variable.ty.dtype) for store, _ in program.stores() for variable, _ in store.words.meaning]
+    return kinds[0] if kinds else "int64"
+
+
+def _simplified(store: Any, loops: list[LoweredLoop], buffers: list[Any]) -> Any:
+    """The statement after TVM's pass, which knows what holds inside conditions."""
+    module = tvmlib.IRModule({"main": tvmlib.PrimFunc(buffers, _under_loops(store, loops))})
+    (found,) = tvmlib.found(tvmlib.s_tir.transform.StmtSimplify()(module)["main"].body, tvmlib.tirx.BufferStore)
+    return found
+
+
+def _under_loops(body: Any, loops: list[LoweredLoop]) -> Any:
+    for loop in reversed(loops):
+        body = tvmlib.tirx.For(loop.variable, 0, loop.extent, tvmlib.tirx.ForKind.SERIAL, body)
+    return body
+
+
+def _loads(expression: Any) -> list[Any]:
+    return tvmlib.found(expression, tvmlib.ir.TensorLoad)
+
+
+def _without_loads(select: Any) -> Any:
+    """TVM's extractor takes 1 for a selection that reads nothing."""
+    return select if _loads(select) else tvmlib.tirx.const(1, str(select.ty.dtype))
+
+
+def _replaced(expression: Any, meaning: Mapping[Any, Any]) -> Any:
+    return tvmlib.structural_map(expression, (tvmlib.tirx.Var, lambda v: meaning.get(v, v)))
 
 
 def _under(node: Loop | Store, path: tuple[Loop, ...]) -> Any:

@@ -2,13 +2,14 @@
 
 In: a simplified TVM expression. Out: `Written`. The extractor's bounds and coefficients depend on how an index is
 written, not only on its value, so both are defined on the tree.
-Follows TVM's per_store_feature.cc and const_int_bound.cc.
+Follows TVM's per_store_feature.cc, const_int_bound.cc and modular_set.cc.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from felixlike.errors import UnsupportedSketch
@@ -17,16 +18,22 @@ from felixlike.errors import UnsupportedSketch
 @dataclass(frozen=True, slots=True)
 class Written:
     """One node.  kind: TVM's name of the operator, "Var" or "Const".  name: of a variable.  value: of a number.
-    atoms: names of the variables in the tree."""
+    atoms: names of the variables in the tree.  ends: what its type holds, of a load or a cast."""
 
     kind: str
     args: tuple[Written, ...] = ()
     name: str = ""
     value: int = 0
     atoms: frozenset[str] = frozenset()
+    ends: tuple[int, int] = (0, 0)
 
+
+INFINITY = 2**63 - 1
+"""What TVM takes for it in bounds; with the other sign too."""
 
 _BINARY = ("Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max")
+_NOT_NEGATIVE = {"Div": "FloorDiv", "Mod": "FloorMod"}
+"""Operators that round towards zero; programs that are understood have them of numbers from 0 only."""
 
 
 def from_tvm(node: Any) -> Written:
@@ -37,60 +44,114 @@ def from_tvm(node: Any) -> Written:
     if kind in ("Var", "PrimVar", "SizeVar"):
         name = str(node.name)
         return Written("Var", name=name, atoms=frozenset((name,)))
-    if kind not in _BINARY:
+    kind = _NOT_NEGATIVE.get(kind, kind)
+    inner: tuple[Any, ...]
+    if kind in _BINARY:
+        inner = (node.a, node.b)
+    elif kind == "TensorLoad":
+        inner = tuple(node.indices)
+    elif kind == "Cast":
+        inner = (node.value,)
+    else:
         raise UnsupportedSketch(f"{kind} has no place in an index", where=str(node)[:80])
-    args = (from_tvm(node.a), from_tvm(node.b))
-    return Written(kind, args, atoms=args[0].atoms | args[1].atoms)
+    args = tuple(map(from_tvm, inner))
+    ends = _ends(str(node.ty.dtype)) if kind in ("TensorLoad", "Cast") else (0, 0)
+    return Written(kind, args, atoms=frozenset[str]().union(*(arg.atoms for arg in args)), ends=ends)
+
+
+def _ends(dtype: str) -> tuple[int, int]:
+    """Least and greatest value of a type."""
+    if dtype == "bool":
+        return 0, 1
+    bits = int("".join(filter(str.isdigit, dtype)))
+    if dtype.startswith("uint"):
+        return 0, min(2**bits - 1, INFINITY)
+    return (-INFINITY, INFINITY) if bits >= 64 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def bounds(node: Written, extents: Mapping[str, int]) -> tuple[int, int]:
     """Least and greatest value by TVM's interval arithmetic while the loops of `extents` run, the others at 0.
 
-    A remainder counts as the single value it has with all loops at 0: TVM first binds each loop to its start, and
-    forgets to widen what it then knows about divisibility."""
+    Of a remainder TVM also knows what `multiples` says of the dividend, as if all loops stood at their start: it first
+    binds each loop to that, and forgets to widen what it then knows about divisibility."""
     match node.kind:
         case "Const":
             return node.value, node.value
         case "Var":
             return 0, extents.get(node.name, 1) - 1
-        case "FloorMod":
-            rest = at_start(node)
-            return rest, rest
+        case "TensorLoad":
+            return node.ends
+        case "Cast":
+            low, high = bounds(node.args[0], extents)
+            return max(low, node.ends[0]), min(high, node.ends[1])
     (a, b), (c, d) = (bounds(arg, extents) for arg in node.args)
     match node.kind:
         case "Add":
-            return a + c, b + d
+            return _cut(a + c), _cut(b + d)
         case "Sub":
-            return a - d, b - c
+            return _cut(a - d), _cut(b - c)
         case "Mul":
-            ends = (a * c, a * d, b * c, b * d)
-            return min(ends), max(ends)
+            products = (a * c, a * d, b * c, b * d)
+            return _cut(min(products)), _cut(max(products))
         case "FloorDiv":
-            return a // c, b // c
+            return (a if a == -INFINITY else a // c), (b if b == INFINITY else b // c)
+        case "FloorMod":
+            low, high = (a, b) if a >= 0 and b < c else (0, min(b, d - 1) if a >= 0 else d - 1)
+            step, base = multiples(node.args[0])
+            step = gcd(step, c)
+            return (max(low, base % step), min(high, c - step + base % step)) if step > 1 else (low, high)
         case "Min":
             return min(a, c), min(b, d)
     return max(a, c), max(b, d)
 
 
-def at_start(node: Written) -> int:
-    """The value with all loops at 0."""
-    if not node.args:
-        return node.value
-    a, b = (at_start(arg) for arg in node.args)
+def _cut(value: int) -> int:
+    return max(-INFINITY, min(value, INFINITY))
+
+
+_ANYTHING = (1, 0)
+
+
+def multiples(node: Written) -> tuple[int, int]:
+    """(step, base): the value with all loops at 0 is base plus a multiple of step, as far as TVM knows.
+
+    Follows TVM's modular_set.cc."""
+    match node.kind:
+        case "Const":
+            return 0, node.value
+        case "Var":
+            return 0, 0
+        case "TensorLoad":
+            return _ANYTHING
+        case "Cast":
+            return multiples(node.args[0])
+    (p, a), (q, b) = (multiples(arg) for arg in node.args)
     match node.kind:
         case "Add":
-            return a + b
+            return _entry(gcd(p, q), a + b)
         case "Sub":
-            return a - b
+            return _entry(gcd(p, q), a - b)
         case "Mul":
-            return a * b
-        case "FloorDiv":
-            return a // b
-        case "FloorMod":
-            return a % b
-        case "Min":
-            return min(a, b)
-    return max(a, b)
+            return _entry(gcd(p * q, p * b, a * q), a * b)
+        case "FloorDiv" if q == 0 and p % b == 0 and (a == 0 or (a > 0 and b > 0)):
+            return _entry(p // b, a // b)
+        case "FloorMod" if q == 0 and (a % gcd(p, b) == 0 or a > 0):
+            return _entry(gcd(p, b), a % gcd(p, b))
+        case "Min" | "Max":
+            return _either((p, a), (q, b))
+    return _ANYTHING
+
+
+def _entry(step: int, base: int) -> tuple[int, int]:
+    return step, base % step if step else base
+
+
+def _either(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
+    step = gcd(first[0], second[0])
+    if step == 0:
+        return first if first == second else _ANYTHING
+    a, b = first[1] % step, second[1] % step
+    return _entry(step if a == b else gcd(a, b, step), a)
 
 
 def coefficient(node: Written, name: str) -> int:

@@ -36,13 +36,12 @@ def compact_allocation(program: Program) -> Program:
             for dimension, full in enumerate(buffer.shape)
         )
         mixed = list(_mixed(accesses, outer))
-        if mixed and buffer.scope == "shared":  # there is a limit on what TVM allocates
-            raise UnsupportedSketch(
-                f"{buffer.name} is accessed in groups that begin between outer loops", where="allocation"
-            )
-        fits += [1 - carry(floor, outer, extents) for floor in mixed]
+        windows = any(isinstance(floor, Rest) for _, floor in mixed)
+        if windows and buffer.scope == "shared":  # there is a limit on what TVM allocates
+            raise UnsupportedSketch(f"{buffer.name} holds windows that begin between outer loops", where="allocation")
+        fits += [1 - carry(floor, outer, extents) for _, floor in mixed if windows]
         shape = _shape(buffer, accesses, outer, whole, extents, fits)
-        small = replace(buffer, shape=shape, grouped=bool(mixed))
+        small = replace(buffer, shape=shape, full=buffer.shape if mixed else (), loose=frozenset(d for d, _ in mixed))
         homes[buffer] = _Home(small, outer, whole)
     stores: dict[Store, Store] = {}
     body = tuple(_rebuild(node, homes, stores) for node in program.body)
@@ -150,12 +149,14 @@ def _together(fixed: Expr, base: Expr, buffer: Buffer, extents: dict[Expr, Expr]
     return gate
 
 
-def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[Floor | Rest]:
-    """Floors and rests that loops around an allocation move, and others too. They are the sum of both parts where
-    groups begin as those loops do."""
-    for floor in (floor for access in accesses for index in access.indices for floor in index.floors):
-        if floor.inner.variables & outer and not floor.inner.variables <= outer:
-            yield floor
+def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[tuple[int, Floor | Rest]]:
+    """(dimension, floor or rest) of those that loops around an allocation move, and others too: groups, which need not
+    begin where those loops do; or, with rests, windows, which here must, so that each is the sum of both parts."""
+    for access in accesses:
+        for dimension, index in enumerate(access.indices):
+            for floor in index.floors:
+                if floor.inner.variables & outer and not floor.inner.variables <= outer:
+                    yield dimension, floor
 
 
 def _rebuild(node: Loop | Store, homes: dict[Buffer, _Home], stores: dict[Store, Store]) -> Loop | Store:
@@ -178,4 +179,5 @@ def _rebased(access: Access, homes: dict[Buffer, _Home]) -> Access:
     written = tuple(
         own if whole else small for own, small, whole in zip(access.indices, indices, home.whole, strict=True)
     )
-    return Access(home.buffer, indices, written if written != indices else ())
+    unmoved = access.indices if home.buffer.grouped else ()
+    return Access(home.buffer, indices, written if written != indices else (), unmoved)

@@ -20,6 +20,7 @@ from felixlike.symbolic.primitives import (
     rfactor,
     scope,
     split,
+    storage_align,
     unit_loop,
 )
 from felixlike.symbolic.primitives.primitive import Primitive
@@ -41,6 +42,7 @@ PRIMITIVES: dict[str, Primitive] = {
     **cache.PRIMITIVES,
     **rfactor.PRIMITIVES,
     **location.PRIMITIVES,
+    **storage_align.PRIMITIVES,
 }
 
 __all__ = ["PRIMITIVES", "Primitive"]
