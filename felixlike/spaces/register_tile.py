@@ -10,8 +10,9 @@
                                                     unroll w_1, k_2: vector k_3: Z[…] = relu(Y[…] + b[k])
 
 The reduction is done whole: a tile is neither stored nor loaded in between, and its epilogue finds it in registers.
-(Done in blocks, so that weights stay in the L1 cache, it was measured to be never faster and, where it is short, up to
-a third slower.)
+(In blocks, so that weights stay in the L1 cache, it was measured to be no faster and, where it is short, up to a third
+slower.) Only where an operand is copied into panels, long reductions are done in blocks, outside w_0: panels that fill
+the L2 cache are slow as soon as others use it, too.
 
 `k` stands for the vector axis: one that lies in memory one element after the other in whatever operand has it, or can
 be made to: constants are packed at compile time (MetaSchedule's RewriteLayout), others copied into panels.
@@ -38,6 +39,9 @@ _MOST_VECTORS, _MOST_ROWS = 8, 16
 
 _UNROLLED_TAPS = 7
 """The innermost window axis is unrolled up to this extent."""
+
+_LONGEST = 256
+"""Steps of a block of the reduction, or down to a quarter of that: storing and loading a tile then hardly matters."""
 
 _REUSES = 16
 """Rows from which copying an operand into panels pays."""
@@ -208,11 +212,16 @@ def _tile(
     parallel = [*batch, *window[:1], *rows[:-2], v_parallel]
     tile = [*rows[-1:], v_tile, lane]
     within = [*window[1:], *rows[-2:-1]]
-    schedule.reorder(*parallel, v_outer, *within, *reductions, *tile)
+    blocks: list[Any] = []
+    if panel is not None and roles.summed is not None and (steps := _block(roles.summed.extent)):
+        block_loop, reductions[0] = schedule.split(reductions[0], [None, steps])
+        blocks.append(block_loop)
+    schedule.reorder(*parallel, v_outer, *blocks, *within, *reductions, *tile)
     shared = schedule.fuse(*parallel)
-    schedule.reverse_compute_at(last, within[-1] if within else v_outer, preserve_unit_loops=True)
+    home = [] if blocks else within
+    schedule.reverse_compute_at(last, home[-1] if home else v_outer, preserve_unit_loops=True)
     if panel is not None:
-        schedule.compute_at(panel, v_outer, preserve_unit_loops=True)
+        schedule.compute_at(panel, blocks[0] if blocks else v_outer, preserve_unit_loops=True)
     for copy in around.copies:
         schedule.compute_at(copy, shared, preserve_unit_loops=True)
     schedule.parallel(shared)
@@ -228,8 +237,15 @@ def _tile(
         _vectorize_last(schedule, panel, roles.lanes)
     if contraction.written[-1] == roles.vector.place and _in_step(schedule, last, block):
         _vectorize_last(schedule, last, roles.lanes)
-        for loop in schedule.get_loops(last)[2 + len(within) : -1]:
+        for loop in schedule.get_loops(last)[2 + len(home) : -1] if home else []:
             schedule.unroll(loop)
+
+
+def _block(extent: int) -> int:
+    """Steps of a block; 0 where the reduction is to be done whole: it is short, or no divisor is long enough."""
+    if extent <= _LONGEST:
+        return 0
+    return max((d for d in range(_LONGEST // 4, _LONGEST + 1) if extent % d == 0), default=0)
 
 
 def _enough_without_rows(extents: Extents, machine: Machine) -> bool:

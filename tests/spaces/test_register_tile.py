@@ -29,6 +29,7 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "dense_anew": (lambda: op.dense(16, 24, 64), ()),
     "dense_rest": (lambda: op.dense(53, 24, 40), (1,)),
     "matmul": (lambda: op.matmul(32, 16, 48), ()),
+    "matmul_long": (lambda: op.matmul(32, 320, 32), ()),
     "batch_matmul": (lambda: op.batch_matmul(3, 32, 8, 32), ()),
     "conv1d": (lambda: op.conv1d(6, 24, 32), (1,)),
     "conv2d": (lambda: op.conv2d(6, 8, 32, relu=True), (1,)),
