@@ -82,15 +82,19 @@ def main() -> None:
         if arguments.keep and name not in done:
             with arguments.keep.open("a") as file:
                 file.write(json.dumps(dataclasses.asdict(row)) + "\n")
+        if not arguments.only:  # what there is so far
+            _publish(rows, arguments)
+
+
+def _publish(rows: list[Row], arguments: argparse.Namespace) -> None:
     total = {
         key: [sum(getattr(r, key)[i] for r in rows) for i in (0, 1)]
         for key in ("nests", "counts", "entries", "unknown", "accepted", "refused")
     }
     data = {"rows": [dataclasses.asdict(r) for r in rows], "total": total, "left_out": dict(_kinds(rows))}
-    if not arguments.only:
-        name = f"exactness_{arguments.target}" if arguments.space == "default" else f"exactness_{arguments.space}_space"
-        command = f"exactness --target {arguments.target} --space {arguments.space} --points {arguments.points}"
-        write(name, data, _text(rows, total), command=command)
+    name = f"exactness_{arguments.target}" if arguments.space == "default" else f"exactness_{arguments.space}_space"
+    command = f"exactness --target {arguments.target} --space {arguments.space} --points {arguments.points}"
+    write(name, data, _text(rows, total), command=command)
 
 
 def _kept(path: Path | None) -> dict[str, Row]:
