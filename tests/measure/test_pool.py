@@ -187,9 +187,9 @@ def test_without_verification_anything_that_runs_is_ok(pool: MeasurePool) -> Non
     assert measurement.error is None
 
 
-def test_the_slow_are_timed_twice_at_most(pool: MeasurePool) -> None:
+def test_the_slow_are_given_up_after_a_few_batches(pool: MeasurePool) -> None:
     (measurement,) = pool.measure(TASK, [Untuned(TASK)], best=1e-9)
-    assert 1 <= len(measurement.repeats) <= 2
+    assert 1 <= len(measurement.repeats) <= 8
 
 
 def test_building_has_a_limit() -> None:
