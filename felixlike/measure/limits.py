@@ -45,7 +45,7 @@ class Limits:
     build_seconds: float = 10.0
     run_seconds: float = 10.0
     reference_seconds: float = 120.0
-    memory_bytes: int = field(default_factory=lambda: min(_MEMORY, _physical_bytes() // 2))
+    memory_bytes: int = field(default_factory=lambda: min(_MEMORY, physical_bytes() // 2))
     tolerance: float | None = None
     timing: Timing = field(default_factory=Timing)
 
@@ -53,7 +53,8 @@ class Limits:
         _all_positive(self)
 
 
-def _physical_bytes() -> int:
+def physical_bytes() -> int:
+    """Memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

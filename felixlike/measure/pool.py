@@ -27,16 +27,20 @@ from felixlike.measure.candidate import Schedulable
 from felixlike.measure.evaluator import lower_quartile
 from felixlike.measure.examination import Examination, unverified, verified
 from felixlike.measure.interface import Results
-from felixlike.measure.limits import Limits, Timing
+from felixlike.measure.limits import Limits, Timing, physical_bytes
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement, refused
 from felixlike.measure.server import ForkServer, ServerDied
 from felixlike.measure.trial import Trial
-from felixlike.measure.turns import take_turns
+from felixlike.measure.turns import take_turns, without_turn
 
 _BATCH_PER_WORKER = 8
 """Built candidates that wait for each other, to be compared in turns: on two cores, all of a round."""
+_WAITING_SHARE = 4
+"""Buffers of candidates that wait for their turn take up a quarter of the memory at most."""
+
+_UNTIMED = Timing(turns=0)
 _MOST_DEATHS = 5
 _SAME_CODE = "the same code as an earlier candidate"
 
@@ -126,6 +130,7 @@ class MeasurePool:
         self._claim()
         try:
             examination = self._examine(task, verify=verify)
+            room = max(1, physical_bytes() // _WAITING_SHARE // max(1, examination.bytes))
             source = enumerate(candidates)
             again: list[tuple[int, Schedulable]] = []
             while orders := dict([*again, *islice(source, self._batch)]):
@@ -150,6 +155,8 @@ class MeasurePool:
                     request = examination.request(base=self.limits.tolerance, timing=timing, best=best)
                     timed.append((first, self._run(first, request)))
                     best = _better(best, timed[-1][1])
+                    for trial in without_turn(timed, timing or _UNTIMED, room):
+                        self._close(trial)
                 if timing is not None:
                     timed = take_turns(timed, timing, self.limits.run_seconds)
                 for first, answer in timed:

@@ -45,6 +45,11 @@ class Trial:
         """Whether its server died, and so the process."""
         return not self._server.alive(self._generation)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the process was ended, by itself or by the pool."""
+        return self._ended
+
     def run(self, request: Message, seconds: float) -> Message:
         """Send the second request and wait for its answer."""
         self._send(request)

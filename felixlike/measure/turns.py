@@ -18,8 +18,7 @@ def take_turns(timed: Sequence[tuple[Trial, Message]], timing: Timing, seconds: 
     timed: paused trials, each with the answer to its run.  seconds: that a turn may take.  One whose server dies keeps
     the repeats that it has."""
     found = {trial.index: (trial, answer) for trial, answer in timed}
-    lowest = {i: lower_quartile(a["repeats"]) for i, (_, a) in found.items() if a.get("repeats")}
-    near = [i for i, s in lowest.items() if s <= timing.close * min(lowest.values()) and s <= timing.max_seconds]
+    near = [trial.index for trial, _ in _near(timed, timing) if not trial.closed]
     if len(near) < 2:
         return list(found.values())
     calls = {i: calls_of_a_batch(found[i][1]["repeats"], timing) for i in near}
@@ -37,3 +36,21 @@ def take_turns(timed: Sequence[tuple[Trial, Message]], timing: Timing, seconds: 
             if not trial.lost:
                 found[index] = trial, more
     return list(found.values())
+
+
+def without_turn(timed: Sequence[tuple[Trial, Message]], timing: Timing, room: int) -> list[Trial]:
+    """The trials that will take no turn, whatever the others of the batch are like: their processes need not wait.
+
+    room: how many may wait, so that their buffers do not fill the memory; the fastest do."""
+    waiting = [trial for trial, _ in _near(timed, timing)[:room]] if timing.turns else []
+    return [trial for trial, _ in timed if not any(trial is other for other in waiting)]
+
+
+def _near(timed: Sequence[tuple[Trial, Message]], timing: Timing) -> list[tuple[Trial, Message]]:
+    """Those near the best one, fastest first; calls that take long need no turns."""
+    lowest = {trial.index: lower_quartile(answer["repeats"]) for trial, answer in timed if answer.get("repeats")}
+    if not lowest:
+        return []
+    most = min(timing.close * min(lowest.values()), timing.max_seconds)
+    near = [pair for pair in timed if lowest.get(pair[0].index, most + 1) <= most]
+    return sorted(near, key=lambda pair: lowest[pair[0].index])

@@ -3,7 +3,7 @@ from typing import Any
 
 from felixlike.measure.limits import Timing
 from felixlike.measure.measurement import Status
-from felixlike.measure.turns import take_turns
+from felixlike.measure.turns import take_turns, without_turn
 
 TIMING = Timing(batch_seconds=1e-3, turns=4, close=1.3)
 
@@ -17,6 +17,7 @@ class Waiting:
     log: list[tuple[int, str]]
     dies: int = 99
     lost: bool = False
+    closed: bool = False
     asked: list[int] = field(default_factory=list)
 
     def pause(self) -> None:
@@ -74,3 +75,17 @@ def test_failures_are_passed_on() -> None:
     wrong = {"status": Status.WRONG, "error": 1.0, "message": "", "elapsed": 1.0}
     given: Any = [(Waiting(0, 1.0, []), wrong)]
     assert take_turns(given, TIMING, 1.0) == given
+
+
+def test_processes_that_will_take_no_turn_need_not_wait() -> None:
+    trials = [Waiting(i, seconds, []) for i, seconds in enumerate((1e-4, 1.2e-4, 1.1e-4, 3e-4))]
+    given: Any = [(trial, trial.answer) for trial in trials]
+    assert [trial.index for trial in without_turn(given, TIMING, 8)] == [3]
+    assert [trial.index for trial in without_turn(given, TIMING, 2)] == [1, 3]
+    assert len(without_turn(given, Timing(turns=0), 8)) == 4
+
+
+def test_closed_processes_take_no_turn() -> None:
+    closed = Waiting(1, 1e-4, [], closed=True)
+    turns(Waiting(0, 1e-4, []), closed, Waiting(2, 1e-4, []))
+    assert not closed.asked
