@@ -58,6 +58,7 @@ def _collect(wanted: str, path: str, count: int) -> None:
             if name == wanted:
                 for task in import_model(module, inputs, one_core()).tasks:
                     _collect_task(name, task, store, count)
+                return
 
 
 def _collect_task(name: str, task: Any, store: Any, count: int) -> None:
@@ -111,10 +112,7 @@ def _timed(task: Any, candidates: Sequence[Any]) -> list[list[float]]:
             print(f"{candidate.point}: {error}", flush=True)
             sides.append(None)
             continue
-        given = list(tensors)
-        for number, (parameter, shape, dtype) in enumerate(built.packed):
-            given[parameter] = tvmlib.runtime.empty(tuple(shape), dtype, device)
-            built.library[f"pack{number}"](tensors[parameter], given[parameter])
+        given = built.arguments(tensors, device)
         call = built.library["main"]
         call(*given)
         started = time.perf_counter()

@@ -20,6 +20,7 @@ from felixlike import tvmlib
 from felixlike.frontend.constants import LAYOUT_FREE, PACKING, with_indices
 from felixlike.hardware import Device
 from felixlike.symbolic import Sketch
+from felixlike.symbolic.primitives.storage_align import ALIGNED
 from felixlike.symbolic.program import WITHIN_BLOCK
 from felixlike.symbolic.replay import Replay
 from felixlike.symbolic.trace import with_point
@@ -171,13 +172,10 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
 def _aligns(func: Any) -> dict[Any, _Aligns]:
     """What blocks note about the steps of the buffers they write."""
     found: dict[Any, _Aligns] = {}
-
-    def note(block: Any) -> None:
-        for number, dimension, factor, offset in block.annotations.get("buffer_dim_align", ()):
+    for block in tvmlib.found(func.body, tvmlib.s_tir.SBlock):
+        for number, dimension, factor, offset in block.annotations.get(ALIGNED, ()):
             buffer = block.writes[int(number)].source
             found.setdefault(buffer, []).append((int(dimension), int(factor), int(offset)))
-
-    tvmlib.structural_walk(func.body, (tvmlib.s_tir.SBlock, note))
     return found
 
 

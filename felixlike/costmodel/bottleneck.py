@@ -16,9 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from felixlike.features import NAMES
-
-_LINE = 64.0
-"""Bytes."""
+from felixlike.features.access import CACHE_LINE
 
 _START = (1.5, 0.3, 0.7, 4.0)
 """Cycles of a vector operation, a move, a line from L2 and one from behind it, before anything is learned: about what
@@ -26,7 +24,8 @@ measurements give, see docs/results/pretrain.md."""
 
 
 class Bottlenecks(nn.Module):
-    """log seconds, float32[n], for log(1 + feature), float32[n, stores, columns]."""
+    """log seconds, float32[n], for log(1 + feature), float32[n, stores, columns], and which stores there are (1 or 0),
+    float32[n, stores]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,15 +33,14 @@ class Bottlenecks(nn.Module):
         self.overlap = nn.Parameter(torch.tensor(0.0))
         """log(p − 1)."""
 
-    def forward(self, log_features: Tensor) -> Tensor:
+    def forward(self, log_features: Tensor, present: Tensor) -> Tensor:
         iterations, vectors, moves, l1, l2 = (log_features[..., column] for column in _COLUMNS)
         costs = self.costs.exp()
         sharpness = 1.0 + self.overlap.clamp(-4.0, 3.0).exp()
         # Logarithms of 1 + x serve as those of x: counts are large where they matter, and 0 stays harmless.
         work = torch.stack([iterations - vectors + self.costs[0], moves + self.costs[1]])
         busy = (torch.logsumexp(work * sharpness, dim=0) / sharpness).exp()
-        waiting = costs[2] * l1.expm1() / _LINE + costs[3] * l2.expm1() / _LINE
-        present = (log_features.detach().abs().amax(dim=-1) > 0).to(log_features.dtype)
+        waiting = costs[2] * l1.expm1() / CACHE_LINE + costs[3] * l2.expm1() / CACHE_LINE
         total: Tensor = ((busy + waiting) * present).sum(dim=-1)
         return total.clamp(min=1e-6).log()
 

@@ -70,7 +70,7 @@ class Network(nn.Module):
         hidden = (hidden.view(self.members, count, stores, -1) * present[None, :, :, None]).sum(dim=2)
         for block in self.blocks:
             hidden = hidden + nn.functional.silu(block(hidden))
-        output: Tensor = self.head(hidden)[..., 0] - self.bottlenecks(log_features)
+        output: Tensor = self.head(hidden)[..., 0] - self.bottlenecks(log_features, present)
         return output
 
     def standardise(self, log_features: Tensor) -> None:

@@ -71,10 +71,6 @@ class StoreView:
         """Product of the extents of the loops from `level` inwards; 1 past the innermost."""
         return mul(self.extents[level:])
 
-    def outer(self, level: int) -> Expr:
-        """Product of the extents of the loops outside `level`."""
-        return mul(self.extents[:level])
-
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
         """The distinct buffers, the written one first."""

@@ -48,6 +48,14 @@ def lower_quartile(repeats: Sequence[float]) -> float:
     return statistics.quantiles(repeats, n=4, method="inclusive")[0]
 
 
+def better(best: float | None, repeats: Sequence[float]) -> float | None:
+    """The best seconds per call after the repeats of one more candidate, which may have none."""
+    if not repeats:
+        return best
+    seconds = lower_quartile(repeats)
+    return seconds if best is None else min(best, seconds)
+
+
 def calls_of_a_batch(repeats: Sequence[float], timing: Timing) -> int:
     """How many calls fill a batch, by those timed so far."""
     return ceil(timing.batch_seconds / max(min(repeats), 1e-9))

@@ -63,8 +63,8 @@ def _all_positive(options: Any) -> None:
         value = getattr(options, option.name)
         if isinstance(value, Timing) or (option.name == "tolerance" and value is None):
             continue
-        least = 0 if option.name == "turns" else 1e-300
-        if not isinstance(value, int | float) or not value >= least:
+        none_will_do = option.name == "turns" and value == 0
+        if not isinstance(value, int | float) or not (value > 0 or none_will_do):
             raise InvalidOption(
                 f"{option.name} is {value!r}",
                 where=type(options).__name__,

@@ -24,7 +24,7 @@ from felixlike.frontend.task import Task
 from felixlike.hardware import device_name, host_target
 from felixlike.hardware.probe import usable_cores
 from felixlike.measure.candidate import Schedulable
-from felixlike.measure.evaluator import lower_quartile
+from felixlike.measure.evaluator import better
 from felixlike.measure.examination import Examination, unverified, verified
 from felixlike.measure.interface import Results
 from felixlike.measure.limits import Limits, Timing, physical_bytes
@@ -40,7 +40,6 @@ _BATCH_PER_WORKER = 8
 _WAITING_SHARE = 4
 """Buffers of candidates that wait for their turn take up a quarter of the memory at most."""
 
-_UNTIMED = Timing(turns=0)
 _MOST_DEATHS = 5
 _SAME_CODE = "the same code as an earlier candidate"
 
@@ -154,12 +153,10 @@ class MeasurePool:
                     copies[first.index] = others
                     request = examination.request(base=self.limits.tolerance, timing=timing, best=best)
                     timed.append((first, self._run(first, request)))
-                    best = _better(best, timed[-1][1])
-                    for trial in without_turn(timed, timing or _UNTIMED, room):
+                    best = better(best, timed[-1][1].get("repeats", ()))
+                    for trial in without_turn(timed, self.limits.timing, room):
                         self._close(trial)
-                if timing is not None:
-                    timed = take_turns(timed, timing, self.limits.run_seconds)
-                for first, answer in timed:
+                for first, answer in take_turns(timed, self.limits.timing, self.limits.run_seconds):
                     self._close(first)
                     result = measurement(answer, build_seconds=first.build_seconds, run_seconds=answer["elapsed"])
                     key = (task.key, verify, first.code)
@@ -305,14 +302,6 @@ def _by_code(trials: Iterable[Trial], *, together: bool) -> list[list[Trial]]:
     for trial in trials:
         found.setdefault(trial.code if together else str(trial.index), []).append(trial)
     return list(found.values())
-
-
-def _better(best: float | None, answer: Message) -> float | None:
-    """The best seconds per call after one more answer."""
-    if not answer.get("repeats"):
-        return best
-    seconds = lower_quartile(answer["repeats"])
-    return seconds if best is None else min(best, seconds)
 
 
 def _answers(selector: selectors.BaseSelector, limit: float) -> list[tuple[Trial, Message]]:

@@ -18,6 +18,7 @@ from felixlike.frontend.task import Task
 from felixlike.hardware import c_compiler
 from felixlike.measure import assistant
 from felixlike.measure.candidate import Schedulable, Untuned
+from felixlike.measure.evaluator import better
 from felixlike.measure.fleet import Fleet
 from felixlike.measure.interface import Results
 from felixlike.measure.limits import Limits
@@ -128,8 +129,7 @@ class RpcPool(MeasurePool):
                 self._hand_out(traffic, answered, examination.bytes, request)
                 for job, result in self._returned(traffic, answered):
                     self._remember((task.key, verify, job.code), result)
-                    if result.repeats:
-                        best = result.seconds if best is None else min(best, result.seconds)
+                    best = better(best, result.repeats)
                     yield self._done(job, result)
         finally:
             traffic.close()

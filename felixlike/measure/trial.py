@@ -48,7 +48,7 @@ class Trial:
     @property
     def closed(self) -> bool:
         """Whether the process was ended, by itself or by the pool."""
-        return self._ended
+        return self.channel.fileno() < 0
 
     def run(self, request: Message, seconds: float) -> Message:
         """Send the second request and wait for its answer."""

@@ -91,6 +91,14 @@ class Built:
     library: Any
     packed: Sequence[tuple[int, Sequence[int], str]]
 
+    def arguments(self, tensors: Sequence[Any], device: Any) -> list[Any]:
+        """What "main" is called with: the tensors, constants packed."""
+        given = list(tensors)
+        for number, (parameter, shape, dtype) in enumerate(self.packed):
+            given[parameter] = tvmlib.runtime.empty(tuple(shape), dtype, device)
+            self.library[f"pack{number}"](tensors[parameter], given[parameter])
+        return given
+
     @staticmethod
     def beside(library: Any, path: Path) -> Built:
         """A library that was exported to a path, loaded here or elsewhere."""
@@ -173,10 +181,7 @@ def run(
     save (where to keep what came out, or None).  timing: a Timing's fields, or None.  best: seconds or None.
     settle: called once TVM's threads are there."""
     tensors = [_tensor(argument, device) for argument in request["arguments"]]
-    given = list(tensors)
-    for number, (parameter, shape, dtype) in enumerate(built.packed):
-        given[parameter] = tvmlib.runtime.empty(tuple(shape), dtype, device)
-        built.library[f"pack{number}"](tensors[parameter], given[parameter])
+    given = built.arguments(tensors, device)
     built.library["main"](*given)
     settle()
     error: float | None = None

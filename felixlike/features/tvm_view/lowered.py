@@ -188,7 +188,7 @@ class _Lowering:
         loops = self._nest(store, path, known=known)
         if plain(store):
             return loops, self._said(store, loops)
-        return loops, self._formed(store, path, loops, self._standing)
+        return loops, self._formed(store, path, loops)
 
     def _said(self, store: Store, loops: list[LoweredLoop]) -> _Seen:
         """A statement as TVM says it, under the loops here, simplified by TVM."""
@@ -211,30 +211,28 @@ class _Lowering:
     def _placed(self, words: Words, loops: list[LoweredLoop]) -> dict[Any, Any]:
         """A block's iterators with their values, as TVM simplifies them whenever it splits or fuses loops. Where
         threads share iterations unevenly, the guard is part of what it knows."""
-        meaning = {variable: self._meant(variable, ours, self._standing) for variable, ours in words.meaning}
+        meaning = {variable: self._meant(variable, ours) for variable, ours in words.meaning}
         ranges = {loop.variable: tvmlib.ir.Range(0, loop.extent) for loop in loops}
         guard = functools.reduce(tvmlib.tirx.all, self._guards, tvmlib.tirx.const(1, "bool"))
         values = [_replaced(value, meaning) for _, value in words.places]
         found = tvmlib.sym.iter_map_simplify(values, ranges, guard)
         return dict(zip((iterator for iterator, _ in words.places), found, strict=True))
 
-    def _meant(self, variable: Any, ours: Expr, standing: Mapping[Expr, Any]) -> Any:
+    def _meant(self, variable: Any, ours: Expr) -> Any:
         """What a variable of TVM's is at the point, in the loops here."""
         if ours in self._extents:
-            return standing.get(ours, tvmlib.tirx.const(0, self._dtype))
+            return self._standing.get(ours, tvmlib.tirx.const(0, self._dtype))
         return tvmlib.tirx.const(self._value(ours), str(variable.ty.dtype))
 
-    def _formed(
-        self, store: Store, path: tuple[Loop, ...], loops: list[LoweredLoop], standing: Mapping[Expr, Any]
-    ) -> _Seen:
+    def _formed(self, store: Store, path: tuple[Loop, ...], loops: list[LoweredLoop]) -> _Seen:
         """The indices made from their formulas."""
         words = {
-            access: [self._written(index, standing) for index in access.written or access.indices]
+            access: [self._written(index, self._standing) for index in access.written or access.indices]
             for access in dict.fromkeys(store.accesses)
         }
         for access in words:
             if access.buffer.origin is not None:
-                old = [self._sum(index, standing) for index in access.written]
+                old = [self._sum(index, self._standing) for index in access.written]
                 words[access] = [self._analyzer.simplify(w) for w in self._layout(access, path, loops)[1](old)]
         indices = {access: tuple(map(from_tvm, found)) for access, found in words.items()}
         indices |= {access: self._regrouped[store, access] for access in words if access.buffer in self._allocated}
