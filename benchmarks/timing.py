@@ -41,9 +41,7 @@ def interleaved(
     calls: dict[str, int] = {}
     for name, run in sides.items():
         run()  # compile, allocate, warm up
-        started = time.perf_counter()
-        run()
-        calls[name] = max(1, round(slot / max(time.perf_counter() - started, 1e-7)))
+        calls[name] = max(1, round(slot / max(min(_seconds(run) for _ in range(5)), 1e-7)))
     times: dict[str, list[float]] = {name: [] for name in sides}
     turns = max(3, round(seconds_a_side / slot))
     for turn in range(turns):
@@ -57,6 +55,12 @@ def interleaved(
                 run()
             times[name].append((time.perf_counter() - started) / calls[name])
     return {name: _summary(found, calls[name]) for name, found in times.items()}
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
 
 
 def _summary(found: list[float], calls: int) -> Timed:

@@ -60,6 +60,11 @@ class Budget:
         self.spent_trials, self.found_trials = self.spent_trials + trials, self.found_trials + trials
         self.found_seconds += seconds
 
+    @property
+    def new_trials(self) -> int:
+        """Candidates measured in this run."""
+        return self.spent_trials - self.found_trials
+
     def elapsed(self) -> float:
         """Seconds since the start of this run."""
         return time.monotonic() - self.started

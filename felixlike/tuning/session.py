@@ -32,6 +32,9 @@ _RECALLED = 1024
 """The most measurements of a task that are recalled in full, half of them the fastest, the others spread over the rest;
 of all others a run knows only that they were measured."""
 
+_FEWEST = 4
+"""Candidates of a round at least: what comes before the first costs as much as these."""
+
 
 @dataclass(slots=True)
 class TaskState:
@@ -115,7 +118,7 @@ class Session:
             for state in self.states:
                 self._recall(state, budget)
             while (count := budget.next_batch()) and (index := self._next()) is not None:
-                self._round(index, count, budget)
+                self._round(index, min(count, self._share(budget)), budget)
                 self._store.spend(run, budget.elapsed())
         except KeyboardInterrupt:
             self.interrupted = True
@@ -123,6 +126,15 @@ class Session:
 
     def _next(self) -> int | None:
         return next_task([state.progress for state in self.states])
+
+    def _share(self, budget: Budget) -> int:
+        """The most candidates of a round, so that in a limited time all tasks are measured: those that wait share what
+        is left, up to double for the first of them, which are the heaviest."""
+        waiting = sum(not state.progress.best and not state.progress.exhausted for state in self.states)
+        if math.isinf(budget.seconds_left()) or not waiting or not budget.new_trials:
+            return TRIALS_PER_ROUND
+        seconds = budget.elapsed() / budget.new_trials
+        return max(_FEWEST, int(2.0 * budget.seconds_left() / waiting / seconds))
 
     def _round(self, index: int, count: int, budget: Budget) -> None:
         """One round of one task."""

@@ -90,6 +90,17 @@ def rewritten(module: Any, rule: Rule) -> Any:
     return relax.transform.DeadCodeElimination()(visitor.builder_.get())
 
 
+def settled(module: Any, rule: Rule) -> Any:
+    """The module with a rule applied until it changes nothing."""
+    from felixlike import tvmlib
+
+    while True:
+        changed = rewritten(module, rule)
+        if tvmlib.structural_equal(changed, module):
+            return module
+        module = changed
+
+
 def operator(expression: Any) -> str:
     """The name of the operator that an expression calls, without TVM's prefix; empty for all others."""
     from felixlike import tvmlib

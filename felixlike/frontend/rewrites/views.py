@@ -12,26 +12,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, settled, shape
 
-_UNARY = {"nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh", "exp", "negative", "sqrt", "clip", "erf"}
+UNARY = {"nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh", "exp", "negative", "sqrt", "clip", "erf"}
+"""Elementwise operators of one tensor."""
+
 _BINARY = {"add", "subtract", "multiply", "divide", "maximum", "minimum"}
 _CONTRACTIONS = {"matmul"} | {f"nn.conv{rank}d" for rank in (1, 2, 3)}
 
 
 def with_late_reshapes(module: Any) -> Any:
     """A Relax module whose contractions are followed by what is done to their elements, and by reshapes after that."""
-    while True:
-        moved = rewritten(module, _late)
-        if _same(moved, module):
-            return module
-        module = moved
-
-
-def _same(one: Any, other: Any) -> bool:
-    from felixlike import tvmlib
-
-    return bool(tvmlib.structural_equal(one, other))
+    return settled(module, _late)
 
 
 def _late(expression: Any, known: Known, rewriter: Rewriter) -> Any:
@@ -42,7 +34,7 @@ def _late(expression: Any, known: Known, rewriter: Rewriter) -> Any:
         return rewriter.new(expression.args[0])
     if name == "reshape":
         return _joined(expression, known, rewriter)
-    if name not in _UNARY | _BINARY:
+    if name not in UNARY | _BINARY:
         return None
     tensors = [argument for argument in expression.args if hasattr(argument.ty, "shape")]
     moved = next((a for a in tensors if _moves(a, expression, known)), None)
@@ -74,7 +66,7 @@ def _moves(argument: Any, expression: Any, known: Known) -> bool:
 def _of_contraction(variable: Any, known: Known) -> bool:
     """Whether a variable is a contraction, or what is done to the elements of one that nobody else reads."""
     value = known.value(variable)
-    if operator(value) not in _UNARY | _BINARY:
+    if operator(value) not in UNARY | _BINARY:
         return operator(value) in _CONTRACTIONS
     return any(_is_whole(a, value) and known.once(a) and _of_contraction(a, known) for a in value.args)
 

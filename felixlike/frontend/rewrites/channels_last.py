@@ -1,0 +1,91 @@
+"""Chains of convolutions keep their channels last, where that costs less than it gains.
+
+    conv(relu(conv(x)))   →   permute(conv'(relu(conv'(permute(x)))))
+
+With channels last, vectors of channels are read and written as they lie: no kernel turns its tile on the way out,
+depthwise convolutions and poolings fill vectors whatever their stride and width. A convolution by itself would pay for
+it with two passes over memory, so the layouts of a function are changed only if all the permutations that this leaves
+move little beside what its convolutions write.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, settled, shape
+from felixlike.frontend.rewrites.views import UNARY
+
+_LAYOUTS = {"nn.conv1d": ["NWC", "OIW"], "nn.conv2d": ["NHWC", "OIHW"], "nn.conv3d": ["NDHWC", "OIDHW"]}
+
+_AFFORDED = 0.25
+"""Bytes that permutations may move more than before, for each byte that convolutions write."""
+
+
+def with_channels_last(module: Any) -> Any:
+    """A Relax module whose convolutions have channels last; the same module where the permutations would cost more."""
+    from felixlike import tvmlib
+
+    made, before = _written(module)
+    if not made:
+        return module
+    layouts = {f"relax.{name}": layouts for name, layouts in _LAYOUTS.items()}
+    converted = settled(tvmlib.relax.transform.ConvertLayout(layouts)(module), _sunk)
+    _, after = _written(converted)
+    return converted if after - before <= _AFFORDED * made else module
+
+
+def _sunk(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+    """Behind elementwise operators, permutations meet their inverses: TVM's pass does not know all of those. One that
+    moves dimensions of extent 1 alone is a reshape; constants are permuted at once."""
+    from felixlike import tvmlib
+
+    name = operator(expression)
+    if name not in {"permute_dims"} | UNARY:
+        return None
+    if name == "permute_dims" and is_constant(expression.args[0]):
+        return tvmlib.relax.const(expression.args[0].value.numpy().transpose(_axes(expression)).copy())
+    if name == "permute_dims" and not _moves(expression):
+        return tvmlib.relax.op.reshape(rewriter.new(expression.args[0]), shape(expression))
+    first = known.value(expression.args[0])
+    if operator(first) != "permute_dims" or not known.once(expression.args[0]):
+        return None
+    source, axes = rewriter.new(first.args[0]), _axes(first)
+    if name == "permute_dims":
+        joined = [axes[axis] for axis in _axes(expression)]
+        return source if joined == sorted(joined) else tvmlib.relax.op.permute_dims(source, joined)
+    arguments = [source, *(rewriter.new(argument) for argument in expression.args[1:])]
+    call = tvmlib.relax.Call(expression.op, arguments, expression.attrs)
+    return tvmlib.relax.op.permute_dims(rewriter.builder.emit(call), axes)
+
+
+def _axes(permutation: Any) -> list[int]:
+    """The dimension of the operand that each dimension of the result is."""
+    rank = len(shape(permutation))
+    axes = permutation.attrs.axes
+    return list(reversed(range(rank))) if axes is None else [int(axis) % rank for axis in axes]
+
+
+def _moves(permutation: Any) -> bool:
+    """Whether a permutation changes the order of elements in memory."""
+    kept = [axis for axis in _axes(permutation) if shape(permutation.args[0])[axis] > 1]
+    return kept != sorted(kept)
+
+
+def _written(module: Any) -> tuple[int, int]:
+    """Elements that convolutions write, and that permutations move: those that move something, not of constants."""
+    from felixlike import tvmlib
+
+    convolved = moved = 0
+
+    def visit(node: Any) -> None:
+        nonlocal convolved, moved
+        if operator(node) in _LAYOUTS:
+            convolved += math.prod(shape(node))
+        elif operator(node) == "permute_dims" and not is_constant(node.args[0]):
+            moved += math.prod(shape(node)) * _moves(node)
+
+    for function in module.functions.values():
+        if isinstance(function, tvmlib.relax.Function):
+            tvmlib.relax.analysis.post_order_visit(function, visit)
+    return convolved, moved
