@@ -4,13 +4,26 @@ The schedules and workloads that everybody else sees stay as they are; only the 
 
 from typing import Any
 
+from felixlike.lowering.prefetch import PREFETCH, prefetch
 from felixlike.lowering.reciprocal import share_reciprocals
 from felixlike.lowering.rest import PEEL, peel_rests
+from felixlike.lowering.skip import SKIP, skip_padding
 from felixlike.lowering.vector_math import FUNCTIONS, vectorise_math
 
-__all__ = ["FUNCTIONS", "PEEL", "lower", "peel_rests", "share_reciprocals", "vectorise_math"]
+__all__ = [
+    "FUNCTIONS",
+    "PEEL",
+    "PREFETCH",
+    "SKIP",
+    "lower",
+    "peel_rests",
+    "prefetch",
+    "share_reciprocals",
+    "skip_padding",
+    "vectorise_math",
+]
 
 
 def lower(module: Any) -> Any:
     """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for CPUs."""
-    return vectorise_math(share_reciprocals(peel_rests(module)))
+    return vectorise_math(share_reciprocals(peel_rests(prefetch(skip_padding(module)))))

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.lowering import PREFETCH, SKIP
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, rounded
@@ -208,13 +209,15 @@ def _tile(
     taken = (roles.vector, roles.rows, roles.window)
     batch = [loops[a.place] for a in contraction.spatial if a not in taken]
     taps = [a for a in contraction.reduction if a is not roles.summed]
-    reductions = [loops[a.place] for a in ([] if roles.summed is None else [roles.summed]) + taps]
+    summed = [] if roles.summed is None else [roles.summed]
+    reductions = [loops[a.place] for a in (*taps[:-1], *summed, *taps[-1:])]
     parallel = [*batch, *window[:1], *rows[:-2], v_parallel]
     tile = [*rows[-1:], v_tile, lane]
     within = [*window[1:], *rows[-2:-1]]
     blocks: list[Any] = []
     if panel is not None and roles.summed is not None and (steps := _block(roles.summed.extent)):
-        block_loop, reductions[0] = schedule.split(reductions[0], [None, steps])
+        place = len(taps[:-1])
+        block_loop, reductions[place] = schedule.split(reductions[place], [None, steps])
         blocks.append(block_loop)
     schedule.reorder(*parallel, v_outer, *blocks, *within, *reductions, *tile)
     shared = schedule.fuse(*parallel)
@@ -231,6 +234,10 @@ def _tile(
     unrolled = bool(taps) and 1 < taps[-1].extent <= _UNROLLED_TAPS
     if unrolled:
         schedule.unroll(loops[taps[-1].place])
+    for tap in taps[:-1]:
+        schedule.annotate(loops[tap.place], SKIP, True)
+    if summed and any(o.constant and roles.vector.place in o.axes for o in contraction.operands):
+        schedule.annotate(reductions[len(taps[:-1])], PREFETCH, True)
     bounds = reachable_bounds(extents, registers=machine.unit.registers, unrolled=unrolled, cores=machine.cores)
     note_bounds(schedule, block, bounds)
     if panel is not None and roles.panel is not None and roles.panel.contiguous(roles.vector):

@@ -23,7 +23,7 @@ _MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
 """Rows a task, vectors of a row unrolled, vectors of columns a task: bounds of what is sampled."""
 _NARROWEST = 4
 """Elements of the shortest vector that columns are worth being computed in."""
-_CHEAP = frozenset(["tirx.if_then_else", "tirx.likely", "tirx.reinterpret"])
+_CHEAP = frozenset(["prim.if_then_else", "prim.likely", "tirx.reinterpret"])
 """Calls that may be computed again wherever their value is read; others, like exp, are worth a buffer."""
 _Access = tuple[Any, tuple[Any, ...]]
 """A buffer and the indices of one element."""

@@ -14,7 +14,7 @@ import math
 from typing import Any
 
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, settled, shape
-from felixlike.frontend.rewrites.views import UNARY
+from felixlike.frontend.rewrites.views import BINARY, UNARY
 
 _LAYOUTS = {"nn.conv1d": ["NWC", "OIW"], "nn.conv2d": ["NHWC", "OIHW"], "nn.conv3d": ["NDHWC", "OIDHW"]}
 
@@ -41,21 +41,39 @@ def _sunk(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     from felixlike import tvmlib
 
     name = operator(expression)
-    if name not in {"permute_dims"} | UNARY:
+    if name in UNARY | BINARY:
+        return _behind(expression, known, rewriter)
+    if name != "permute_dims":
         return None
-    if name == "permute_dims" and is_constant(expression.args[0]):
+    if is_constant(expression.args[0]):
         return tvmlib.relax.const(expression.args[0].value.numpy().transpose(_axes(expression)).copy())
-    if name == "permute_dims" and not _moves(expression):
+    if not _moves(expression):
         return tvmlib.relax.op.reshape(rewriter.new(expression.args[0]), shape(expression))
     first = known.value(expression.args[0])
-    if operator(first) != "permute_dims" or not known.once(expression.args[0]):
+    if operator(first) != "permute_dims":
         return None
     source, axes = rewriter.new(first.args[0]), _axes(first)
-    if name == "permute_dims":
-        joined = [axes[axis] for axis in _axes(expression)]
-        return source if joined == sorted(joined) else tvmlib.relax.op.permute_dims(source, joined)
-    arguments = [source, *(rewriter.new(argument) for argument in expression.args[1:])]
-    call = tvmlib.relax.Call(expression.op, arguments, expression.attrs)
+    joined = [axes[axis] for axis in _axes(expression)]
+    return source if joined == sorted(joined) else tvmlib.relax.op.permute_dims(source, joined)
+
+
+def _behind(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+    """The permutation of an elementwise operator's result, instead of the same one of each of its operands."""
+    from felixlike import tvmlib
+
+    tensors = [a for a in expression.args if hasattr(a.ty, "shape") and not (is_constant(a) and not shape(a))]
+    values = [known.value(a) for a in tensors]
+    if not values or any(operator(v) != "permute_dims" or shape(v) != shape(expression) for v in values):
+        return None
+    axes = _axes(values[0])
+    if any(_axes(value) != axes for value in values):
+        return None
+
+    def operand(argument: Any) -> Any:
+        found = known.value(argument)
+        return rewriter.new(found.args[0] if operator(found) == "permute_dims" else argument)
+
+    call = tvmlib.relax.Call(expression.op, [operand(a) for a in expression.args], expression.attrs)
     return tvmlib.relax.op.permute_dims(rewriter.builder.emit(call), axes)
 
 

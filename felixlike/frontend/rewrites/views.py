@@ -17,7 +17,9 @@ from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, 
 UNARY = {"nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh", "exp", "negative", "sqrt", "clip", "erf"}
 """Elementwise operators of one tensor."""
 
-_BINARY = {"add", "subtract", "multiply", "divide", "maximum", "minimum"}
+BINARY = {"add", "subtract", "multiply", "divide", "maximum", "minimum"}
+"""Elementwise operators of two tensors."""
+
 _CONTRACTIONS = {"matmul"} | {f"nn.conv{rank}d" for rank in (1, 2, 3)}
 
 
@@ -34,7 +36,7 @@ def _late(expression: Any, known: Known, rewriter: Rewriter) -> Any:
         return rewriter.new(expression.args[0])
     if name == "reshape":
         return _joined(expression, known, rewriter)
-    if name not in UNARY | _BINARY:
+    if name not in UNARY | BINARY:
         return None
     tensors = [argument for argument in expression.args if hasattr(argument.ty, "shape")]
     moved = next((a for a in tensors if _moves(a, expression, known)), None)
@@ -66,7 +68,7 @@ def _moves(argument: Any, expression: Any, known: Known) -> bool:
 def _of_contraction(variable: Any, known: Known) -> bool:
     """Whether a variable is a contraction, or what is done to the elements of one that nobody else reads."""
     value = known.value(variable)
-    if operator(value) not in UNARY | _BINARY:
+    if operator(value) not in UNARY | BINARY:
         return operator(value) in _CONTRACTIONS
     return any(_is_whole(a, value) and known.once(a) and _of_contraction(a, known) for a in value.args)
 

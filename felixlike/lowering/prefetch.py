@@ -1,0 +1,148 @@
+"""Packed constants are fetched while the block before them is in use.
+
+    for row in 7:                          for row in 7:
+        for c in 512:                          for c in 512:
+            tile += x[…] · W[block, c, …]  →       prefetch the row-th seventh of W[block + 1, c, …]
+                                                   tile += x[…] · W[block, c, …]
+
+In: an IRModule of scheduled PrimFuncs in which a schedule marked reductions with PREFETCH. Out: the same without
+blocks, with instructions that fetch. The first pass over a block of weights has to wait for memory, all others find it
+in the L2 cache; a network's weights do not stay in any cache from one call to the next. What fetches reads nothing and
+so is allowed to point past the end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+PREFETCH = "felixlike.prefetch"
+"""Annotation of the outermost loop of a reduction whose constant operand is packed in the order of the loops."""
+
+_LINE = 64
+"""Bytes."""
+
+_WORTH = 2**19
+"""Bytes of an operand from which it is fetched: less than that stays in the caches by itself."""
+
+_L2 = 2
+"""LLVM's word for it."""
+
+
+def prefetch(module: Any) -> Any:
+    """The IRModule with instructions that fetch ahead of marked loops: functions without any are left alone."""
+    from felixlike import tvmlib
+
+    return tvmlib.map_functions(module, lambda func: _fetching(func) if _marked(func) else func)
+
+
+def _marked(func: Any) -> list[Any]:
+    from felixlike import tvmlib
+
+    return [loop for loop in tvmlib.found(func.body, tvmlib.tirx.For) if PREFETCH in loop.annotations]
+
+
+def _fetching(func: Any) -> Any:
+    from felixlike import tvmlib
+
+    plain = tvmlib.without_blocks(func)
+    loops = tvmlib.found(plain.body, tvmlib.tirx.For)
+
+    def ahead(loop: Any) -> Any:
+        if PREFETCH not in loop.annotations:
+            return loop
+        around = [other for other in loops if _holds(other, loop)]
+        statements = [s for load in _packed(loop, plain.params) for s in _instructions(loop, around, load)]
+        body = tvmlib.tirx.stmt_seq(*statements, loop.body) if statements else loop.body
+        return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
+
+    return tvmlib.structural_map(plain, (tvmlib.tirx.For, ahead))
+
+
+def _holds(outer: Any, inner: Any) -> bool:
+    from felixlike import tvmlib
+
+    below = tvmlib.found(outer.body, tvmlib.tirx.For)
+    return any(loop.loop_var.same_as(inner.loop_var) for loop in below)
+
+
+def _packed(loop: Any, params: Any) -> list[Any]:
+    """Loads of a parameter's elements in vectors."""
+    from felixlike import tvmlib
+
+    lanes = [
+        inner.loop_var
+        for inner in tvmlib.found(loop.body, tvmlib.tirx.For)
+        if int(inner.kind) == int(tvmlib.tirx.ForKind.VECTORIZED)
+    ]
+    return [
+        load
+        for load in tvmlib.found(loop.body, tvmlib.ir.TensorLoad)
+        if any(load.source.same_as(p) for p in params) and any(tvmlib.uses(load.indices[-1], lane) for lane in lanes)
+    ]
+
+
+def _instructions(loop: Any, around: list[Any], load: Any) -> list[Any]:
+    """What fetches, in each step of a loop, its share of the block that comes after the one that is read."""
+    from felixlike import tvmlib
+    from felixlike.tvmlib import tirx
+
+    buffer, steps = load.source, int(loop.extent)
+    shape = [int(extent) for extent in buffer.shape]
+    size = tvmlib.bits(buffer.dtype) // 8
+    inner = tvmlib.found(loop.body, tirx.For)
+    place = 0
+    for index, extent in zip(load.indices, shape, strict=True):
+        place = place * extent + index
+    first = tvmlib.simplify(_put(place, [(f.loop_var, 0) for f in (loop, *inner)]))
+    used = [f for f in inner if tvmlib.uses(place, f.loop_var)]
+    slab = math.prod(int(f.extent) for f in used)
+    stride = tvmlib.simplify(_put(place, [(loop.loop_var, 1), *((f.loop_var, 0) for f in inner)]) - first)
+    dense = isinstance(stride, tirx.IntImm) and int(stride) == slab
+    passes, block = _passes(around, first, steps * slab)
+    if not dense or not passes or math.prod(shape) * size < _WORTH:
+        return []
+    number, count = 0, math.prod(int(f.extent) for f in passes)
+    for f in passes:
+        number = number * f.extent + f.loop_var
+    lines = -(-slab * size // (_LINE * count))
+    start = first + (block + loop.loop_var * slab + number * (lines * _LINE // size))
+    return [_fetch(buffer, start + line * (_LINE // size)) for line in range(lines)]
+
+
+def _passes(around: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
+    """The loops, outermost first, in which the same elements are read again, and how many these are.  around: the loops
+    around, innermost first.  block: elements that one run of the loop reads."""
+    from felixlike import tvmlib
+
+    found: list[Any] = []
+    for loop in around:
+        if int(loop.kind) == int(tvmlib.tirx.ForKind.PARALLEL):
+            break
+        if tvmlib.uses(first, loop.loop_var):
+            if found:
+                break
+            block *= int(loop.extent)
+        elif int(loop.extent) > 1:
+            found.insert(0, loop)
+    return found, block
+
+
+def _put(expression: Any, values: list[tuple[Any, int]]) -> Any:
+    """An expression with numbers for variables."""
+    from felixlike import tvmlib
+    from felixlike.tvmlib import tirx
+
+    def put(variable: Any) -> Any:
+        found = next((n for v, n in values if v.same_as(variable)), None)
+        return variable if found is None else tirx.const(found, str(variable.ty.dtype))
+
+    return tvmlib.structural_map(expression, (tirx.Var, put))
+
+
+def _fetch(buffer: Any, place: Any) -> Any:
+    from felixlike.tvmlib import tirx
+
+    zeros = [0] * (len(buffer.shape) - 1)
+    address = tirx.address_of(buffer[(*zeros, place)])
+    return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, 0, _L2, 1))

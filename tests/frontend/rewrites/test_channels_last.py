@@ -1,0 +1,74 @@
+"""Chains of convolutions: channels last, the same results; single ones stay as they are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import felixlike as fx
+from felixlike.deploy import compile_model
+from felixlike.frontend import import_model
+
+
+class _Chain(nn.Module):
+    """What small vision networks are made of; TVM's pass knows some of the activations, others not."""
+
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, channels, 3, padding=1)
+        self.depthwise = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        self.point = nn.Conv2d(channels, channels, 1)
+        self.strided = nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1)
+        self.last = nn.Conv2d(2 * channels, 2 * channels, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.relu6(self.first(x))
+        x = x + nn.functional.hardswish(self.point(nn.functional.relu6(self.depthwise(x))))
+        x = nn.functional.max_pool2d(nn.functional.silu(self.strided(x)), 2)
+        x = torch.cat([x, torch.sigmoid(self.last(x))], dim=1)
+        return x.mean((2, 3)).flatten(1)
+
+
+def _layouts(model: nn.Module, x: torch.Tensor, target: str = "cpu") -> list[tuple[int, ...]]:
+    """Shapes of what the tasks that convolve write."""
+    tasks = fx.extract_tasks(model.eval(), (x,), target=target)
+    return [tuple(int(e) for e in t.module["main"].params[-1].shape) for t in tasks if "conv" in t.name]
+
+
+def test_results_stay() -> None:
+    torch.manual_seed(0)
+    model, x = _Chain().eval(), torch.randn(2, 3, 13, 17)
+    with torch.inference_mode():
+        expected = model(x)
+    found = compile_model(import_model(model, (x,)))(x)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_chain_has_channels_last_and_permutes_at_its_ends_alone() -> None:
+    model, x = _Chain().eval(), torch.randn(1, 3, 16, 16)
+    assert all(shape[-1] in (8, 16) and shape[1] == shape[2] for shape in _layouts(model, x))
+    tasks = fx.extract_tasks(model, (x,))
+    assert [t.name for t in tasks if "transpose" in t.name] == ["transpose"]
+
+
+def test_a_convolution_by_itself_stays() -> None:
+    x = torch.randn(1, 16, 14, 14)
+    assert _layouts(nn.Conv2d(16, 16, 3, padding=1), x) == [(1, 16, 14, 14)]
+
+
+def test_gpus_keep_their_layout() -> None:
+    model, x = _Chain().eval(), torch.randn(1, 3, 16, 16)
+    assert all(shape[1] in (8, 16) for shape in _layouts(model, x, "sm_90"))
+
+
+@pytest.mark.parametrize("dimensions", [1, 3])
+def test_other_ranks(dimensions: int) -> None:
+    torch.manual_seed(0)
+    convolution = {1: nn.Conv1d, 3: nn.Conv3d}[dimensions]
+    layers = [convolution(c, 8, 3, padding=1) for c in (2, 8, 8, 8)]
+    model = nn.Sequential(*[m for layer in layers for m in (layer, nn.ReLU6())]).eval()
+    x = torch.randn(1, 2, *[9, 7, 5][:dimensions])
+    with torch.inference_mode():
+        expected = model(x)
+    torch.testing.assert_close(compile_model(import_model(model, (x,)))(x), expected, rtol=1e-4, atol=1e-5)

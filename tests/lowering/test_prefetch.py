@@ -1,0 +1,82 @@
+"""Fetching ahead: each line of the next block once, and the same values."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from felixlike import tvmlib
+from felixlike.lowering import PREFETCH, prefetch
+
+_LANES, _LINE = 16, 16  # elements
+
+
+def _product(rows: int, steps: int, blocks: int, *, marked: bool = True) -> Any:
+    """y[m, b, l] = Σ_k x[m, k] · w[b, k, l] with w packed in blocks of vectors, each used for all rows."""
+    from felixlike.tvmlib import te
+
+    x, w = te.placeholder((rows, steps), name="x"), te.placeholder((blocks, steps, _LANES), name="w")
+    k = te.reduce_axis((0, steps), name="k")
+    y = te.compute((rows, blocks, _LANES), lambda m, b, lane: te.sum(x[m, k] * w[b, k, lane], axis=k), name="y")
+    func = te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
+    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    block = schedule.get_sblock("y")
+    row, packed, lane, step = schedule.get_loops(block)
+    schedule.reorder(packed, row, step, lane)
+    schedule.vectorize(lane)
+    if marked:
+        schedule.annotate(step, PREFETCH, True)
+    schedule.decompose_reduction(block, step)
+    return schedule.mod
+
+
+@pytest.mark.parametrize("rows", [2, 3, 7])
+def test_the_next_block_is_fetched(rows: int) -> None:
+    """All its lines, in all passes together; what is fetched twice is the rounding of a pass's share."""
+    steps = 2048
+    (loop,) = [
+        f
+        for f in tvmlib.found(prefetch(_product(rows, steps, 8))["main"].body, tvmlib.tirx.For)
+        if str(f.loop_var.name) == "k" or str(f.loop_var.name).endswith("k")
+    ]
+    calls = [s.value for s in tvmlib.found(loop.body, tvmlib.tirx.Evaluate)]
+    assert calls
+    assert all(str(call.op.name) == "tirx.prefetch" for call in calls)
+    places = [call.args[0].args[0].indices[-1] for call in calls]
+    fetched = set()
+    for row, step in itertools.product(range(rows), range(0, steps, 97)):
+        values = {"b": 3, "m": row, "k": step}
+        for place in places:
+            fetched.add((step, _number(place, values)))
+    for step in range(0, steps, 97):
+        wanted = 4 * steps * _LANES + step * _LANES
+        assert wanted in {place for at, place in fetched if at == step}
+
+
+def _number(expression: Any, values: dict[str, int]) -> int:
+    from felixlike.tvmlib import tirx
+
+    def put(variable: Any) -> Any:
+        return tirx.const(values[str(variable.name)], str(variable.ty.dtype))
+
+    return int(tvmlib.simplify(tvmlib.structural_map(expression, (tirx.Var, put))))
+
+
+def test_values() -> None:
+    rows, steps, blocks = 5, 1024, 9
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (rows, steps)).astype("float32")
+    w = rng.uniform(-1, 1, (blocks, steps, _LANES)).astype("float32")
+    y = tvmlib.runtime.tensor(np.full((rows, blocks, _LANES), np.nan, "float32"))
+    executable = tvmlib.compile_primfuncs(_product(rows, steps, blocks), tvmlib.Target("llvm"))
+    executable.jit()["main"](tvmlib.runtime.tensor(x), tvmlib.runtime.tensor(w), y)
+    np.testing.assert_allclose(y.numpy(), np.einsum("mk,bkl->mbl", x, w), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "steps", "marked"), [(4, 64, True), (1, 2048, True), (4, 2048, False)])
+def test_what_is_small_or_used_once_or_not_marked_is_not_fetched(rows: int, steps: int, marked: bool) -> None:
+    module = prefetch(_product(rows, steps, 8, marked=marked))
+    assert not tvmlib.found(module["main"].body, tvmlib.tirx.Evaluate)
