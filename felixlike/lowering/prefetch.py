@@ -14,6 +14,8 @@ so is allowed to point past the end.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 PREFETCH = "felixlike.prefetch"
@@ -52,9 +54,8 @@ def _fetching(func: Any) -> Any:
         if PREFETCH not in loop.annotations:
             return loop
         around = [other for other in loops if _holds(other, loop)]
-        statements = [s for load in _packed(loop, plain.params) for s in _instructions(loop, around, load)]
-        body = tvmlib.tirx.stmt_seq(*statements, loop.body) if statements else loop.body
-        return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
+        plans = (_plan(loop, around, load) for load in _packed(loop, plain.params))
+        return _loop(loop, next((plan for plan in plans if plan is not None), None))
 
     return tvmlib.structural_map(plain, (tvmlib.tirx.For, ahead))
 
@@ -82,8 +83,19 @@ def _packed(loop: Any, params: Any) -> list[Any]:
     ]
 
 
-def _instructions(loop: Any, around: list[Any], load: Any) -> list[Any]:
-    """What fetches, in each step of a loop, its share of the block that comes after the one that is read."""
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """buffer: of which is fetched.  start: index of the first element that this pass fetches.  every: steps of the
+    loop after which `lines` lines are due."""
+
+    buffer: Any
+    start: Any
+    every: int
+    lines: int
+
+
+def _plan(loop: Any, around: list[Any], load: Any) -> _Plan | None:
+    """How a pass over a block fetches its share of the next one; None where that cannot be told, or does not pay."""
     from felixlike import tvmlib
     from felixlike.tvmlib import tirx
 
@@ -95,19 +107,45 @@ def _instructions(loop: Any, around: list[Any], load: Any) -> list[Any]:
     for index, extent in zip(load.indices, shape, strict=True):
         place = place * extent + index
     first = tvmlib.simplify(_put(place, [(f.loop_var, 0) for f in (loop, *inner)]))
-    used = [f for f in inner if tvmlib.uses(place, f.loop_var)]
-    slab = math.prod(int(f.extent) for f in used)
+    slab = math.prod(int(f.extent) for f in inner if tvmlib.uses(place, f.loop_var))
     stride = tvmlib.simplify(_put(place, [(loop.loop_var, 1), *((f.loop_var, 0) for f in inner)]) - first)
     dense = isinstance(stride, tirx.IntImm) and int(stride) == slab
     passes, block = _passes(around, first, steps * slab)
-    if not dense or not passes or math.prod(shape) * size < _WORTH:
-        return []
-    number, count = 0, math.prod(int(f.extent) for f in passes)
+    share = Fraction(slab * size, _LINE * math.prod(int(f.extent) for f in passes))
+    if not dense or not passes or math.prod(shape) * size < _WORTH or share * steps < 1:
+        return None
+    every = max(d for d in range(1, steps + 1) if steps % d == 0 and (d == 1 or d * share <= 1))
+    lines = math.ceil(every * share)
+    number = 0
     for f in passes:
         number = number * f.extent + f.loop_var
-    lines = -(-slab * size // (_LINE * count))
-    start = first + (block + loop.loop_var * slab + number * (lines * _LINE // size))
-    return [_fetch(buffer, start + line * (_LINE // size)) for line in range(lines)]
+    return _Plan(buffer, first + (block + number * (steps // every * lines * _LINE // size)), every, lines)
+
+
+def _loop(loop: Any, plan: _Plan | None) -> Any:
+    """The loop, without its mark, that fetches as planned."""
+    from felixlike import tvmlib
+    from felixlike.tvmlib import tirx
+
+    def again(variable: Any, extent: int, body: Any) -> Any:
+        dtype = str(variable.ty.dtype)
+        return tirx.For(variable, tirx.const(0, dtype), tirx.const(extent, dtype), loop.kind, body)
+
+    if plan is None:
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body)
+    name, dtype = str(loop.loop_var.name), str(loop.loop_var.ty.dtype)
+    outer, inner = (tirx.Var(f"{name}_{part}", dtype) for part in ("outer", "inner"))
+    elements = _LINE * 8 // tvmlib.bits(plan.buffer.dtype)
+    fetches = [
+        _fetch(plan.buffer, plan.start + (outer * (plan.lines * elements) + n * elements)) for n in range(plan.lines)
+    ]
+    step = outer * plan.every + inner
+
+    def put(variable: Any) -> Any:
+        return step if variable.same_as(loop.loop_var) else variable
+
+    steps = again(inner, plan.every, tvmlib.structural_map(loop.body, (tirx.Var, put)))
+    return again(outer, int(loop.extent) // plan.every, tirx.stmt_seq(*fetches, steps))
 
 
 def _passes(around: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
