@@ -35,6 +35,10 @@ Row: TypeAlias = dict[str, Any]
 _WORKERS_KILLED, _ENDS, _FLIPS, _PAIRS = 20, 1000, 1000, 3
 """How often: processes killed, stores cut off, stores with flipped bits, runs two at a time."""
 
+_RESULTS, _SECONDS = 12, 1.0
+"""A run is killed after up to so many results and within so many seconds after that: in the middle of anything, on a
+busy machine too."""
+
 _DISK = "400k"
 """Room for a store of some candidates, not for a run's."""
 
@@ -211,7 +215,7 @@ def _full_disk(folder: Path, expected: set[str]) -> Row:
     )
     if done.returncode:
         return _row("a full disk", 1, 0, f"the script left with {done.returncode}: {done.stderr[-200:]}")
-    first, second = (said(Path(f"{saved}.{name}").read_text()) for name in ("first", "second"))
+    first, second = (said(Path(f"{saved}.{name}").read_text().splitlines()) for name in ("first", "second"))
     kept = set(stored(Path(f"{saved}.full") / "s.sqlite"))
     words = Path(f"{saved}.errors").read_text().strip().splitlines()[-1]
     good = int(done.stdout) != 0 and not first[1] and "StoreError" in words and first[0] <= kept
@@ -239,9 +243,7 @@ def _kills(wanted: int) -> Iterator[Row]:
     lost = different = kills = begun = 0
     rng = random.Random(0)
     with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
-        started = time.monotonic()
         expected = _undisturbed(Path(folder))
-        duration = time.monotonic() - started
         while kills < wanted:
             begun += 1
             store = Path(folder) / f"{begun}.sqlite"
@@ -250,7 +252,8 @@ def _kills(wanted: int) -> Iterator[Row]:
             while not ended:
                 run = runs.Run(store)
                 if kills < wanted:
-                    time.sleep(rng.uniform(0.0, duration / 2))
+                    run.wait(rng.randrange(_RESULTS) if rng.random() < 0.5 else 0)
+                    time.sleep(rng.uniform(0.0, _SECONDS))
                     run.kill()
                 said, ended = run.end()
                 kills += not ended

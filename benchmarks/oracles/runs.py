@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -74,8 +75,13 @@ class Run:
             _here(writing, clock, store, options)
         os.close(writing)
         self._said = open(reading, encoding="utf-8")  # noqa: SIM115  closed by `end`
+        self._lines: list[str] = []
         if self._said.readline() != "started\n":
             raise RuntimeError(f"a run did not start; it left with {os.waitpid(self._process, 0)[1]}")
+
+    def wait(self, results: int) -> None:
+        """Until it has reported so many results more, or has ended."""
+        self._lines += itertools.islice(self._said, results)
 
     def kill(self) -> None:
         """End it at once."""
@@ -84,15 +90,15 @@ class Run:
     def end(self) -> tuple[set[str], bool]:
         """Wait for its end: what it has said to have measured, and whether it came to its end by itself."""
         with self._said:
-            text = self._said.read()
+            self._lines += self._said
         os.waitpid(self._process, 0)
-        return said(text)
+        return said(self._lines)
 
 
-def said(text: str) -> tuple[set[str], bool]:
+def said(lines: Iterable[str]) -> tuple[set[str], bool]:
     """What a run's words mean: candidates measured; whether it came to its end."""
-    lines = text.splitlines()
-    return {line for line in lines if line.startswith("[") and line.endswith("]]")}, "ended" in lines
+    words = [line.removesuffix("\n") for line in lines]
+    return {word for word in words if word.startswith("[") and word.endswith("]]")}, "ended" in words
 
 
 def stored(store: Path) -> list[str]:
