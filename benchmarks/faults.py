@@ -178,16 +178,17 @@ def _runs() -> Iterator[Row]:
 
     with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
         expected = _undisturbed(Path(folder))
-        whole = twice = 0
+        whole = 0
         for pair in range(_PAIRS):
             store = Path(folder) / f"two{pair}.sqlite"
             both = [runs.Run(store, seed=seed) for seed in (0, 1)]
             ended = [run.end() for run in both]
             kept = runs.stored(store)
-            whole += all(end and said <= set(kept) for said, end in ended) and expected <= set(kept)
-            twice += len(kept) == sum(len(said) for said, _ in ended)
-        outcome = f"both ended, everything reported is stored; in {twice} of {_PAIRS} nothing else"
-        yield _row("two runs on one store at once", _PAIRS, min(whole, twice), outcome)
+            # What the other one had measured before a run looked counts as done, so which ones they are may vary.
+            good = all(end and said <= set(kept) for said, end in ended)
+            whole += good and len(set(kept)) >= runs.TRIALS and len(kept) == sum(len(said) for said, _ in ended)
+        outcome = f"in {whole} of {_PAIRS} both ended, and the store holds what they reported and nothing else"
+        yield _row("two runs on one store at once", _PAIRS, whole, outcome)
         store = Path(folder) / "clock.sqlite"
         said, end = runs.Run(store, clock="jumps").end()
         good = end and said == set(runs.stored(store)) == expected

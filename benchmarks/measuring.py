@@ -244,7 +244,7 @@ def _text(rows: list[dict[str, Any]]) -> str:
         "",
         f"MetaSchedule ÷ ours, geometric mean: **{geometric_mean(ratios):.1f}**. Mean τ: MetaSchedule "
         f"{mean['stock']:.3f}, ours {mean['ours']:.3f}, the record {mean['record']:.3f}. Measured in "
-        f"{sum(r['minutes'] for r in rows):.0f} minutes.",
+        f"{sum(r['minutes'] for r in rows):.1f} minutes.",
         "",
         "The evaluator's rule and fixed numbers of batches (half a millisecond each, or one call if that takes",
         f"longer), replayed on the first {_FIXED[-1]} batches of each candidate (or two seconds): seconds timed,",
