@@ -244,6 +244,13 @@ def test_a_server_killed_at_work_takes_only_what_it_was_at(pool: MeasurePool) ->
     assert statuses[1:] == [Status.OK, Status.OK]
 
 
+def test_a_server_that_dies_with_many_candidates_is_one_death(pool: MeasurePool) -> None:
+    found = pool.measure(TASK, [*[tiled()] * 10, Killer(pool), tiled()])
+    statuses = [measurement.status for measurement in found]
+    assert statuses.count(Status.OK) >= 10
+    assert set(statuses) <= {Status.OK, Status.CRASHED}  # those that were being built
+
+
 def test_a_process_killed_from_outside_takes_its_candidate_only(pool: MeasurePool) -> None:
     with ThreadPoolExecutor() as others:
         killed = others.submit(kill_a_worker, pool, 0.02)
