@@ -1,9 +1,12 @@
-"""What must be survived: python -m benchmarks.faults [--kills 200].
+"""What must be survived: python -m benchmarks.faults [--kills 200] [--only NAME].
 
-- kill -9 of the whole tuning process at random moments: every measurement that was reported is in the store, and the
-  run, started again until it ends, has measured exactly the candidates of an undisturbed one;
 - candidates that crash, hang, take all memory, print megabytes, answer NaN or something wrong: told as such, never
-  chosen, and the next candidate is measured as if nothing had happened.
+  chosen, and the next candidate is measured as if nothing had happened;
+- processes that measure, their server, or a server of the network killed from outside: no other candidate is affected;
+- stores that end too early, have flipped bits, are of a newer version: refused by name, or they tell only what is true;
+- whole tuning runs two at once on one store, with a clock that jumps, on a full disk (a small tmpfs), or ended by
+  kill -9 at random moments: every measurement that was reported is in the store, and the run, started again until it
+  ends, has measured exactly the candidates of an undisturbed one.
 
 Writes docs/results/faults.json and .md.
 """
@@ -11,143 +14,70 @@ Writes docs/results/faults.json and .md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
-import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, TypeAlias
 
 from benchmarks.results import write
 
-_TRIALS = 48
+Row: TypeAlias = dict[str, Any]
+
+_WORKERS_KILLED, _ENDS, _FLIPS, _PAIRS = 20, 1000, 1000, 3
+"""How often: processes killed, stores cut off, stores with flipped bits, runs two at a time."""
+
+_RESULTS, _SECONDS = 12, 1.0
+"""A run is killed after up to so many results and within so many seconds after that: in the middle of anything, on a
+busy machine too."""
+
+_DISK = "400k"
+"""Room for a store of some candidates, not for a run's."""
 
 
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--only", default="", help="of candidates, servers, stores, runs, kills")
     arguments = parser.parse_args()
-    rows = [_kills(arguments.kills), *_candidates()]
+    groups: dict[str, Callable[[], Iterator[Row]]] = {
+        "candidates": _candidates,
+        "servers": _servers,
+        "stores": _stores,
+        "runs": _runs,
+        "kills": partial(_kills, arguments.kills),
+    }
+    rows = []
+    for name, group in groups.items():
+        if arguments.only in name:
+            for row in group():
+                rows.append(row)
+                print(row, flush=True)
+    if arguments.only:
+        return
     lines = ["| fault | tries | survived | what happened |", "| --- | --- | --- | --- |"]
     lines += [f"| {r['fault']} | {r['tries']} | {r['survived']} | {r['outcome']} |" for r in rows]
     write("faults", {"rows": rows}, "\n".join(lines), command=f"faults --kills {arguments.kills}")
 
 
-def _task() -> Any:
-    from benchmarks.operators import matmul
-    from felixlike.frontend.task import make_task
-    from felixlike.hardware import resolve_target
-
-    return make_task(matmul(32, 48, 40), resolve_target("cpu"), name="matmul")
+def _row(fault: str, tries: int, survived: int, outcome: str) -> Row:
+    return {"fault": fault, "tries": tries, "survived": survived, "outcome": outcome}
 
 
-def _run(store: Path) -> None:
-    """A tuning run that says, a line each, what has been measured, once it is in the store."""
-    from felixlike import records
-    from felixlike.costmodel import CostModel
-    from felixlike.measure import Limits, MeasurePool, Timing
-    from felixlike.search import make_strategy
-    from felixlike.tuning import Budget, Event, Session
-
-    def observe(event: Event) -> None:
-        if event.measurement is not None and event.candidate is not None:
-            print(json.dumps(event.candidate.key), flush=True)
-
-    task = _task()
-    quick = Limits(timing=Timing(batch_seconds=1e-4, max_batches=3))
-    with MeasurePool(task.target, limits=quick) as pool, records.open(store) as opened:
-        session = Session(
-            [task], strategy=make_strategy("random"), model=CostModel(), pool=pool, store=opened, observe=observe
-        )
-        print("started", flush=True)
-        session.run(Budget(trials=_TRIALS))
-    print("ended", flush=True)
-
-
-def _kills(wanted: int) -> dict[str, Any]:
-    """Runs that are killed at random moments, again and again on one store, until they end by themselves."""
-    lost = different = kills = runs = 0
-    rng = random.Random(0)
-    with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
-        undisturbed = Path(folder) / "undisturbed.sqlite"
-        started = time.monotonic()
-        _spawn(undisturbed, None, rng)
-        duration = time.monotonic() - started
-        expected = set(_stored(undisturbed))
-        assert len(expected) == _TRIALS
-        while kills < wanted:
-            runs += 1
-            store = Path(folder) / f"{runs}.sqlite"
-            reported: set[str] = set()
-            while True:
-                said, killed = _spawn(store, duration / 2 if kills < wanted else None, rng)
-                kills += killed
-                reported |= said
-                lost += len(reported - set(_stored(store)))
-                if not killed:
-                    break
-            different += set(_stored(store)) != expected
-            print(f"{kills} kills, {runs} runs, {lost} lost, {different} different", flush=True)
-    good = lost == 0 and different == 0
-    outcome = f"{lost} reported measurements lost; {different} of {runs} resumed runs measured other candidates"
-    return {"fault": "kill -9 of the run", "tries": kills, "survived": kills if good else 0, "outcome": outcome}
-
-
-def _spawn(store: Path, within: float | None, rng: random.Random) -> tuple[set[str], bool]:
-    """One run, in a copy of this process that has everything imported.
-
-    within: it is killed at a random moment of so many seconds after it has started; None: it is not. Returns what it
-    reported as measured, and whether it was killed."""
-    reading, writing = os.pipe()
-    process = os.fork()
-    if process == 0:
-        os.close(reading)
-        _run_here(store, writing)
-    os.close(writing)
-    with open(reading, encoding="utf-8") as said:
-        if said.readline() != "started\n":
-            raise RuntimeError(f"a run did not start; it left with {os.waitpid(process, 0)[1]}")
-        if within is not None:
-            time.sleep(rng.uniform(0.0, within))
-            os.kill(process, signal.SIGKILL)
-        lines = said.read().splitlines()
-    os.waitpid(process, 0)
-    whole = {line for line in lines if line.startswith("[") and line.endswith("]]")}
-    return {json.dumps(json.loads(line)) for line in whole}, "ended" not in lines
-
-
-def _run_here(store: Path, writing: int) -> NoReturn:
-    """The copy's part: run, say so, leave without any clean-up of the parent's state."""
-    try:
-        os.dup2(writing, sys.stdout.fileno())
-        _run(store)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
-
-
-def _stored(store: Path) -> list[str]:
-    """What a store holds of the task."""
-    from felixlike import records
-
-    if not store.exists():
-        return []
-    with records.open(store) as opened:
-        return [json.dumps((r.sketch, r.point)) for r in opened.measurements(_task())]
-
-
-def _candidates() -> list[dict[str, Any]]:
-    """Each bad candidate between two good ones."""
+def _candidates() -> Iterator[Row]:
+    """Each bad candidate between two good ones; then processes killed from outside."""
     from benchmarks.oracles import faulty
     from felixlike.measure import Limits, MeasurePool, Status
 
-    rows = []
     task = faulty.task_of(faulty.matmul(), "matmul")
     limits = Limits(run_seconds=2.0, memory_bytes=2**29)
     with MeasurePool(task.target, limits=limits, reuse=False) as pool:
@@ -156,15 +86,185 @@ def _candidates() -> list[dict[str, Any]]:
             before, bad, after = pool.measure(task, [faulty.tiled(), candidate, faulty.tiled()])
             good = before.status is after.status is Status.OK and bad.status is expected
             outcome = f"{bad.status}: {bad.message[:80]} ({time.monotonic() - started:.1f} s for three)"
-            rows.append({"fault": f"a candidate {fault}", "tries": 1, "survived": int(good), "outcome": outcome})
-            print(rows[-1], flush=True)
+            yield _row(f"a candidate {fault}", 1, int(good), outcome)
+        rng = random.Random(0)
+        killed: Counter[str] = Counter()
+        survived = tries = 0
+        while tries < _WORKERS_KILLED:
+            hit: list[bool] = []
+            killer = threading.Thread(
+                target=lambda hit=hit: hit.append(faulty.kill_a_worker(pool, rng.uniform(0.0, 0.5)))
+            )
+            killer.start()
+            found = pool.measure(task, [faulty.tiled(tile=tile) for tile in (4, 8, 16, 32)])
+            killer.join()
+            lost = [m for m in found if m.status is not Status.OK]
+            if not hit[0]:
+                continue
+            tries += 1
+            survived += len(lost) <= 1 and all(m.status is Status.CRASHED for m in lost)
+            killed.update(m.message for m in lost)
+        outcome = ", ".join(f"{count} × {words}" for words, count in killed.items()) + "; all others were ok"
+        yield _row("a process that builds or measures killed from outside", tries, survived, outcome)
         os.kill(pool._server._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
         (after,) = pool.measure(task, [faulty.tiled()])
-        good = after.status is Status.OK
-        rows.append(
-            {"fault": "the measuring server killed", "tries": 1, "survived": int(good), "outcome": after.status}
+        yield _row("the measuring server killed", 1, int(after.status is Status.OK), after.status.value)
+
+
+def _servers() -> Iterator[Row]:
+    """One of two servers on this machine killed while both measure."""
+    from benchmarks.loopback import Loopback
+    from benchmarks.oracles import faulty
+    from felixlike.measure import RpcPool, Status
+    from felixlike.measure.tracker import Tracker
+
+    task = faulty.task_of(faulty.matmul(), "matmul")
+    with Loopback() as loopback:
+        loopback.start(cpu=2)
+        with RpcPool(task.target, tracker=loopback.where, key="cpu", patience=5.0, reuse=False) as pool:
+            sleepers = [faulty.calling(task.module["main"], "usleep", 2_000_000) for _ in range(2)]
+            killer = threading.Timer(1.5, loopback.kill, [Tracker(loopback.where).servers()["cpu"].addresses[0]])
+            killer.start()
+            found = pool.measure(task, [*sleepers, *(faulty.tiled(tile=tile) for tile in (4, 8, 16, 32))])
+            killer.join()
+        left = len(Tracker(loopback.where).servers()["cpu"].addresses)
+    told = Counter(m.status.value for m in found)
+    good = left == 1 and told == {Status.WRONG: 2, Status.OK: 4}
+    words = ", ".join(f"{count} {status}" for status, count in told.items())
+    yield _row("one of two servers killed at work", 1, int(good), f"{words}: those that only sleep are wrong")
+
+
+def _stores() -> Iterator[Row]:
+    """Files cut off anywhere, with flipped bits, of a newer version."""
+    from benchmarks.oracles import stores
+    from felixlike import records
+    from felixlike.errors import StoreError
+
+    rng = random.Random(0)
+    with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
+        original, path = Path(folder) / "sound.sqlite", Path(folder) / "copy.sqlite"
+        written = stores.fill(original)
+        length = original.stat().st_size
+        ends = rng.sample(range(1, length), _ENDS)
+        cut = Counter(stores.after(partial(stores.truncate, size=end), original, written, path) for end in ends)
+        yield _row("a store that ends too early", _ENDS, cut["refused"], _looks(cut))
+        flips = Counter(
+            stores.after(partial(stores.flip_at_random, rng=rng), original, written, path) for _ in range(_FLIPS)
         )
-    return rows
+        yield _row("a store with flipped bits", _FLIPS, flips["refused"] + flips["works"], _looks(flips))
+        new = Path(folder) / "newer.sqlite"
+        stores.newer(new)
+        before, words = new.read_bytes(), "opened"
+        try:
+            records.open(new).close()
+        except StoreError as error:
+            words = str(error).removeprefix(f"{new}: ")
+        good = words != "opened" and new.read_bytes() == before
+        yield _row("a store of a newer version", 1, int(good), words)
+
+
+def _looks(found: Counter[str]) -> str:
+    meaning = {
+        "refused": "refused with a StoreError",
+        "works": "told only what was written",
+        "wrong": "told what was not",
+    }
+    return ", ".join(f"{count} {meaning[look]}" for look, count in found.items())
+
+
+def _runs() -> Iterator[Row]:
+    """Whole runs: two at once, with a clock that jumps, on a disk that is full."""
+    from benchmarks.oracles import runs
+
+    with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
+        expected = _undisturbed(Path(folder))
+        whole = 0
+        for pair in range(_PAIRS):
+            store = Path(folder) / f"two{pair}.sqlite"
+            both = [runs.Run(store, seed=seed) for seed in (0, 1)]
+            ended = [run.end() for run in both]
+            kept = runs.stored(store)
+            # What the other one had measured before a run looked counts as done, so which ones they are may vary.
+            good = all(end and said <= set(kept) for said, end in ended)
+            whole += good and len(set(kept)) >= runs.TRIALS and len(kept) == sum(len(said) for said, _ in ended)
+        outcome = f"in {whole} of {_PAIRS} both ended, and the store holds what they reported and nothing else"
+        yield _row("two runs on one store at once", _PAIRS, whole, outcome)
+        store = Path(folder) / "clock.sqlite"
+        said, end = runs.Run(store, clock="jumps").end()
+        good = end and said == set(runs.stored(store)) == expected
+        yield _row("a clock that jumps", 1, int(good), f"{len(said)} of {len(expected)} candidates, the same ones")
+        yield _full_disk(Path(folder) / "disk", expected)
+
+
+def _full_disk(folder: Path, expected: set[str]) -> Row:
+    """A run on a tmpfs that becomes full; then there is room, and it is started again. Both in a mount namespace."""
+    from benchmarks.oracles.runs import said, stored
+
+    folder.mkdir()
+    saved = folder.with_name("saved")
+    run = f"{sys.executable} -m benchmarks.oracles.runs {folder}/s.sqlite"
+    script = f"""
+        mount -t tmpfs -o size={_DISK} tmpfs {folder} || exit 77
+        {run} > {saved}.first 2> {saved}.errors; echo $?
+        cp -r {folder} {saved}.full
+        mount -o remount,size=100m {folder}
+        {run} > {saved}.second || exit 78
+        cp -r {folder} {saved}.done
+    """
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        return _row("a full disk", 1, 0, f"the script left with {done.returncode}: {done.stderr[-200:]}")
+    first, second = (said(Path(f"{saved}.{name}").read_text().splitlines()) for name in ("first", "second"))
+    kept = set(stored(Path(f"{saved}.full") / "s.sqlite"))
+    words = Path(f"{saved}.errors").read_text().strip().splitlines()[-1]
+    good = int(done.stdout) != 0 and not first[1] and "StoreError" in words and first[0] <= kept
+    good = good and second[1] and set(stored(Path(f"{saved}.done") / "s.sqlite")) == expected
+    words = words.replace(f"{folder}/", "")
+    outcome = f"{words} {len(first[0] - kept)} of {len(first[0])} reported lost; with room, the run was completed"
+    return _row(f"a full disk (a tmpfs of {_DISK})", 1, int(good), outcome)
+
+
+def _undisturbed(folder: Path) -> set[str]:
+    """The candidates of a run that nothing happens to."""
+    from benchmarks.oracles import runs
+
+    store = folder / "undisturbed.sqlite"
+    runs.Run(store).end()
+    expected = set(runs.stored(store))
+    assert len(expected) == runs.TRIALS
+    return expected
+
+
+def _kills(wanted: int) -> Iterator[Row]:
+    """Runs that are killed at random moments, again and again on one store, until they end by themselves."""
+    from benchmarks.oracles import runs
+
+    lost = different = kills = begun = 0
+    rng = random.Random(0)
+    with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
+        expected = _undisturbed(Path(folder))
+        while kills < wanted:
+            begun += 1
+            store = Path(folder) / f"{begun}.sqlite"
+            reported: set[str] = set()
+            ended = False
+            while not ended:
+                run = runs.Run(store)
+                if kills < wanted:
+                    run.wait(rng.randrange(_RESULTS) if rng.random() < 0.5 else 0)
+                    time.sleep(rng.uniform(0.0, _SECONDS))
+                    run.kill()
+                said, ended = run.end()
+                kills += not ended
+                reported |= said
+                lost += len(reported - set(runs.stored(store)))
+            different += set(runs.stored(store)) != expected
+            print(f"{kills} kills, {begun} runs, {lost} lost, {different} different", flush=True)
+    good = lost == 0 and different == 0
+    outcome = f"{lost} reported measurements lost; {different} of {begun} resumed runs measured other candidates"
+    yield _row("kill -9 of the run", kills, kills if good else 0, outcome)
 
 
 if __name__ == "__main__":

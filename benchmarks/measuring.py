@@ -1,41 +1,45 @@
 """How fast and how truly candidates are measured: python -m benchmarks.measuring [--candidates 16] [--only NAME].
 
-On the ten subgraphs, the same random candidates are measured by
+On the ten subgraphs, the same random candidates are measured, one after the other, by
 
 - ours: `MeasurePool`, building, checking against float64 and timing;
-- MetaSchedule: its LocalBuilder (64 modules at a time, its default batch) and LocalRunner, which check nothing;
-- a long measurement of one second each, the truth that both rankings are compared with (Kendall's τ-b);
-- ours with a fixed number of batches instead of the adaptive evaluator (AdaTune §4.1).
+- a record: a hundred batches each, on which the evaluator's rule and fixed numbers of batches are replayed;
+- a long measurement of one second each, the truth that all rankings are compared with (Kendall's τ-b);
+- MetaSchedule: its LocalBuilder (64 modules at a time, its default batch) and LocalRunner, which check nothing.
 
-Writes docs/results/measuring.json and .md.
+Writes docs/results/measuring.json and .md, and the figure of what adapting saves (AdaTune §4.1), measuring.svg. With
+--keep FILE, subgraphs are noted there as they are done, and those that stand there already are not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.results import geometric_mean, write
+from benchmarks.results import FOLDER, geometric_mean, write
 from benchmarks.subgraphs import SUBGRAPHS
 from felixlike import tvmlib
 from felixlike.frontend.task import make_task
 from felixlike.hardware import resolve_target
 from felixlike.measure import Limits, Measurement, MeasurePool, Timing
+from felixlike.measure.evaluator import better, calls_of_a_batch, evaluate, lower_quartile
 from felixlike.search import Candidate
 from felixlike.symbolic import Sketch, sketches
 
 _STOCK_BATCH = 64
-_LONG = Timing(batch_seconds=0.05, spread=1e-9, min_batches=8, max_batches=20, max_seconds=1.0, slow_factor=math.inf)
-_FIXED = {
-    f"{n} batch{'es' if n > 1 else ''}": Timing(spread=1e-9, min_batches=n, max_batches=n, max_seconds=60.0)
-    for n in (1, 3, 10)
-}
+_FIXED = (1, 2, 3, 5, 10, 20, 50, 100)
+"""Numbers of batches that the adaptive rule is compared with."""
+
+_RECORD = Timing(spread=1e-9, min_batches=2, max_batches=_FIXED[-1], max_seconds=2.0, slow_factor=math.inf, turns=0)
+_LONG = Timing(spread=1e-9, min_batches=2, max_batches=2000, max_seconds=1.0, slow_factor=math.inf, turns=0)
 
 
 def main() -> None:
@@ -43,14 +47,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--candidates", type=int, default=16)
     parser.add_argument("--only", default="", help="subgraphs whose name contains this")
+    parser.add_argument("--keep", type=Path, help="a file for subgraphs that are done, to go on from")
     arguments = parser.parse_args()
+    kept = arguments.keep.read_text().splitlines() if arguments.keep and arguments.keep.exists() else ()
+    done = {row["subgraph"]: row for row in map(json.loads, kept) if row["candidates"] == arguments.candidates}
     rows = []
     for name, make in SUBGRAPHS.items():
-        if arguments.only in name:
-            rows.append(_row(name, make(), arguments.candidates))
-            if not arguments.only:  # what there is so far
-                command = f"measuring --candidates {arguments.candidates}"
-                write("measuring", {"rows": rows}, _text(rows), command=command)
+        if arguments.only not in name:
+            continue
+        if name not in done:
+            started = time.monotonic()
+            done[name] = {**_row(name, make(), arguments.candidates), "minutes": (time.monotonic() - started) / 60}
+            if arguments.keep:
+                with arguments.keep.open("a") as file:
+                    file.write(json.dumps(done[name]) + "\n")
+        rows.append(done[name])
+        print(_line(rows[-1]), flush=True)
+        if not arguments.only:  # what there is so far
+            command = f"measuring --candidates {arguments.candidates}"
+            write("measuring", {"rows": rows}, _text(rows), command=command)
+            draw(rows, FOLDER / "measuring.svg")
     if arguments.only:
         print(_text(rows))
 
@@ -60,31 +76,95 @@ def _row(name: str, func: Any, count: int) -> dict[str, Any]:
     found = sketches(task)
     candidates = _candidates(found, count)
     row: dict[str, Any] = {"subgraph": name, "candidates": count}
-    seconds: dict[str, list[float]] = {}
+    started = time.perf_counter()
     with MeasurePool(task.target, reuse=False) as pool:
-        pool.check(task, candidates[0])  # starts the processes and computes the reference, once a task
+        pool.check(task, candidates[0])  # starts the processes and computes the reference
+        row["ours_start"] = time.perf_counter() - started
         started = time.perf_counter()
         ours = pool.measure(task, candidates)
         row["ours"] = (time.perf_counter() - started) / count
-        row["ours_build"], row["ours_run"] = _means(ours)
-        seconds["ours"] = [m.seconds for m in ours]
-    row["evaluators"] = {"adaptive": {"run_seconds": row["ours_run"]}}
-    truth = _measure(task, candidates, _LONG)
-    for label, timing in _FIXED.items():
-        measured = _measure(task, candidates, timing)
-        seconds[label] = [m.seconds for m in measured]
-        row["evaluators"][label] = {"run_seconds": _means(measured)[1]}
+    row["ours_build"] = float(np.mean([m.build_seconds for m in ours]))
+    row["ours_run"] = float(np.mean([m.run_seconds for m in ours]))
+    recorded = _measure(task, candidates, _RECORD)
+    truth = _measure(task, candidates, _LONG)  # between ours and MetaSchedule's: a machine drifts
     modules = [candidate.module() for candidate in candidates]
     fill = [c.module() for c in _candidates(found, _STOCK_BATCH, seed=9)][: _STOCK_BATCH - count]
-    row["stock_build"], row["stock_run"], seconds["stock"] = _stock(task, modules, fill)
+    row["stock_build"], row["stock_run"], stock = _stock(task, modules, fill)
     row["stock"] = row["stock_build"] + row["stock_run"]
-    right = [m.seconds for m in truth]
-    row["seconds"] = {"truth": right, **seconds}
-    row["tau"] = {label: kendall(right, values) for label, values in seconds.items()}
-    row["evaluators"]["adaptive"]["tau"] = row["tau"]["ours"]
-    for label in _FIXED:
-        row["evaluators"][label]["tau"] = row["tau"][label]
+    row["seconds"] = {"truth": [m.seconds for m in truth], "ours": [m.seconds for m in ours], "stock": stock}
+    row["batches"] = [" ".join(f"{s:.4g}" for s in m.repeats) for m in recorded]
     return row
+
+
+def replay(batches: Sequence[float], timing: Timing, best: float | None = None) -> tuple[float, ...]:
+    """The batches, seconds a call, that the evaluator would have taken of those that a longer measurement took.
+
+    timing: with the batch_seconds of the longer measurement.  best: see `evaluate`."""
+    first = calls_of_a_batch(batches[:1], timing) > 1  # a call that only tells how many fill a batch
+    left = iter([*batches[:first], *batches])
+    return evaluate(lambda _: next(left), timing, best=best)
+
+
+def evaluators(row: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """By evaluator, "adaptive" or a number of batches: seconds that it times a candidate for and batches it takes,
+    means over those that can be run, and τ of its ranking."""
+    recorded = [[float(seconds) for seconds in text.split()] for text in row["batches"]]
+    right = [seconds for seconds, batches in zip(row["seconds"]["truth"], recorded, strict=True) if batches]
+    recorded = [batches for batches in recorded if batches]
+    timing, best = Timing(), None
+    taken: dict[str, list[Sequence[float]]] = {"adaptive": []}
+    for batches in recorded:
+        taken["adaptive"].append(replay(batches, timing, best))
+        best = better(best, taken["adaptive"][-1])
+    taken |= {str(n): [batches[:n] for batches in recorded] for n in _FIXED}
+    return {
+        name: {
+            "seconds": float(np.mean([sum(some) * calls_of_a_batch(some[:1], timing) for some in each])),
+            "batches": float(np.mean([len(some) for some in each])),
+            "tau": kendall(right, [lower_quartile(some) for some in each]),
+        }
+        for name, each in taken.items()
+    }
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """The figure: what fixed numbers of batches cost and how well they rank, over all subgraphs, and the rule."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    found = _overall(rows)
+    adaptive = found["adaptive"]
+    figure = Figure(figsize=(11.0, 3.6), layout="constrained")
+    cost, quality, both = figure.subplots(1, 3)
+    for panel, value in ((cost, "seconds"), (quality, "tau")):
+        panel.plot(_FIXED, [found[str(n)][value] for n in _FIXED], "o-", color="0.5", label="fixed n")
+        panel.axhline(adaptive[value], color="tab:red", linestyle="--", label="adaptive")
+        panel.plot(adaptive["batches"], adaptive[value], "*", color="tab:red", markersize=12)
+        panel.set(xscale="log", xlabel="batches of a candidate, n")
+    cost.set(yscale="log", ylabel="seconds timed, a candidate")
+    quality.set(ylabel="Kendall's τ against one second")
+    both.plot(*zip(*((found[str(n)]["seconds"], found[str(n)]["tau"]) for n in _FIXED), strict=True), "o-", color="0.5")
+    for n in _FIXED:
+        both.annotate(f"{n}", (found[str(n)]["seconds"], found[str(n)]["tau"]), (3, -11), textcoords="offset points")
+    both.plot(adaptive["seconds"], adaptive["tau"], "*", color="tab:red", markersize=12)
+    both.set(xscale="log", xlabel="seconds timed, a candidate", ylabel="Kendall's τ against one second")
+    cost.legend()
+    figure.suptitle(f"Fixed numbers of batches against stopping once they agree: mean of {len(rows)} subgraphs")
+    with rc_context({"svg.hashsalt": "measuring"}):
+        figure.savefig(path, metadata={"Date": None})
+
+
+def _overall(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """`evaluators` of all subgraphs: geometric means of seconds, means of batches and τ."""
+    each = [evaluators(row) for row in rows]
+    return {
+        name: {
+            "seconds": geometric_mean([found[name]["seconds"] for found in each]),
+            "batches": float(np.mean([found[name]["batches"] for found in each])),
+            "tau": float(np.mean([found[name]["tau"] for found in each])),
+        }
+        for name in each[0]
+    }
 
 
 def _candidates(found: Sequence[Sketch], count: int, seed: int = 3) -> list[Candidate]:
@@ -98,14 +178,6 @@ def _candidates(found: Sequence[Sketch], count: int, seed: int = 3) -> list[Cand
 def _measure(task: Any, candidates: Sequence[Candidate], timing: Timing) -> list[Measurement]:
     with MeasurePool(task.target, limits=Limits(timing=timing, run_seconds=60.0), reuse=False) as pool:
         return pool.measure(task, candidates, verify=False)
-
-
-def _means(measured: Sequence[Measurement]) -> tuple[float, float]:
-    """Mean seconds for building and for running."""
-    return (
-        float(np.mean([m.build_seconds for m in measured])),
-        float(np.mean([m.run_seconds for m in measured])),
-    )
 
 
 def _stock(task: Any, modules: Sequence[Any], fill: Sequence[Any]) -> tuple[float, float, list[float]]:
@@ -140,38 +212,54 @@ def kendall(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _line(row: dict[str, Any]) -> str:
-    tau = row["tau"]
+    tau = _tau(row)
     return (
         f"| {row['subgraph']} | {row['stock']:.2f} ({row['stock_build']:.2f} + {row['stock_run']:.2f}) "
-        f"| {row['ours']:.3f} ({row['ours_build']:.3f}, {row['ours_run']:.3f}) | {row['stock'] / row['ours']:.1f} "
-        f"| {tau['stock']:.3f} | {tau['ours']:.3f} |"
+        f"| {row['ours']:.3f} ({row['ours_build']:.3f}, {row['ours_run']:.3f}) | {row['ours_start']:.1f} "
+        f"| {row['stock'] / row['ours']:.1f} | {tau['stock']:.3f} | {tau['ours']:.3f} | {tau['record']:.3f} |"
     )
+
+
+def _tau(row: dict[str, Any]) -> dict[str, float]:
+    """How each ranking agrees with the truth; "record": a hundred batches, as good as any can be on this machine."""
+    seconds = row["seconds"]
+    found = {name: kendall(seconds["truth"], seconds[name]) for name in ("ours", "stock")}
+    return {**found, "record": evaluators(row)[str(_FIXED[-1])]["tau"]}
 
 
 def _text(rows: list[dict[str, Any]]) -> str:
     ratios = [r["stock"] / r["ours"] for r in rows]
+    taus = [_tau(r) for r in rows]
+    mean = {name: np.mean([tau[name] for tau in taus]) for name in taus[0]}
     lines = [
         "Seconds a candidate, of the same random candidates. MetaSchedule: its builder's share + its runner's. Ours:",
         "wall time of a stream, float64 check included (in brackets: mean seconds of a build, several at a",
-        "time, and of a run). τ: Kendall's τ-b against one second of measuring each candidate.",
+        "time, and of a run); starting processes and computing the reference, once a task, is told beside it.",
+        "τ: Kendall's τ-b against one second of measuring each candidate; of the record: what a hundred batches of",
+        "each reach, and so what the machine allows.",
         "",
-        "| subgraph | MetaSchedule s | ours s | MetaSchedule ÷ ours | its τ | our τ |",
-        "| --- " * 6 + "|",
+        "| subgraph | MetaSchedule s | ours s | once s | MetaSchedule ÷ ours | its τ | our τ | τ of the record |",
+        "| --- " * 8 + "|",
         *map(_line, rows),
         "",
-        f"MetaSchedule ÷ ours, geometric mean: **{geometric_mean(ratios):.1f}**. "
-        f"Mean τ: MetaSchedule {np.mean([r['tau']['stock'] for r in rows]):.3f}, "
-        f"ours {np.mean([r['tau']['ours'] for r in rows]):.3f}.",
+        f"MetaSchedule ÷ ours, geometric mean: **{geometric_mean(ratios):.1f}**. Mean τ: MetaSchedule "
+        f"{mean['stock']:.3f}, ours {mean['ours']:.3f}, the record {mean['record']:.3f}. Measured in "
+        f"{sum(r['minutes'] for r in rows):.1f} minutes.",
         "",
-        "The evaluator: mean seconds of a run (copying the inputs and the first call included) and τ, with the",
-        "adaptive rule and with a fixed number of batches of one millisecond (or one call, if that takes longer).",
+        "The evaluator's rule and fixed numbers of batches (half a millisecond each, or one call if that takes",
+        f"longer), replayed on the first {_FIXED[-1]} batches of each candidate (or two seconds): seconds timed,",
+        "geometric mean over the subgraphs, and τ, mean and lowest.",
         "",
-        "| subgraph | " + " | ".join(f"{e} s | τ" for e in rows[0]["evaluators"]) + " |",
-        "| --- " * (1 + 2 * len(rows[0]["evaluators"])) + "|",
+        "![Time and ranking quality against the number of batches](measuring.svg)",
+        "",
+        "| batches | seconds a candidate | τ | lowest τ |",
+        "| --- " * 4 + "|",
     ]
-    for row in rows:
-        cells = [f"{e['run_seconds']:.3f} | {e['tau']:.3f}" for e in row["evaluators"].values()]
-        lines.append(f"| {row['subgraph']} | {' | '.join(cells)} |")
+    each = [evaluators(row) for row in rows]
+    for name, found in _overall(rows).items():
+        label = f"adaptive ({found['batches']:.1f} on average)" if name == "adaptive" else name
+        lowest = min(e[name]["tau"] for e in each)
+        lines.append(f"| {label} | {found['seconds']:.4f} | {found['tau']:.3f} | {lowest:.3f} |")
     return "\n".join(lines)
 
 

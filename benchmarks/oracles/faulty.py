@@ -1,16 +1,20 @@
 """Tasks and candidates, good and bad: what measuring must survive."""
 
+import contextlib
 import math
+import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import resolve_target
-from felixlike.measure import Schedulable, Status
+from felixlike.measure import MeasurePool, Schedulable, Status
 
 te, tirx, topi = tvmlib.te, tvmlib.tirx, tvmlib.topi
 
@@ -114,3 +118,26 @@ def candidates() -> dict[str, tuple[Schedulable, Status]]:
         "with a wrong answer": (answering(matmul(added=1.0)), Status.WRONG),
         "that computes some rows only": (answering(matmul(rows=60)), Status.WRONG),
     }
+
+
+def kill_a_worker(pool: MeasurePool, delay: float) -> bool:
+    """End one of the pool's processes that build or measure, from outside, so many seconds after there is one.
+
+    Whether there was one."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        server = pool._server._process
+        if server is not None and _children(server.pid):
+            break
+        time.sleep(0.001)
+    time.sleep(delay)
+    for process in _children(server.pid) if server is not None else ():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+            return True
+    return False
+
+
+def _children(process: int) -> list[int]:
+    text = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(child) for child in text.split()]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
+import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +55,15 @@ def told(found: Record) -> str:
     return repr(found)
 
 
+def newer(path: Path) -> None:
+    """A store that a later felixlike wrote."""
+    records.open(path).close()
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("PRAGMA user_version = 7")
+    connection.close()
+
+
 def flip(path: Path, places: list[tuple[int, int]]) -> None:
     """Change bytes: (place, bits)."""
     content = bytearray(path.read_bytes())
@@ -62,6 +74,20 @@ def flip(path: Path, places: list[tuple[int, int]]) -> None:
 
 def truncate(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
+
+
+def flip_at_random(path: Path, rng: random.Random) -> None:
+    """Change one bit, or a few, or forty, anywhere."""
+    length = path.stat().st_size
+    flip(path, [(rng.randrange(length), 1 << rng.randrange(8)) for _ in range(rng.choice((1, 1, 3, 40)))])
+
+
+def after(damage: Callable[[Path], None], original: Path, written: list[Record], path: Path) -> str:
+    """How a copy at this path of a store made by `fill` looks after some damage."""
+    shutil.copy(original, path)
+    path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
+    damage(path)
+    return look(path, written)
 
 
 def look(path: Path, written: list[Record]) -> str:

@@ -70,6 +70,7 @@ class MeasurePool:
         self._measured: dict[tuple[str, bool, str], Measurement] = {}  # by task, verified or not, code
         self._trials: set[Trial] = set()
         self._deaths = 0
+        self._mourned = 0  # the generation of the latest server whose death was counted
         self._busy = False
         self._directory = Path(tempfile.mkdtemp(prefix="felixlike-measure-"))
         self._server = ForkServer(self._directory, threads=cores)
@@ -139,7 +140,7 @@ class MeasurePool:
                 built = yield from self._build(orders, examination.bytes)
                 for first, *others in _by_code(built, together=self._reuse and timing is not None):
                     if first.lost:  # it was idle when its server died: not its fault
-                        self._mourn()
+                        self._mourn(first.generation)
                         again += [(trial.index, orders[trial.index]) for trial in (first, *others)]
                         continue
                     for trial in others:
@@ -257,7 +258,7 @@ class MeasurePool:
                 self._close(trial)
             if not trial.lost:
                 return answer
-            self._mourn()
+            self._mourn(trial.generation)
 
     def _open(self, index: int, module: Any, memory: int, *, target: str | None = None, **extra: Any) -> Trial:
         """A process that builds this module.  extra: more entries of its request."""
@@ -276,13 +277,17 @@ class MeasurePool:
             try:
                 trial = Trial(self._server, index, request)
             except ServerDied:
-                self._mourn()
+                self._mourn(self._server.generation)
                 continue
             self._trials.add(trial)
             return trial
 
-    def _mourn(self) -> None:
-        """Count a server's death; raise WorkerFailed if that is all that happens."""
+    def _mourn(self, generation: int) -> None:
+        """Count a server's death, once, however many trials are lost with it; raise WorkerFailed if that is all that
+        happens."""
+        if generation <= self._mourned:
+            return
+        self._mourned = generation
         self._deaths += 1
         if self._deaths > _MOST_DEATHS:
             raise WorkerFailed(

@@ -258,7 +258,7 @@ class RpcPool(MeasurePool):
             orphaned = trial.lost
             self._close(trial)
             if orphaned:
-                self._mourn()
+                self._mourn(trial.generation)
             elif answer.get("unfit"):
                 self._fleet.refuse({address: answer["unfit"]})
             elif answer.get("lost") == "before":

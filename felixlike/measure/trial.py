@@ -31,7 +31,8 @@ class Trial:
         """Digest of the generated code, once it is built."""
         self._server = server
         self._process, self.channel = server.fork()
-        self._generation = server.generation
+        self.generation = server.generation
+        """Of its server."""
         self._ended = False
         self._send(request)
 
@@ -43,7 +44,7 @@ class Trial:
     @property
     def lost(self) -> bool:
         """Whether its server died, and so the process."""
-        return not self._server.alive(self._generation)
+        return not self._server.alive(self.generation)
 
     @property
     def closed(self) -> bool:

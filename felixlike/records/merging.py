@@ -75,28 +75,14 @@ def _save(store: Store, path: Path, damage: StoreError) -> Merged:
     rows["workloads"] |= {sealed((task, "(lost)", "", target, 0.0)) for task, target in orphans.items()}
     rows["sketches"] = {row for row in rows["sketches"] if row[0] in tasks or row[0] in orphans}
     if not rows["measurements"]:
-        raise damage
+        raise StoreError(
+            f"{damage.what}, and no measurement in it can be read", where=str(path), remedy="restore it from a copy"
+        ) from damage
     counts = {table: _add(store, table, sorted(rows[table], key=repr)) for table in VALUES}
     return Merged(*counts["measurements"], last - len(rows["measurements"]), damage.what)
 
 
 _TARGET = COLUMNS.index("target")
-
-
-def _promised(path: Path) -> int:
-    """How many measurements the damaged file's counter speaks of; 0 where that cannot be read either."""
-    import sqlite3
-
-    try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            connection.execute("PRAGMA writable_schema = ON")  # opens files that end too early
-            query = "SELECT seq FROM sqlite_sequence WHERE name = 'measurements'"
-            return int(connection.execute(query).fetchone()[0])
-        finally:
-            connection.close()
-    except (sqlite3.Error, TypeError, ValueError):
-        return 0
 
 
 def _add(store: Store, table: str, rows: Iterable[Row]) -> tuple[int, int]:

@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from felixlike.errors import FelixlikeError, InvalidPoint, InvalidSchedule, StoreError, first_line
 from felixlike.frontend import Task, make_task
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, noted_constants
 from felixlike.measure import Measurement, Status
-from felixlike.measure.evaluator import variation
+from felixlike.measure.outcome import measurement
 from felixlike.records.record import Record
 from felixlike.records.store import Store, StoredWorkload
 from felixlike.symbolic import Sketch, sketches
@@ -210,7 +209,7 @@ _DECISIVE = ("mcpu", "num-cores", "arch")
 
 
 def _measurement(seconds: Any) -> Measurement:
-    """What a record says. Raises _PassedOver."""
+    """What a record says, its seconds as if we had measured the same repeats. Raises _PassedOver."""
     try:
         repeats = tuple(float(s) for s in seconds)
     except (TypeError, ValueError) as error:
@@ -219,7 +218,7 @@ def _measurement(seconds: Any) -> Measurement:
         return Measurement(Status.RUN_ERROR, message="MetaSchedule could not build or run it; it does not say why")
     if not all(math.isfinite(s) and s > 0 for s in repeats):
         raise _PassedOver("damaged lines")
-    return Measurement(Status.OK, median(repeats), repeats, variation(repeats))
+    return measurement({"status": Status.OK, "repeats": repeats}, build_seconds=0.0, run_seconds=0.0)
 
 
 def _lines(path: Path, passed_over: Counter[str], *, keep: bool = False) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from math import isnan
 
 import pytest
 
+from benchmarks.measuring import replay
 from felixlike.measure import Timing
 from felixlike.measure.evaluator import evaluate, variation
 
@@ -72,3 +73,16 @@ def test_variation() -> None:
     assert isnan(variation([1.0]))
     assert variation([1.0, 1.0]) == 0.0
     assert variation([1.0, 3.0]) == pytest.approx(2**0.5 / 2)
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 1.5e-3])
+def test_a_recorded_measurement_is_replayed_as_it_would_have_been_taken(seconds: float) -> None:
+    times = [seconds * (1.3 if batch == 1 else 1.0) for batch in range(50)]
+    recorded = evaluate(
+        Clock(times.__getitem__), Timing(batch_seconds=1e-3, spread=1e-9, max_batches=40, max_seconds=9)
+    )
+    assert len(recorded) == 40
+    taken = replay(recorded, TIMING)
+    assert 3 < len(taken) < 20
+    assert taken == evaluate(Clock(times.__getitem__), TIMING)
+    assert len(replay(recorded, TIMING, best=seconds / 9)) == 8

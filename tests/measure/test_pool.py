@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,10 @@ from benchmarks.oracles.faulty import (
     Given,
     Refused,
     answering,
+    calling,
     candidates,
     elementwise,
+    kill_a_worker,
     matmul,
     task_of,
     tiled,
@@ -239,6 +242,26 @@ def test_a_server_killed_at_work_takes_only_what_it_was_at(pool: MeasurePool) ->
     statuses = [measurement.status for measurement in pool.measure(TASK, [tiled(), Killer(pool), tiled()])]
     assert statuses[0] is Status.CRASHED  # it was being built
     assert statuses[1:] == [Status.OK, Status.OK]
+
+
+def test_a_server_that_dies_with_many_candidates_is_one_death(pool: MeasurePool) -> None:
+    found = pool.measure(TASK, [*[tiled()] * 10, Killer(pool), tiled()])
+    statuses = [measurement.status for measurement in found]
+    assert statuses.count(Status.OK) >= 10
+    assert set(statuses) <= {Status.OK, Status.CRASHED}  # those that were being built
+
+
+def test_a_process_killed_from_outside_takes_its_candidate_only(pool: MeasurePool) -> None:
+    with ThreadPoolExecutor() as others:
+        killed = others.submit(kill_a_worker, pool, 0.02)
+        found = pool.measure(TASK, [calling(FUNC, "usleep", 500_000), *(tiled(tile=tile) for tile in (4, 8, 16, 32))])
+        assert killed.result()
+    (lost,) = [m for m in found if m.status is Status.CRASHED]
+    assert "died of SIGKILL" in lost.message
+    assert lost.seconds == math.inf
+    for measurement in found[1:]:
+        if measurement is not lost:
+            assert_healthy(measurement)
 
 
 def test_candidates_waiting_for_their_turn_survive_their_server(pool: MeasurePool) -> None:

@@ -61,8 +61,8 @@ def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
         back = import_database(new, folder)
         assert not back.passed_over
         assert (back.records, back.known) == (right, 3 * right)  # each is there in four forms
-        assert {(r.task, r.sketch, r.point, r.measurement.repeats) for r in new.measurements()} == {
-            (r.task, r.sketch, r.point, r.measurement.repeats) for r in _all(store) if r.measurement.status is Status.OK
+        assert {_timed(r) for r in new.measurements()} == {
+            _timed(r) for r in _all(store) if r.measurement.status is Status.OK
         }
         assert import_database(new, folder).records == 0
 
@@ -93,6 +93,11 @@ def test_an_exported_database_suits_tvms_own_prepacking(tmp_path: Path) -> None:
 
 def _primfuncs(module: Any) -> list[Any]:
     return [func for func in module.functions.values() if isinstance(func, tvmlib.PrimFunc)]
+
+
+def _timed(record: records.Record) -> tuple[Any, ...]:
+    found = record.measurement
+    return record.task, record.sketch, record.point, found.seconds, found.repeats, repr(found.spread)
 
 
 def _all(path: Path) -> list[records.Record]:

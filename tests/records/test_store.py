@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.oracles.stores import OTHER, TASK, record, timed
+from benchmarks.oracles.stores import OTHER, TASK, newer, record, timed
 from felixlike import records, tvmlib
 from felixlike.errors import StoreError
 from felixlike.measure.measurement import Measurement, Status
@@ -130,13 +130,6 @@ def not_a_database(path: Path) -> None:
 def of_another_program(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE birds (name TEXT)")
-    connection.close()
-
-
-def newer(path: Path) -> None:
-    records.open(path).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 7")
     connection.close()
 
 
