@@ -14,8 +14,6 @@ so is allowed to point past the end.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 PREFETCH = "felixlike.prefetch"
@@ -26,6 +24,9 @@ _LINE = 64
 
 _WORTH = 2**19
 """Bytes of an operand from which it is fetched: less than that stays in the caches by itself."""
+
+_STACK = 1024
+"""Bytes: buffers of less TVM keeps on the stack."""
 
 _L2 = 2
 """LLVM's word for it."""
@@ -54,8 +55,11 @@ def _fetching(func: Any) -> Any:
         if PREFETCH not in loop.annotations:
             return loop
         around = [other for other in loops if _holds(other, loop)]
-        plans = (_plan(loop, around, load) for load in _packed(loop, plain.params))
-        return _loop(loop, next((plan for plan in plans if plan is not None), None))
+        if not _on_stack(loop):
+            return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body)
+        fetches = [fetch for load in _packed(loop, plain.params) for fetch in _fetches(loop, around, load)]
+        body = tvmlib.tirx.stmt_seq(*fetches, loop.body) if fetches else loop.body
+        return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
 
     return tvmlib.structural_map(plain, (tvmlib.tirx.For, ahead))
 
@@ -65,6 +69,16 @@ def _holds(outer: Any, inner: Any) -> bool:
 
     below = tvmlib.found(outer.body, tvmlib.tirx.For)
     return any(loop.loop_var.same_as(inner.loop_var) for loop in below)
+
+
+def _on_stack(loop: Any) -> bool:
+    """Whether what a loop writes lies on the stack, where LLVM knows that what is fetched is something else: no other
+    sums does it keep in registers from one step to the next."""
+    from felixlike import tvmlib
+
+    written = [store.buffer for store in tvmlib.found(loop.body, tvmlib.tirx.BufferStore)]
+    sizes = [math.prod(int(e) for e in b.shape) * tvmlib.bits(b.dtype) // 8 for b in written]
+    return max(sizes) < _STACK
 
 
 def _packed(loop: Any, params: Any) -> list[Any]:
@@ -83,19 +97,9 @@ def _packed(loop: Any, params: Any) -> list[Any]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """buffer: of which is fetched.  start: index of the first element that this pass fetches.  every: steps of the
-    loop after which `lines` lines are due."""
-
-    buffer: Any
-    start: Any
-    every: int
-    lines: int
-
-
-def _plan(loop: Any, around: list[Any], load: Any) -> _Plan | None:
-    """How a pass over a block fetches its share of the next one; None where that cannot be told, or does not pay."""
+def _fetches(loop: Any, around: list[Any], load: Any) -> list[Any]:
+    """What fetches, in each step of a pass over a block, its share of the next one; nothing where that cannot be told,
+    or does not pay.  Where the share is less than a line, some steps fetch the same one."""
     from felixlike import tvmlib
     from felixlike.tvmlib import tirx
 
@@ -111,41 +115,14 @@ def _plan(loop: Any, around: list[Any], load: Any) -> _Plan | None:
     stride = tvmlib.simplify(_put(place, [(loop.loop_var, 1), *((f.loop_var, 0) for f in inner)]) - first)
     dense = isinstance(stride, tirx.IntImm) and int(stride) == slab
     passes, block = _passes(around, first, steps * slab)
-    share = Fraction(slab * size, _LINE * math.prod(int(f.extent) for f in passes))
-    if not dense or not passes or math.prod(shape) * size < _WORTH or share * steps < 1:
-        return None
-    every = max(d for d in range(1, steps + 1) if steps % d == 0 and (d == 1 or d * share <= 1))
-    lines = math.ceil(every * share)
-    number = 0
+    if not dense or not passes or math.prod(shape) * size < _WORTH:
+        return []
+    number, line = 0, _LINE // size
     for f in passes:
         number = number * f.extent + f.loop_var
-    return _Plan(buffer, first + (block + number * (steps // every * lines * _LINE // size)), every, lines)
-
-
-def _loop(loop: Any, plan: _Plan | None) -> Any:
-    """The loop, without its mark, that fetches as planned."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
-    def again(variable: Any, extent: int, body: Any) -> Any:
-        dtype = str(variable.ty.dtype)
-        return tirx.For(variable, tirx.const(0, dtype), tirx.const(extent, dtype), loop.kind, body)
-
-    if plan is None:
-        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body)
-    name, dtype = str(loop.loop_var.name), str(loop.loop_var.ty.dtype)
-    outer, inner = (tirx.Var(f"{name}_{part}", dtype) for part in ("outer", "inner"))
-    elements = _LINE * 8 // tvmlib.bits(plan.buffer.dtype)
-    fetches = [
-        _fetch(plan.buffer, plan.start + (outer * (plan.lines * elements) + n * elements)) for n in range(plan.lines)
-    ]
-    step = outer * plan.every + inner
-
-    def put(variable: Any) -> Any:
-        return step if variable.same_as(loop.loop_var) else variable
-
-    steps = again(inner, plan.every, tvmlib.structural_map(loop.body, (tirx.Var, put)))
-    return again(outer, int(loop.extent) // plan.every, tirx.stmt_seq(*fetches, steps))
+    share = -(-slab // math.prod(int(f.extent) for f in passes))
+    start = first + (block + number * (steps * share) + loop.loop_var * share)
+    return [_fetch(buffer, start + n * line) for n in range(-(-share // line))]
 
 
 def _passes(around: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
