@@ -22,6 +22,7 @@ from felixlike.costmodel import CostModel, Network, Training, save_weights, trai
 from felixlike.costmodel.weights import SHIPPED
 from felixlike.frontend import import_model
 from felixlike.search import Space
+from felixlike.symbolic import stored_sketch
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ def _parts(store: records.Store, task: Any) -> list[tuple[Any, list[float]]]:
         rows.setdefault(record.sketch, []).append((record.point, record.measurement.seconds))
     parts = []
     for key, members in rows.items():
-        sketch = space.by_key(key)
+        sketch = space.by_key(key) or stored_sketch(task, store.trace(task.key, key) or "")
         features = None if sketch is None else space.features(sketch, np.array([p for p, _ in members]))
         if features is not None:
             parts.append((features, [s if math.isfinite(s) else math.inf for _, s in members]))

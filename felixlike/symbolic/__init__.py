@@ -3,7 +3,7 @@
 from felixlike.symbolic.nest import NestLoop, concrete_nest
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.sketch import Points, Sketch, Structure
-from felixlike.symbolic.space import SpaceName, check_space, sketches
+from felixlike.symbolic.space import SpaceName, check_space, sketches, stored_sketch
 from felixlike.symbolic.variables import Kind, Variable
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "check_space",
     "concrete_nest",
     "sketches",
+    "stored_sketch",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import InvalidOption
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import resolve_target
@@ -34,6 +36,19 @@ def sketches(task: Task | Any, target: Any = "cpu", *, space: str = SpaceName.DE
         task = make_task(task, resolve_target(target), name="main")
     found = [(design, trace) for design in _spaces(task, space) for trace in design.traces]
     return tuple(Sketch(task, trace, design.postprocessors, index) for index, (design, trace) in enumerate(found))
+
+
+def stored_sketch(task: Task, trace: str) -> Sketch | None:
+    """The sketch of a task that a store keeps the trace of, also where the spaces no longer make it; None where TVM
+    cannot read or replay it.  trace: JSON, as `trace_json` writes it."""
+    schedule = tvmlib.Schedule(task.module)
+    try:
+        tvmlib.Trace.apply_json_to_schedule(json.loads(trace), schedule)
+    except (*tvmlib.TVM_ERRORS, ValueError):
+        return None
+    design = own_space(task)
+    rules = design.postprocessors if design.traces else default_space(task).postprocessors
+    return Sketch(task, schedule.trace, rules, 0)
 
 
 def check_space(space: str) -> SpaceName:
