@@ -21,11 +21,13 @@ from typing import Any, TypeAlias
 
 from felixlike import tvmlib
 from felixlike.features.tvm_view.causes import Cause
+from felixlike.features.tvm_view.common import Way, apart, common_reductions
 from felixlike.features.tvm_view.counters import INTEGERS, of_store, of_value
 from felixlike.features.tvm_view.written import Written, from_tvm
 from felixlike.symbolic.expression import Expr, Op
 from felixlike.symbolic.indices import Index, Rest
 from felixlike.symbolic.nest import groups
+from felixlike.symbolic.postprocessors.compact_allocation import allocation_paths
 from felixlike.symbolic.program import PIPELINE, Access, Blanket, Buffer, Loop, Program, Share, Store, Words
 
 Value: TypeAlias = Callable[[Expr], int]
@@ -67,6 +69,8 @@ class LoweredStore:
     counts: tuple[float, ...]
     cause: Cause | None
     shapes: Mapping[Buffer, tuple[int, ...]]
+    allocated: int = 1
+    """Product of the extents of the loops around the allocation of the buffer that is written."""
     noted: int = 0
     """Largest number of unrolled steps noted on the nest."""
 
@@ -84,6 +88,9 @@ class LoweredStore:
 
 def lowered(program: Program, value: Value) -> list[LoweredStore]:
     """Every store in program order. Raises UnsupportedSketch where TVM's words for an index are not understood."""
+    if common := common_reductions(program):
+        whole = _Lowering(program, value)
+        program = apart(program, {store: whole.way(store, path) for store, path in common})
     lowering = _Lowering(program, value)
     return [lowering.store(store, path) for store, path in program.stores()]
 
@@ -108,6 +115,7 @@ class _Lowering:
         self._analyzer = tvmlib.sym.Analyzer()
         self._dtype = _loop_dtype(program)
         self._extents = {loop.variable: loop.extent for _, path in program.stores() for loop in path}
+        self._around = allocation_paths(program)
         self._allocated: dict[Buffer, tuple[int, ...]] = {}
         self._regrouped: dict[tuple[Store, Access], tuple[Written, ...]] = {}
         self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
@@ -134,7 +142,33 @@ class _Lowering:
         noted = self._value(path[0].unroll) if path else 0
         shapes = {a.buffer: self._layout(a, path, loops)[0] for a in store.accesses if a.buffer.origin is not None}
         shapes |= {a.buffer: self._allocated[a.buffer] for a in store.accesses if a.buffer in self._allocated}
-        return LoweredStore(store, tuple(loops), places, counts, cause, shapes, noted)
+        around = self._around.get(store.target.buffer, ())
+        allocated = math.prod(loop.extent for loop in self._grouped(around, {}, known=True))
+        return LoweredStore(store, tuple(loops), places, counts, cause, shapes, allocated, noted)
+
+    def way(self, store: Store, path: tuple[Loop, ...]) -> Way:
+        """What TVM makes of a common reduction.
+
+        It drops loops of one iteration first, but does not simplify what is then 0 · 64 + t; and where a guard cuts
+        that short, it does not always understand the remainders of it."""
+        loops = self._nest(store, path)
+        zero = tvmlib.tirx.const(0, self._dtype)
+        dropped = {loop.variable: zero for loop in self._loops.values() if loop not in loops}
+        meaning = {variable: self._meant(variable, ours) for variable, ours in store.words.meaning}
+        values = [_replaced(_replaced(value, meaning), dropped) for _, value in store.words.places]
+        guard = _replaced(functools.reduce(tvmlib.tirx.all, self._guards, tvmlib.tirx.const(1, "bool")), dropped)
+        ranges = {loop.variable: tvmlib.ir.Range(0, loop.extent) for loop in loops}
+        level = tvmlib.sym.iter_affine_map.IterMapLevel.Surjective
+        found = tvmlib.sym.detect_iter_map(values, ranges, guard, level).indices
+        if values and not found:
+            return Way.UNSEEN
+        several = any(
+            kind not in THREADS and self._value(extent) > 1
+            for loop in path
+            if loop.variable in store.reduction
+            for kind, extent in (loop.share.parts if loop.share is not None else ((loop.thread, loop.extent),))
+        )
+        return Way.APART if several or self._guards else Way.AT_ONCE
 
     def _windows(self, buffer: Buffer) -> bool:
         """Whether places in a buffer are remainders, which TVM's passes see in the order in which the model came."""
