@@ -83,7 +83,7 @@ def _replayed(sketch: Sketch, point: tuple[int, ...]) -> Replay:
     """Some traces fuse loops themselves; our own replay, with numbers for all variables, does not."""
     fixed = [dataclasses.replace(v, choices=(x,)) for v, x in zip(sketch.variables, point, strict=True)]
     locations = [point[i] for i in sketch.location_columns]
-    return Replay(sketch.task.module, sketch.task.target, sketch._trace, fixed, locations)
+    return Replay(sketch.task.module, sketch.task.target, sketch._trace, fixed, locations, numbers=True)
 
 
 def _unfused_by_replay(sketch: Sketch, point: tuple[int, ...]) -> Any:
