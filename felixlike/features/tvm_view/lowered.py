@@ -155,12 +155,13 @@ class _Lowering:
         zero = tvmlib.tirx.const(0, self._dtype)
         dropped = {loop.variable: zero for loop in self._loops.values() if loop not in loops}
         meaning = {variable: self._meant(variable, ours) for variable, ours in store.words.meaning}
-        values = [_replaced(_replaced(value, meaning), dropped) for _, value in store.words.places]
-        guard = _replaced(functools.reduce(tvmlib.tirx.all, self._guards, tvmlib.tirx.const(1, "bool")), dropped)
+        places = {i: _replaced(_replaced(value, meaning), dropped) for i, value in store.words.places}
+        guards = [_replaced(guard, dropped) for guard in self._guards] + self._cut(store, places)
+        guard = functools.reduce(tvmlib.tirx.all, guards, tvmlib.tirx.const(1, "bool"))
         ranges = {loop.variable: tvmlib.ir.Range(0, loop.extent) for loop in loops}
         level = tvmlib.sym.iter_affine_map.IterMapLevel.Surjective
-        found = tvmlib.sym.detect_iter_map(values, ranges, guard, level).indices
-        if values and not found:
+        found = tvmlib.sym.detect_iter_map(list(places.values()), ranges, guard, level).indices
+        if places and not found:
             return Way.UNSEEN
         several = any(
             kind not in THREADS and self._value(extent) > 1
@@ -168,7 +169,16 @@ class _Lowering:
             if loop.variable in store.reduction
             for kind, extent in (loop.share.parts if loop.share is not None else ((loop.thread, loop.extent),))
         )
-        return Way.APART if several or self._guards else Way.AT_ONCE
+        return Way.APART if several or guards else Way.AT_ONCE
+
+    def _cut(self, store: Store, places: Mapping[Any, Any]) -> list[Any]:
+        """The guards of a moved block where it would run past the end of what it writes."""
+        found: list[Any] = []
+        for index, extent in zip(store.words.indices, store.target.buffer.shape, strict=True):
+            ends = [int(arg.value) for arg in extent.args if arg.is_const] if extent.op is Op.MIN else []
+            place = _replaced(index, places)
+            found += [place < end for end in ends if self._analyzer.const_int_bound(place).max_value >= end]
+        return found
 
     def _windows(self, buffer: Buffer) -> bool:
         """Whether places in a buffer are remainders, which TVM's passes see in the order in which the model came."""

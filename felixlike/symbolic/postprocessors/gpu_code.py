@@ -39,7 +39,8 @@ def gpu_constraints(program: Program, target: Any, lowest: Mapping[str, int]) ->
 def shared_bytes(program: Program) -> Expr:
     """Bytes of shared memory of a block, stages of a software pipeline included.
 
-    Of buffers that are accessed in groups, as if TVM never found where groups begin: sometimes it does."""
+    Of buffers that are accessed in groups, as if TVM never found where groups begin unless tiles are made of groups or
+    lie within one."""
     return add(b.most * b.item_bytes for b in program.buffers if b.scope == "shared") * program.stages
 
 
