@@ -65,7 +65,7 @@ class _Packed:
 def count(sketch: Sketch, point: tuple[int, ...], device: Device) -> dict[str, dict[str, float]]:
     """Block → column → value."""
     func = _unfused(sketch, point)
-    stores, homes = _read(func)
+    stores, homes = _read(func, panels=PACKING in str(sketch._trace))
     aligns = _aligns(func)
     lanes = _lanes(sketch.schedule(point))
     return {s.block: _row(s, stores[:i], homes, aligns, device, lanes[s.block]) for i, s in enumerate(stores)}
@@ -116,8 +116,10 @@ _TOGETHER = "copied_together"
 """Notes a block that all threads of a GPU's block run once, together."""
 
 
-def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
-    """The stores in program order, and for each internal buffer the loops each of whose iterations has its own."""
+def _read(func: Any, *, panels: bool) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
+    """The stores in program order, and for each internal buffer the loops each of whose iterations has its own.
+
+    panels: whether constants are laid out by the trace itself, in dimensions that say which elements lie together."""
     stores: list[_Store] = []
     homes: dict[Any, list[_Loop]] = {}
     packed: dict[Any, _Packed] = {}
@@ -145,7 +147,8 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
         if str(block.name_hint).endswith("_init"):
             return
         if PACKING in block.annotations:
-            packed[block.body.buffer] = _Packed(block.body.buffer)
+            if not panels:
+                packed[block.body.buffer] = _Packed(block.body.buffer)
             homes.pop(block.body.buffer)
             return
         if _TOGETHER in block.annotations:
