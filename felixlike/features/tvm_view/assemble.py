@@ -37,7 +37,7 @@ from felixlike.features.tvm_view.causes import Cause
 from felixlike.features.tvm_view.common import ONE, ZERO
 from felixlike.features.tvm_view.counters import INTEGERS, MATH
 from felixlike.features.tvm_view.intensity import intensity
-from felixlike.features.tvm_view.lowered import THREADS, LoweredStore, Value, lowered, plain
+from felixlike.features.tvm_view.lowered import THREADS, LoweredStore, Value, lowered
 from felixlike.symbolic import Points
 from felixlike.symbolic.evaluate import Graph
 from felixlike.symbolic.expression import Expr
@@ -100,7 +100,7 @@ def _view(stores: list[LoweredStore], value: Value, ours: npt.NDArray[np.float64
             partly = Cause.ALIKE if place in of_buffers.tied else Cause.BEFORE
             causes[57 + place] = of_buffers.cause or partly
         rows[store.store.target.buffer] = row, causes
-    if any(not plain(s.store) and _looks_up(s.store) for s in stores):
+    if any(not s.said and _looks_up(s.store) for s in stores):
         for row, causes in rows.values():
             for entry in (*range(7, 15), *range(57, 157)):
                 row[entry], causes[entry] = math.nan, Cause.LOADED

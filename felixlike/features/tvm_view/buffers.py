@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from felixlike.features.tvm_view.causes import Cause
-from felixlike.features.tvm_view.lowered import LoweredLoop, LoweredStore, plain
+from felixlike.features.tvm_view.lowered import LoweredLoop, LoweredStore
 from felixlike.features.tvm_view.written import Written, bounds, coefficient
 from felixlike.symbolic.expression import Op
 from felixlike.symbolic.program import Buffer
@@ -91,7 +91,7 @@ def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...
     cause = store.cause
     if cause is None and any(guarded(use.buffer) for use in uses):
         cause = Cause.GUARDS
-    if cause is None and not plain(store.store) and any(_settled(use, shape(use.buffer)) for use in uses):
+    if cause is None and not store.said and any(_settled(use, shape(use.buffer)) for use in uses):
         cause = Cause.SETTLED
     for use in uses:
         if cause is not None:

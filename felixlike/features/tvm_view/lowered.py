@@ -69,6 +69,8 @@ class LoweredStore:
     counts: tuple[float, ...]
     cause: Cause | None
     shapes: Mapping[Buffer, tuple[int, ...]]
+    said: bool
+    """Whether it is known in TVM's own words."""
     allocated: int = 1
     """Product of the extents of the loops around the allocation of the buffer that is written."""
     noted: int = 0
@@ -130,10 +132,11 @@ class _Lowering:
         without the remainder by the whole; reshapes, and places of moved blocks that groups decide, it writes in the
         order in which the model came. None of these is known here, unless the statement is at hand in TVM's words."""
         loops, seen = self._seen(store, path, known=True)
-        cause = None if plain(store) or not _divided(store) else Cause.WORDS
+        said = _plain(store, path)
+        cause = None if said or not _divided(store) else Cause.WORDS
         if any(access.buffer.grouped and access.buffer not in self._allocated for access in store.accesses):
             cause = Cause.GROUPS
-        shared = not plain(store) and any(loop.share is not None for loop in path)
+        shared = not said and any(loop.share is not None for loop in path)
         if shared and self._seen(store, path, known=False)[1] != seen:
             cause = Cause.WORDS
         places, counts = seen
@@ -144,7 +147,7 @@ class _Lowering:
         shapes |= {a.buffer: self._allocated[a.buffer] for a in store.accesses if a.buffer in self._allocated}
         around = self._around.get(store.target.buffer, ())
         allocated = math.prod(loop.extent for loop in self._grouped(around, {}, known=True))
-        return LoweredStore(store, tuple(loops), places, counts, cause, shapes, allocated, noted)
+        return LoweredStore(store, tuple(loops), places, counts, cause, shapes, said, allocated, noted)
 
     def way(self, store: Store, path: tuple[Loop, ...]) -> Way:
         """What TVM makes of a common reduction.
@@ -230,7 +233,7 @@ class _Lowering:
 
     def _seen(self, store: Store, path: tuple[Loop, ...], *, known: bool) -> tuple[list[LoweredLoop], _Seen]:
         loops = self._nest(store, path, known=known)
-        if plain(store):
+        if _plain(store, path):
             return loops, self._said(store, loops)
         return loops, self._formed(store, path, loops)
 
@@ -249,6 +252,8 @@ class _Lowering:
             )
         found[store.target.buffer] = [target]
         for load in _loads(said.value):
+            if load.source.same_as(words.target):  # TVM goes by the indices of the write
+                continue
             found.setdefault(dict(words.buffers)[load.source], []).append(tuple(map(from_tvm, load.indices)))
         return {buffer: tuple(rows) for buffer, rows in found.items()}, tuple(of_value(said.value))
 
@@ -455,15 +460,27 @@ def _merged(digits: list[_Digit]) -> list[_Digit]:
     return found
 
 
-def plain(store: Store) -> bool:
-    """Whether the statement's words are known: it sums nothing up, and reads the function's arguments only; it does not
-    write to shared memory; where it writes there is no guard, and there are no groups."""
+def _plain(store: Store, path: tuple[Loop, ...]) -> bool:
+    """Whether the statement's words are known: it sums nothing up, unless each thread does so for itself, and reads the
+    function's arguments only; it does not write to shared memory; where it writes there is no guard, and there are no
+    groups."""
     target = store.target.buffer
-    if store.is_reduction or target.grouped or any(extent.op is Op.MIN for extent in target.shape):
+    if (
+        (store.is_reduction and not _spread(store, path))
+        or target.grouped
+        or any(extent.op is Op.MIN for extent in target.shape)
+    ):
         return False
     if target.internal and (target.scope != "global" or _divided(store)):  # moved, in an order that is TVM's
         return False
-    return not any(load.buffer.internal or load.buffer.origin is not None for load in store.loads)
+    loads = [load.buffer for load in store.loads if load.buffer is not target]
+    return not any(buffer.internal or buffer.origin is not None for buffer in loads)
+
+
+def _spread(store: Store, path: tuple[Loop, ...]) -> bool:
+    """Whether threads share what is computed, and nothing of how it is summed up."""
+    shared = {loop.variable for loop in path if loop.share is not None}
+    return bool(shared) and not shared & store.reduction
 
 
 def _divided(store: Store) -> bool:
