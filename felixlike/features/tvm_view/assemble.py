@@ -15,9 +15,9 @@ finds is not known. `explained_view` also says why (`causes.py`):
 | 7–14, 57–156 | programs with indices that are loaded, but for stores as below |
 | 157, 158 | guarded buffers, groups in shared memory |
 
-Stores that sum nothing up and read the function's arguments only are mostly known in TVM's own words (`plain`),
-conditions included.
-A guarded buffer is one whose accesses may lie outside, so that its shape asks for the smaller of two extents.
+Stores that sum nothing up, or each thread for itself, and read the function's arguments only are mostly known in TVM's
+own words, conditions included.
+A guarded buffer is one that a moved block would run past the end of at the point, were there no guard.
 Where threads reduce together, TVM makes two stores of one, each with a row (`common.py`).
 """
 
@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from felixlike.features.formulas import Formulas
 from felixlike.features.table import NAMES
-from felixlike.features.tvm_view.buffers import Touched, buffer_entries, guarded
+from felixlike.features.tvm_view.buffers import Touched, buffer_entries
 from felixlike.features.tvm_view.causes import Cause
 from felixlike.features.tvm_view.common import ONE, ZERO
 from felixlike.features.tvm_view.counters import INTEGERS, MATH
@@ -163,9 +163,9 @@ def _row(ours: npt.NDArray[np.float64], store: LoweredStore, shape: tuple[int, .
     row[161] = _log(store.iterations)
     row[162] = _log(len(store.loops))
     row[163] = _log(store.noted)
-    if guarded(target) or (target.grouped and target not in store.shapes):
+    if target in store.guarded or (target.grouped and target not in store.shapes):
         row[157:159] = np.nan
-        causes.update(dict.fromkeys((157, 158), Cause.GUARDS if guarded(target) else Cause.GROUPS))
+        causes.update(dict.fromkeys((157, 158), Cause.GUARDS if target in store.guarded else Cause.GROUPS))
     return row, causes
 
 

@@ -71,6 +71,8 @@ class LoweredStore:
     shapes: Mapping[Buffer, tuple[int, ...]]
     said: bool
     """Whether it is known in TVM's own words."""
+    guarded: frozenset[Buffer]
+    """The buffers it touches that a guard keeps a store from running past."""
     allocated: int = 1
     """Product of the extents of the loops around the allocation of the buffer that is written."""
     noted: int = 0
@@ -121,6 +123,7 @@ class _Lowering:
         self._allocated: dict[Buffer, tuple[int, ...]] = {}
         self._regrouped: dict[tuple[Store, Access], tuple[Written, ...]] = {}
         self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
+        self._guarded = {store.target.buffer for store, path in program.stores() if self._runs_past(store, path)}
         for buffer in program.buffers:
             if buffer.grouped and buffer.scope != "shared" and not self._windows(buffer):
                 self._allocate(buffer)
@@ -145,9 +148,10 @@ class _Lowering:
         noted = self._value(path[0].unroll) if path else 0
         shapes = {a.buffer: self._layout(a, path, loops)[0] for a in store.accesses if a.buffer.origin is not None}
         shapes |= {a.buffer: self._allocated[a.buffer] for a in store.accesses if a.buffer in self._allocated}
+        guarded = frozenset(a.buffer for a in store.accesses) & self._guarded
         around = self._around.get(store.target.buffer, ())
         allocated = math.prod(loop.extent for loop in self._grouped(around, {}, known=True))
-        return LoweredStore(store, tuple(loops), places, counts, cause, shapes, said, allocated, noted)
+        return LoweredStore(store, tuple(loops), places, counts, cause, shapes, said, guarded, allocated, noted)
 
     def way(self, store: Store, path: tuple[Loop, ...]) -> Way:
         """What TVM makes of a common reduction.
@@ -173,6 +177,12 @@ class _Lowering:
             for kind, extent in (loop.share.parts if loop.share is not None else ((loop.thread, loop.extent),))
         )
         return Way.APART if several or guards else Way.AT_ONCE
+
+    def _runs_past(self, store: Store, path: tuple[Loop, ...]) -> bool:
+        """Whether a guard keeps a moved block from running past the end of what it writes."""
+        if all(extent.op is not Op.MIN for extent in store.target.buffer.shape):
+            return False
+        return bool(self._cut(store, self._placed(store.words, self._nest(store, path))))
 
     def _cut(self, store: Store, places: Mapping[Any, Any]) -> list[Any]:
         """The guards of a moved block where it would run past the end of what it writes."""
