@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -64,9 +65,10 @@ class _Packed:
 def count(sketch: Sketch, point: tuple[int, ...], device: Device) -> dict[str, dict[str, float]]:
     """Block → column → value."""
     func = _unfused(sketch, point)
-    stores, homes = _read(func)
+    stores, homes = _read(func, panels=PACKING in str(sketch._trace))
     aligns = _aligns(func)
-    return {s.block: _row(s, stores[:i], homes, aligns, device) for i, s in enumerate(stores)}
+    lanes = _lanes(sketch.schedule(point))
+    return {s.block: _row(s, stores[:i], homes, aligns, device, lanes[s.block]) for i, s in enumerate(stores)}
 
 
 def _unfused(sketch: Sketch, point: tuple[int, ...]) -> Any:
@@ -83,7 +85,7 @@ def _replayed(sketch: Sketch, point: tuple[int, ...]) -> Replay:
     """Some traces fuse loops themselves; our own replay, with numbers for all variables, does not."""
     fixed = [dataclasses.replace(v, choices=(x,)) for v, x in zip(sketch.variables, point, strict=True)]
     locations = [point[i] for i in sketch.location_columns]
-    return Replay(sketch.task.module, sketch.task.target, sketch._trace, fixed, locations)
+    return Replay(sketch.task.module, sketch.task.target, sketch._trace, fixed, locations, numbers=True)
 
 
 def _unfused_by_replay(sketch: Sketch, point: tuple[int, ...]) -> Any:
@@ -114,8 +116,10 @@ _TOGETHER = "copied_together"
 """Notes a block that all threads of a GPU's block run once, together."""
 
 
-def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
-    """The stores in program order, and for each internal buffer the loops each of whose iterations has its own."""
+def _read(func: Any, *, panels: bool) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
+    """The stores in program order, and for each internal buffer the loops each of whose iterations has its own.
+
+    panels: whether constants are laid out by the trace itself, in dimensions that say which elements lie together."""
     stores: list[_Store] = []
     homes: dict[Any, list[_Loop]] = {}
     packed: dict[Any, _Packed] = {}
@@ -143,7 +147,8 @@ def _read(func: Any) -> tuple[list[_Store], dict[Any, list[_Loop]]]:
         if str(block.name_hint).endswith("_init"):
             return
         if PACKING in block.annotations:
-            packed[block.body.buffer] = _Packed(block.body.buffer)
+            if not panels:
+                packed[block.body.buffer] = _Packed(block.body.buffer)
             homes.pop(block.body.buffer)
             return
         if _TOGETHER in block.annotations:
@@ -327,6 +332,7 @@ def _row(
     homes: dict[Any, list[_Loop]],
     aligns: Mapping[Any, _Aligns],
     device: Device,
+    lanes: int,
 ) -> dict[str, float]:
     counter = _Counter(store, homes, aligns)
     others = [_Counter(s, homes, aligns) for s in earlier]
@@ -346,6 +352,7 @@ def _row(
         ("l2", device.l2_bytes),
     ):
         row[f"traffic_{name}"] = sum(_moved(counter, b, capacity) * item(b) for b in store.elements)
+    row["moves"] = sum(_moved(counter, b, device.register_bytes, lanes) for b in store.elements)
     for slot, buffer in enumerate(list(store.elements)[:5]):
         columns = {**_access(counter, buffer), **_reuse(counter, others, buffer)}
         uses = columns["reuse_count"] or 0.5
@@ -355,14 +362,44 @@ def _row(
     return row
 
 
-def _moved(counter: _Counter, buffer: Any, capacity: int) -> float:
+def _moved(counter: _Counter, buffer: Any, capacity: int, lanes: int = 1) -> float:
+    """Elements; with lanes, instructions that move so many iterations of the innermost loops at once where they lie
+    side by side."""
     moved = 1.0
     for level in reversed(range(len(counter.extents))):
+        within = counter.inner(level) <= lanes
+        if within and counter.stride(buffer, level) < 2:
+            continue
         if counter.touched(level + 1) <= capacity:
             moved *= math.prod(counter.box(buffer, level)) / math.prod(counter.box(buffer, level + 1))
         else:
             moved *= counter.extents[level]
     return moved
+
+
+def _lanes(schedule: Any) -> dict[str, int]:
+    """For each block the iterations of its vector loop; 1 in nests that are fused whole and split, and on GPUs, where
+    loops are not vectors one by one."""
+    found: dict[str, int] = defaultdict(lambda: 1)
+
+    def visit(stmt: Any, lanes: int) -> None:
+        match type(stmt).__name__:
+            case "For" if stmt.thread_binding is not None:
+                pass
+            case "For":
+                vector = int(stmt.kind) == tvmlib.tirx.ForKind.VECTORIZED
+                whole = str(stmt.loop_var.name).endswith("_fused_1")
+                visit(stmt.body, lanes * int(stmt.extent) if vector and not whole else lanes)
+            case "SeqStmt":
+                for part in stmt.seq:
+                    visit(part, lanes)
+            case "SBlockRealize" if stmt.block.iter_vars:
+                found[str(stmt.block.name_hint).removesuffix("_update")] = lanes
+            case "SBlockRealize":
+                visit(stmt.block.body, lanes)
+
+    visit(schedule.mod["main"].body, 1)
+    return found
 
 
 def _access(counter: _Counter, buffer: Any) -> dict[str, float]:

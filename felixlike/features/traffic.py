@@ -9,8 +9,9 @@ moves everything again. Past the innermost loop one element of each buffer moves
 1970 have them, at the loops only.)
 
 The same for the registers in units of instructions: along a vector loop one instruction moves all elements that lie
-side by side, or the same one to all lanes. It takes the place of TVM's arithmetic-intensity curve
-(per_store_feature.cc, group 3), whose sample points say nothing of the memories there are.
+side by side, or the same one to all lanes. (Nests that are fused whole and split, and copies that a GPU's threads
+share, have no vector loop of their own: there every element counts.) It takes the place of TVM's arithmetic-intensity
+curve (per_store_feature.cc, group 3), whose sample points say nothing of the memories there are.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ def _moved(view: StoreView, buffer: Buffer, capacity: int, *, by_vectors: bool =
     for level in reversed(range(len(view.loops))):
         grown = view.elements(buffer, level) / view.elements(buffer, level + 1)
         factor = select(at_most(view.touched_bytes(level + 1), capacity), grown, view.extents[level])
-        if by_vectors and _side_by_side(view, buffer, level):
-            factor = select(view.loops[level].vector, 1, factor)
+        if by_vectors:
+            factor = select(view.loops[level].vector * _side_by_side(view, buffer, level), 1, factor)
         moved = moved * factor
     return moved
 
 
-def _side_by_side(view: StoreView, buffer: Buffer, level: int) -> bool:
-    """Whether the steps of a loop touch one element after the other, or all the same."""
+def _side_by_side(view: StoreView, buffer: Buffer, level: int) -> Expr:
+    """The gate that says whether the steps of a loop touch one element after the other, or all the same."""
     stride = view.stride(buffer, level)
-    return stride is None or (stride.is_const and stride.value == 1)
+    return const(1) if stride is None else at_most(stride, 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from felixlike.symbolic.expression import Expr, const, expand, floordiv, mul
+from felixlike.symbolic.expression import Expr, const, expand, floordiv, mul, select
 from felixlike.symbolic.indices import Index
 
 
@@ -40,7 +40,7 @@ class Buffer:
     scope: where it lies: "global", "shared" by the threads of a block, or "local" to one.  origin: of a constant that
     is laid out in the order of the loops, what it was before.  full: where accesses go by groups which loops
     around its allocation decide, its shape before it was made as small as they allow.  loose: the dimensions in which
-    they do; TVM may allocate more of those than is used.
+    they do, each with a gate: 1 for tiles of which TVM may allocate more of it than is used.
     aligns: (dimension, factor, offset): its step is the least one that leaves `offset` over multiples of `factor`."""
 
     name: str
@@ -50,7 +50,7 @@ class Buffer:
     scope: str = "global"
     origin: Buffer | None = None
     full: tuple[Expr, ...] = ()
-    loose: frozenset[int] = frozenset()
+    loose: tuple[tuple[int, Expr], ...] = ()
     aligns: tuple[tuple[int, int, int], ...] = ()
 
     @property
@@ -79,10 +79,14 @@ class Buffer:
 
     @property
     def most(self) -> Expr:
-        """Room for more was never seen to be allocated: its interval arithmetic counts one box too many at worst."""
+        """Room for more was never seen to be allocated: its interval arithmetic counts two boxes too many at worst."""
         if not self.grouped:
             return self.elements
-        return mul(self.full[d] + extent if d in self.loose else extent for d, extent in enumerate(self.shape))
+        gates = dict(self.loose)
+        return mul(
+            select(gates[d], self.full[d] + 2 * extent, extent) if d in gates else extent
+            for d, extent in enumerate(self.shape)
+        )
 
 
 @dataclass(frozen=True, slots=True)

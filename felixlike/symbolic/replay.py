@@ -26,11 +26,22 @@ from felixlike.symbolic.variables import Kind, Variable
 
 
 class Replay:
-    """One symbolic replay: the schedule, and what the trace's variables stand for in it."""
+    """One symbolic replay: the schedule, and what the trace's variables stand for in it.
+
+    numbers: whether every variable has one value only; then TVM may cut a moved block short where the data end, and
+    guards the splits that do not divide what is left."""
 
     def __init__(
-        self, module: Any, target: Any, trace: Any, variables: Sequence[Variable], locations: Sequence[int]
+        self,
+        module: Any,
+        target: Any,
+        trace: Any,
+        variables: Sequence[Variable],
+        locations: Sequence[int],
+        *,
+        numbers: bool = False,
     ) -> None:
+        self.numbers = numbers
         self.dtype = _loop_dtype(module)
         self.tile_vars: dict[str, Any] = {
             v.name: tvmlib.tirx.Var(v.name, self.dtype) for v in variables if v.kind in _FACTORS and not v.fixed

@@ -10,6 +10,7 @@ import pytest
 import workloads
 
 from benchmarks import oracles
+from benchmarks.operators import OPERATORS
 from felixlike import tvmlib
 from felixlike.errors import InvalidSchedule
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
@@ -109,10 +110,21 @@ def test_schedules_compile(name: str) -> None:
 
 
 def test_groups_in_shared_memory_are_understood() -> None:
-    """Nests are TVM's; room counts as if TVM never found where groups begin, so that no point is accepted in vain."""
+    """Nests are TVM's; no point is accepted in vain."""
     for sketch in sketches(workloads.ALL["conv2d_grouped"](), "sm_90"):
         assert any(buffer.grouped and buffer.scope == "shared" for buffer in sketch.program.buffers)
         names = [v.name for v in sketch.variables]
         for point in sketch.sample(6, seed=2).tolist():
             nest = concrete_nest(sketch.program, dict(zip(names, point, strict=True)))
             assert nest == oracles.tvm_nest(sketch.schedule(point)), point
+
+
+def test_groups_take_no_more_room_than_tvm_gives_them() -> None:
+    """Tiles of several groups, which TVM takes."""
+    sketch = sketches(OPERATORS["conv2d_grouped"](), "sm_90")[0]
+    points = [
+        [1, 1, 1, 1, 1, 2, 2, 1, 4, 4, 2, 1, 2, 1, 7, 1, 1, 28, 1, 1, 8, 1, 2, 3, 1, 1, 1, 1, 3, 1, 4, 512],
+        [1, 1, 1, 1, 1, 1, 4, 4, 2, 2, 7, 2, 1, 1, 2, 1, 2, 14, 1, 1, 2, 2, 4, 1, 1, 3, 3, 1, 1, 2, 2, 128],
+    ]
+    assert all(sketch.accepts(point) for point in points)
+    assert sketch.valid(np.array(points)).all()

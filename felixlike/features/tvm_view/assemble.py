@@ -15,10 +15,10 @@ finds is not known. `explained_view` also says why (`causes.py`):
 | 7–14, 57–156 | programs with indices that are loaded, but for stores as below |
 | 157, 158 | guarded buffers, groups in shared memory |
 
-Stores that sum nothing up and read the function's arguments only are mostly known in TVM's own words (`plain`),
-conditions included.
-A guarded buffer is one whose accesses may lie outside, so that its shape asks for the smaller of two extents.
-Where threads reduce together there is no view: TVM rewrites such a store into several before it looks.
+Stores that sum nothing up, or each thread for itself, and read the function's arguments only are mostly known in TVM's
+own words, conditions included.
+A guarded buffer is one that a moved block would run past the end of at the point, were there no guard.
+Where threads reduce together, TVM makes two stores of one, each with a row (`common.py`).
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from felixlike.errors import UnsupportedSketch
 from felixlike.features.formulas import Formulas
 from felixlike.features.table import NAMES
-from felixlike.features.tvm_view.buffers import Touched, buffer_entries, guarded
+from felixlike.features.tvm_view.buffers import Touched, buffer_entries
 from felixlike.features.tvm_view.causes import Cause
+from felixlike.features.tvm_view.common import ONE, ZERO
 from felixlike.features.tvm_view.counters import INTEGERS, MATH
 from felixlike.features.tvm_view.intensity import intensity
-from felixlike.features.tvm_view.lowered import THREADS, LoweredStore, Value, lowered, plain
+from felixlike.features.tvm_view.lowered import THREADS, LoweredStore, Value, lowered
 from felixlike.symbolic import Points
 from felixlike.symbolic.evaluate import Graph
 from felixlike.symbolic.expression import Expr
 from felixlike.symbolic.indices import Index
-from felixlike.symbolic.program import Buffer, Loop, Program, Store
+from felixlike.symbolic.program import Buffer, Program, Store
 
 _COLUMN = {name: i for i, name in enumerate(NAMES)}
 _VECTOR, _UNROLLED, _PARALLEL = 16, 27, 38
@@ -60,9 +60,7 @@ class View:
 
 
 def tvm_view(formulas: Formulas, points: Points) -> list[npt.NDArray[np.float64]]:
-    """One array float64[rows, 164] a point, rows in TVM's order: by the first counted store to each buffer.
-
-    Raises UnsupportedSketch where threads reduce together."""
+    """One array float64[rows, 164] a point, rows in TVM's order: by the first counted store to each buffer."""
     return [view.values for view in explained_view(formulas, points)]
 
 
@@ -73,12 +71,10 @@ def explained_view(formulas: Formulas, points: Points) -> list[View]:
     for locations, members in formulas.sketch.by_structure(points):
         structure = formulas.of_structure(locations)
         program = structure.structure.program
-        for store, path in program.stores():
-            _refuse_common_reductions(store, path)
-        rows = formulas.rows(structure)
         for member, value in zip(members.tolist(), _values(program, formulas, points[members]), strict=True):
-            ours = features[member, rows]
-            views[member] = _view(program, lowered(program, value), value, ours)
+            stores = lowered(program, value)
+            rows = [formulas.stores.index(found.store.block) for found in stores]
+            views[member] = _view(stores, value, features[member, rows])
     return [views[member] for member in range(len(points))]
 
 
@@ -86,14 +82,15 @@ _BYTES_APART = 11
 """Of a buffer's entries the bytes between uses, which other stores count in."""
 
 
-def _view(program: Program, stores: list[LoweredStore], value: Value, ours: npt.NDArray[np.float64]) -> View:
+def _view(stores: list[LoweredStore], value: Value, ours: npt.NDArray[np.float64]) -> View:
     """One row for each buffer: its last store's."""
-    shapes = {buffer: tuple(value(extent) for extent in buffer.shape) for buffer in program.buffers}
+    buffers = dict.fromkeys(access.buffer for found in stores for access in found.store.accesses)
+    shapes = {buffer: tuple(value(extent) for extent in buffer.shape) for buffer in buffers}
     touched = Touched()
     rows: dict[Buffer, tuple[Row, dict[int, Cause]]] = {}
     for store, numbers in zip(stores, ours, strict=True):
         of_buffers = buffer_entries(store, {**shapes, **store.shapes}.__getitem__, touched)
-        row, causes = _row(numbers, store)
+        row, causes = _row(numbers, store, {**shapes, **store.shapes}[store.store.target.buffer])
         work = sum(store.counts[1:7])
         row[57:147] = of_buffers.entries
         row[147:157] = intensity(work, [loop.extent for loop in store.loops], of_buffers.touched)
@@ -103,7 +100,7 @@ def _view(program: Program, stores: list[LoweredStore], value: Value, ours: npt.
             partly = Cause.ALIKE if place in of_buffers.tied else Cause.BEFORE
             causes[57 + place] = of_buffers.cause or partly
         rows[store.store.target.buffer] = row, causes
-    if any(not plain(s.store) and _looks_up(s.store) for s in stores):
+    if any(not s.said and _looks_up(s.store) for s in stores):
         for row, causes in rows.values():
             for entry in (*range(7, 15), *range(57, 157)):
                 row[entry], causes[entry] = math.nan, Cause.LOADED
@@ -118,7 +115,7 @@ def _looks_up(store: Store) -> bool:
 
 def _values(program: Program, formulas: Formulas, points: Points) -> Iterator[Value]:
     """For each point, what an expression of the program is."""
-    roots = list(dict.fromkeys(_expressions(program)))
+    roots = list(dict.fromkeys((ZERO, ONE, *_expressions(program))))
     values = np.rint(Graph(roots).evaluate(formulas.sketch.values(points), len(points))).astype(np.int64)
     for row in values.tolist():
         yield dict(zip(roots, row, strict=True)).__getitem__
@@ -146,17 +143,7 @@ def _of_index(index: Index) -> Iterator[Expr]:
         yield from _of_index(floor.inner)
 
 
-def _refuse_common_reductions(store: Store, path: tuple[Loop, ...]) -> None:
-    bound = {
-        loop.variable
-        for loop in path
-        if loop.thread == "threadIdx.x" or (loop.share is not None and loop.share.among("threadIdx.x"))
-    }
-    if bound & store.reduction:
-        raise UnsupportedSketch("threads reduce together", where=f"block {store.block}")
-
-
-def _row(ours: npt.NDArray[np.float64], store: LoweredStore) -> tuple[Row, dict[int, Cause]]:
+def _row(ours: npt.NDArray[np.float64], store: LoweredStore, shape: tuple[int, ...]) -> tuple[Row, dict[int, Cause]]:
     """All entries but those on buffers and intensity, and why some are NaN."""
     row = np.full(164, np.nan)
     row[:16] = [_log(count * store.iterations) for count in store.counts]
@@ -168,19 +155,17 @@ def _row(ours: npt.NDArray[np.float64], store: LoweredStore) -> tuple[Row, dict[
     row[50:57] = 1.0  # log2(1 + 1): no thread loops
     for entry, name in ((50, "block"), (53, "thread"), (56, "vthread")):
         row[entry] = _log(ours[_COLUMN[f"{name}_extent"]])
-    outer, target = ours[_COLUMN["allocation_outer"]], store.store.target.buffer
-    elements = ours[_COLUMN["allocation_elements"]] / outer
-    if target in store.shapes:
-        elements = math.prod(store.shapes[target])
+    outer, target = store.allocated, store.store.target.buffer
+    elements = math.prod(shape)
     row[157] = _log(elements * target.item_bytes)  # TVM overlooks aligned steps
     row[158:160] = _log(elements * outer), _log(outer)
     row[160] = _log(store.iterations / outer)
     row[161] = _log(store.iterations)
     row[162] = _log(len(store.loops))
     row[163] = _log(store.noted)
-    if guarded(target) or (target.grouped and target not in store.shapes):
+    if target in store.guarded or (target.grouped and target not in store.shapes):
         row[157:159] = np.nan
-        causes.update(dict.fromkeys((157, 158), Cause.GUARDS if guarded(target) else Cause.GROUPS))
+        causes.update(dict.fromkeys((157, 158), Cause.GUARDS if target in store.guarded else Cause.GROUPS))
     return row, causes
 
 

@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from felixlike.features.tvm_view.causes import Cause
-from felixlike.features.tvm_view.lowered import LoweredLoop, LoweredStore, plain
+from felixlike.features.tvm_view.lowered import LoweredLoop, LoweredStore
 from felixlike.features.tvm_view.written import Written, bounds, coefficient
-from felixlike.symbolic.expression import Op
 from felixlike.symbolic.program import Buffer
 
 PER_BUFFER = 18
@@ -89,9 +88,9 @@ def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...
     shape: of a buffer where it is allocated."""
     uses = [_use(store, buffer) for buffer in store.places]
     cause = store.cause
-    if cause is None and any(guarded(use.buffer) for use in uses):
+    if cause is None and store.guarded:
         cause = Cause.GUARDS
-    if cause is None and not plain(store.store) and any(_settled(use, shape(use.buffer)) for use in uses):
+    if cause is None and not store.said and any(_settled(use, shape(use.buffer)) for use in uses):
         cause = Cause.SETTLED
     for use in uses:
         if cause is not None:
@@ -114,11 +113,6 @@ def buffer_entries(store: LoweredStore, shape: Callable[[Buffer], tuple[int, ...
             entries += [math.nan if apart else number for number, apart in zip(blocks[0], differ, strict=True)]
     entries += [0.0] * (SLOTS * PER_BUFFER)
     return BufferEntries(entries[: SLOTS * PER_BUFFER], bytes_touched, tied=frozenset(tied))
-
-
-def guarded(buffer: Buffer) -> bool:
-    """Whether accesses may lie outside, so that the box of what is touched is larger than the buffer."""
-    return any(extent.op is Op.MIN for extent in buffer.shape)
 
 
 def _settled(use: _Use, shape: tuple[int, ...]) -> bool:

@@ -17,4 +17,3 @@ class Cause(StrEnum):
     BEFORE = "bytes between uses, after a store of which one of these is true"
     ALIKE = "buffers alike in lines, bytes and name: TVM's sorting is not stable"
     LOADED = "what TVM makes of an index that is loaded is not modelled"
-    THREADS = "threads reduce together: TVM makes several stores of one before it looks"

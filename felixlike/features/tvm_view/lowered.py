@@ -21,11 +21,13 @@ from typing import Any, TypeAlias
 
 from felixlike import tvmlib
 from felixlike.features.tvm_view.causes import Cause
+from felixlike.features.tvm_view.common import Way, apart, common_reductions
 from felixlike.features.tvm_view.counters import INTEGERS, of_store, of_value
 from felixlike.features.tvm_view.written import Written, from_tvm
 from felixlike.symbolic.expression import Expr, Op
 from felixlike.symbolic.indices import Index, Rest
 from felixlike.symbolic.nest import groups
+from felixlike.symbolic.postprocessors.compact_allocation import allocation_paths
 from felixlike.symbolic.program import PIPELINE, Access, Blanket, Buffer, Loop, Program, Share, Store, Words
 
 Value: TypeAlias = Callable[[Expr], int]
@@ -67,6 +69,12 @@ class LoweredStore:
     counts: tuple[float, ...]
     cause: Cause | None
     shapes: Mapping[Buffer, tuple[int, ...]]
+    said: bool
+    """Whether it is known in TVM's own words."""
+    guarded: frozenset[Buffer]
+    """The buffers it touches that a guard keeps a store from running past."""
+    allocated: int = 1
+    """Product of the extents of the loops around the allocation of the buffer that is written."""
     noted: int = 0
     """Largest number of unrolled steps noted on the nest."""
 
@@ -84,6 +92,9 @@ class LoweredStore:
 
 def lowered(program: Program, value: Value) -> list[LoweredStore]:
     """Every store in program order. Raises UnsupportedSketch where TVM's words for an index are not understood."""
+    if common := common_reductions(program):
+        whole = _Lowering(program, value)
+        program = apart(program, {store: whole.way(store, path) for store, path in common})
     lowering = _Lowering(program, value)
     return [lowering.store(store, path) for store, path in program.stores()]
 
@@ -108,9 +119,11 @@ class _Lowering:
         self._analyzer = tvmlib.sym.Analyzer()
         self._dtype = _loop_dtype(program)
         self._extents = {loop.variable: loop.extent for _, path in program.stores() for loop in path}
+        self._around = allocation_paths(program)
         self._allocated: dict[Buffer, tuple[int, ...]] = {}
         self._regrouped: dict[tuple[Store, Access], tuple[Written, ...]] = {}
         self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
+        self._guarded = {store.target.buffer for store, path in program.stores() if self._runs_past(store, path)}
         for buffer in program.buffers:
             if buffer.grouped and buffer.scope != "shared" and not self._windows(buffer):
                 self._allocate(buffer)
@@ -122,10 +135,11 @@ class _Lowering:
         without the remainder by the whole; reshapes, and places of moved blocks that groups decide, it writes in the
         order in which the model came. None of these is known here, unless the statement is at hand in TVM's words."""
         loops, seen = self._seen(store, path, known=True)
-        cause = None if plain(store) or not _divided(store) else Cause.WORDS
+        said = _plain(store, path)
+        cause = None if said or not _divided(store) else Cause.WORDS
         if any(access.buffer.grouped and access.buffer not in self._allocated for access in store.accesses):
             cause = Cause.GROUPS
-        shared = not plain(store) and any(loop.share is not None for loop in path)
+        shared = not said and any(loop.share is not None for loop in path)
         if shared and self._seen(store, path, known=False)[1] != seen:
             cause = Cause.WORDS
         places, counts = seen
@@ -134,7 +148,50 @@ class _Lowering:
         noted = self._value(path[0].unroll) if path else 0
         shapes = {a.buffer: self._layout(a, path, loops)[0] for a in store.accesses if a.buffer.origin is not None}
         shapes |= {a.buffer: self._allocated[a.buffer] for a in store.accesses if a.buffer in self._allocated}
-        return LoweredStore(store, tuple(loops), places, counts, cause, shapes, noted)
+        guarded = frozenset(a.buffer for a in store.accesses) & self._guarded
+        around = self._around.get(store.target.buffer, ())
+        allocated = math.prod(loop.extent for loop in self._grouped(around, {}, known=True))
+        return LoweredStore(store, tuple(loops), places, counts, cause, shapes, said, guarded, allocated, noted)
+
+    def way(self, store: Store, path: tuple[Loop, ...]) -> Way:
+        """What TVM makes of a common reduction.
+
+        It drops loops of one iteration first, but does not simplify what is then 0 · 64 + t; and where a guard cuts
+        that short, it does not always understand the remainders of it."""
+        loops = self._nest(store, path)
+        zero = tvmlib.tirx.const(0, self._dtype)
+        dropped = {loop.variable: zero for loop in self._loops.values() if loop not in loops}
+        meaning = {variable: self._meant(variable, ours) for variable, ours in store.words.meaning}
+        places = {i: _replaced(_replaced(value, meaning), dropped) for i, value in store.words.places}
+        guards = [_replaced(guard, dropped) for guard in self._guards] + self._cut(store, places)
+        guard = functools.reduce(tvmlib.tirx.all, guards, tvmlib.tirx.const(1, "bool"))
+        ranges = {loop.variable: tvmlib.ir.Range(0, loop.extent) for loop in loops}
+        level = tvmlib.sym.iter_affine_map.IterMapLevel.Surjective
+        found = tvmlib.sym.detect_iter_map(list(places.values()), ranges, guard, level).indices
+        if places and not found:
+            return Way.UNSEEN
+        several = any(
+            kind not in THREADS and self._value(extent) > 1
+            for loop in path
+            if loop.variable in store.reduction
+            for kind, extent in (loop.share.parts if loop.share is not None else ((loop.thread, loop.extent),))
+        )
+        return Way.APART if several or guards else Way.AT_ONCE
+
+    def _runs_past(self, store: Store, path: tuple[Loop, ...]) -> bool:
+        """Whether a guard keeps a moved block from running past the end of what it writes."""
+        if all(extent.op is not Op.MIN for extent in store.target.buffer.shape):
+            return False
+        return bool(self._cut(store, self._placed(store.words, self._nest(store, path))))
+
+    def _cut(self, store: Store, places: Mapping[Any, Any]) -> list[Any]:
+        """The guards of a moved block where it would run past the end of what it writes."""
+        found: list[Any] = []
+        for index, extent in zip(store.words.indices, store.target.buffer.shape, strict=True):
+            ends = [int(arg.value) for arg in extent.args if arg.is_const] if extent.op is Op.MIN else []
+            place = _replaced(index, places)
+            found += [place < end for end in ends if self._analyzer.const_int_bound(place).max_value >= end]
+        return found
 
     def _windows(self, buffer: Buffer) -> bool:
         """Whether places in a buffer are remainders, which TVM's passes see in the order in which the model came."""
@@ -186,7 +243,7 @@ class _Lowering:
 
     def _seen(self, store: Store, path: tuple[Loop, ...], *, known: bool) -> tuple[list[LoweredLoop], _Seen]:
         loops = self._nest(store, path, known=known)
-        if plain(store):
+        if _plain(store, path):
             return loops, self._said(store, loops)
         return loops, self._formed(store, path, loops)
 
@@ -205,6 +262,8 @@ class _Lowering:
             )
         found[store.target.buffer] = [target]
         for load in _loads(said.value):
+            if load.source.same_as(words.target):  # TVM goes by the indices of the write
+                continue
             found.setdefault(dict(words.buffers)[load.source], []).append(tuple(map(from_tvm, load.indices)))
         return {buffer: tuple(rows) for buffer, rows in found.items()}, tuple(of_value(said.value))
 
@@ -411,15 +470,27 @@ def _merged(digits: list[_Digit]) -> list[_Digit]:
     return found
 
 
-def plain(store: Store) -> bool:
-    """Whether the statement's words are known: it sums nothing up, and reads the function's arguments only; it does not
-    write to shared memory; where it writes there is no guard, and there are no groups."""
+def _plain(store: Store, path: tuple[Loop, ...]) -> bool:
+    """Whether the statement's words are known: it sums nothing up, unless each thread does so for itself, and reads the
+    function's arguments only; it does not write to shared memory; where it writes there is no guard, and there are no
+    groups."""
     target = store.target.buffer
-    if store.is_reduction or target.grouped or any(extent.op is Op.MIN for extent in target.shape):
+    if (
+        (store.is_reduction and not _spread(store, path))
+        or target.grouped
+        or any(extent.op is Op.MIN for extent in target.shape)
+    ):
         return False
     if target.internal and (target.scope != "global" or _divided(store)):  # moved, in an order that is TVM's
         return False
-    return not any(load.buffer.internal or load.buffer.origin is not None for load in store.loads)
+    loads = [load.buffer for load in store.loads if load.buffer is not target]
+    return not any(buffer.internal or buffer.origin is not None for buffer in loads)
+
+
+def _spread(store: Store, path: tuple[Loop, ...]) -> bool:
+    """Whether threads share what is computed, and nothing of how it is summed up."""
+    shared = {loop.variable for loop in path if loop.share is not None}
+    return bool(shared) and not shared & store.reduction
 
 
 def _divided(store: Store) -> bool:

@@ -10,11 +10,13 @@ PlanAndUpdateBufferAllocationLocation and CompactBufferAllocation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.expression import Expr, at_least, at_most, const, expand, maximum, minimum, mul
+from felixlike.symbolic.cases import by_cases
+from felixlike.symbolic.evaluate import evaluate
+from felixlike.symbolic.expression import Expr, at_least, at_most, const, expand, maximum, minimum, mul, variables
 from felixlike.symbolic.indices import Floor, Index, Rest, carry, ends_of
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
 from felixlike.symbolic.program import WITHIN_BLOCK, Access, Buffer, Loop, Program, Store
@@ -36,12 +38,13 @@ def compact_allocation(program: Program) -> Program:
             for dimension, full in enumerate(buffer.shape)
         )
         mixed = list(_mixed(accesses, outer))
-        windows = any(isinstance(floor, Rest) for _, floor in mixed)
+        windows = any(isinstance(floor, Rest) for _, _, floor in mixed)
         if windows and buffer.scope == "shared":  # there is a limit on what TVM allocates
             raise UnsupportedSketch(f"{buffer.name} holds windows that begin between outer loops", where="allocation")
-        fits += [1 - carry(floor, outer, extents) for _, floor in mixed if windows]
+        fits += [1 - carry(floor, outer, extents) for _, _, floor in mixed if windows]
         shape = _shape(buffer, accesses, outer, whole, extents, fits)
-        small = replace(buffer, shape=shape, full=buffer.shape if mixed else (), loose=frozenset(d for d, _ in mixed))
+        loose = _loose(mixed, outer, extents) if buffer.scope == "shared" else ()
+        small = replace(buffer, shape=shape, full=buffer.shape if mixed else (), loose=loose)
         homes[buffer] = _Home(small, outer, whole)
     stores: dict[Store, Store] = {}
     body = tuple(_rebuild(node, homes, stores) for node in program.body)
@@ -149,14 +152,41 @@ def _together(fixed: Expr, base: Expr, buffer: Buffer, extents: dict[Expr, Expr]
     return gate
 
 
-def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[tuple[int, Floor | Rest]]:
-    """(dimension, floor or rest) of those that loops around an allocation move, and others too: groups, which need not
-    begin where those loops do; or, with rests, windows, which here must, so that each is the sum of both parts."""
+def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[tuple[int, Index, Floor | Rest]]:
+    """(dimension, index, its floor or rest) of those that loops around an allocation move, and others too: groups,
+    which need not begin where those loops do; or, with rests, windows, which here must, so that each is the sum of
+    both parts."""
     for access in accesses:
         for dimension, index in enumerate(access.indices):
             for floor in index.floors:
                 if floor.inner.variables & outer and not floor.inner.variables <= outer:
-                    yield dimension, floor
+                    yield dimension, index, floor
+
+
+def _loose(
+    mixed: list[tuple[int, Index, Floor | Rest]], outer: frozenset[Expr], extents: dict[Expr, Expr]
+) -> tuple[tuple[int, Expr], ...]:
+    """(dimension, gate: whether TVM may allocate more of it than is used).
+
+    Its simplifier finds where groups begin if blocks of iterations are made of whole groups, or lie within one; but not
+    for the latter if the rest of the index then goes through all of the group."""
+    gates: dict[int, Expr] = {}
+    for dimension, index, floor in mixed:
+        own = floor.inner.without(outer.__contains__)
+        low, high = own.span({v: extents[v] for v in own.variables})
+        block = expand(high - low + 1)
+        rest = replace(index.without(outer.__contains__), floors=())
+        low, high = rest.span({v: extents[v] for v in rest.variables})
+        full = at_least(expand(high - low + 1), floor.factor)
+
+        def tells(values: Mapping[str, int], block: Expr = block, group: int = floor.divisor) -> tuple[int, int]:
+            size = round(evaluate(block, values))
+            return int(size % group != 0), int(group % size != 0)
+
+        apart, across = by_cases(variables([block]), tells, (block,))
+        gate = apart * maximum(full, across)
+        gates[dimension] = maximum(gates.get(dimension, const(0)), gate)
+    return tuple(gates.items())
 
 
 def _rebuild(node: Loop | Store, homes: dict[Buffer, _Home], stores: dict[Store, Store]) -> Loop | Store:

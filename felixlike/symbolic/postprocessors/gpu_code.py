@@ -3,10 +3,13 @@
     lowest ≤ Π threadIdx extents ≤ max_threads_per_block
     Σ bytes of shared buffers · pipeline stages ≤ max_shared_memory_per_block
     steps of a software pipeline ≥ 2
+    4 bytes · lanes of a vector whose elements lie apart ≤ 16
 
-`lowest` is a warp where a tiled block has more than 64 outputs (MultiLevelTiling notes it). A pipeline of one step
-would hold the initial store too, which its notes do not foresee. Registers, hence local buffers, are not limited: TVM
-leaves them to nvcc. Nor are virtual threads, whatever the pass's max_vthread says: they are unrolled before it looks.
+The last is about the vector of their indices; it matters for elements of less than 4 bytes only. They lie apart where
+the innermost of the loops that are copied has one iteration. `lowest` is a warp where a tiled block has more than 64
+outputs (MultiLevelTiling notes it). A pipeline of one step would hold the initial store too, which its notes do not
+foresee. Registers, hence local buffers, are not limited: TVM leaves them to nvcc. Nor are virtual threads, whatever the
+pass's max_vthread says: they are unrolled before it looks.
 Follows TVM's verify_gpu_code.cc.
 """
 
@@ -16,8 +19,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from felixlike.symbolic.constraints import Constraint
-from felixlike.symbolic.expression import Expr, add, const, expand, mul
-from felixlike.symbolic.program import PIPELINE, Loop, Program
+from felixlike.symbolic.expression import Expr, add, at_least, at_most, const, expand, mul
+from felixlike.symbolic.program import PIPELINE, Loop, Program, Store
 
 
 def gpu_constraints(program: Program, target: Any, lowest: Mapping[str, int]) -> tuple[Constraint, ...]:
@@ -30,16 +33,31 @@ def gpu_constraints(program: Program, target: Any, lowest: Mapping[str, int]) ->
         own = extent_of(path, "threadIdx.x")
         found[own - threads] = f"a block has at most {threads} threads"
         found[lowest.get(store.block, 1) - own] = "a block has at least as many threads as a warp"
+        found[_apart(store, path)] = "a vector of elements that lie apart has at most 4 of them"
         if any(loop.thread == PIPELINE for loop in path):
             found[2 - extent_of(path, PIPELINE)] = "a software pipeline has at least two steps"
     found[expand(shared_bytes(program)) - shared] = f"shared memory of a block is {shared} bytes"
     return tuple(Constraint(f, reason) for f, reason in found.items() if f.high > 0)
 
 
+def _apart(store: Store, path: tuple[Loop, ...]) -> Expr:
+    """1 where a copy by vectors gathers more elements than their indices may be, else 0."""
+    lanes = [extent for loop in path if loop.share is not None for kind, extent in loop.share.parts if kind == "vector"]
+    moving = [loop.extent for loop in path if loop.share is not None and not loop.extent.is_const]
+    if not lanes or not moving or store.target.buffer.item_bytes >= 4:
+        return const(0)
+    return at_least(lanes[-1], _MOST_INDICES + 1) * at_most(moving[-1], 1)
+
+
+_MOST_INDICES = 4
+"""Indices of 4 bytes in the largest vector (max_vector_bytes of verify_gpu_code.cc)."""
+
+
 def shared_bytes(program: Program) -> Expr:
     """Bytes of shared memory of a block, stages of a software pipeline included.
 
-    Of buffers that are accessed in groups, as if TVM never found where groups begin: sometimes it does."""
+    Of buffers that are accessed in groups, as if TVM never found where groups begin unless tiles are made of groups or
+    lie within one."""
     return add(b.most * b.item_bytes for b in program.buffers if b.scope == "shared") * program.stages
 
 

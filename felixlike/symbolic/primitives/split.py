@@ -72,6 +72,8 @@ def _off(state: Replay, loop: Any, factors: list[Any], unit_loops: bool) -> list
     left = floordiv(extent, size)
     constant, terms = linear_parts(extent)
     exact = all(number % size == 0 for number in (constant, *(factor for _, factor in terms)))
+    if state.numbers:
+        return list(state.schedule.split(loop, [None, *map(int, sizes)], preserve_unit_iters=unit_loops))
     if not exact or (outer is not None and not (left.is_const and left.value == int(outer))):
         raise UnsupportedSketch(f"{size} need not divide the loop of {extent}", where="Split")
     sizes = [None, *(int(f) for f in sizes)]
