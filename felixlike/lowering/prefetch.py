@@ -17,7 +17,7 @@ import math
 from typing import Any
 
 PREFETCH = "felixlike.prefetch"
-"""Annotation of the outermost loop of a reduction whose constant operand is packed in the order of the loops."""
+"""Annotation of the loop over summed channels where a constant operand is packed in the order of the loops."""
 
 _LINE = 64
 """Bytes."""

@@ -129,12 +129,12 @@ class Session:
 
     def _share(self, budget: Budget) -> int:
         """The most candidates of a round, so that in a limited time all tasks are measured: those that wait share what
-        is left, up to double for the first of them, which are the heaviest."""
+        is left; the first of them, which are the heaviest, may take up to twice an equal share."""
         waiting = sum(not state.progress.best and not state.progress.exhausted for state in self.states)
         if math.isinf(budget.seconds_left()) or not waiting or not budget.new_trials:
             return TRIALS_PER_ROUND
         seconds = budget.elapsed() / budget.new_trials
-        return max(_FEWEST, int(2.0 * budget.seconds_left() / waiting / seconds))
+        return max(_FEWEST, int(2.0 * budget.seconds_left() / (waiting + 1) / seconds))
 
     def _round(self, index: int, count: int, budget: Budget) -> None:
         """One round of one task."""

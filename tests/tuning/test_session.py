@@ -143,6 +143,22 @@ def test_time_ends_a_run_between_candidates(tasks: tuple[Task, ...]) -> None:
     assert len(pool.measured) == 6
 
 
+def test_a_limited_time_is_shared(tasks: tuple[Task, ...]) -> None:
+    """At four seconds a candidate, the first task takes its sixteen, and those after it leave something to the last."""
+    budget = Budget(seconds=100.0)
+
+    def spend(_: int) -> None:
+        budget.started -= 4.0
+
+    pool = FakePool(hook=spend)
+    with records.open() as store:
+        _session(tasks, pool, store).run(budget)
+    order = [name for name, *_ in pool.measured]
+    assert list(dict.fromkeys(order)) == ["dense", "softmax", "chain"]
+    assert order.count("dense") >= 16
+    assert 4 <= order[: order.index("chain")].count("softmax") <= 6
+
+
 def test_an_interrupt_keeps_what_was_measured(tasks: tuple[Task, ...]) -> None:
     def interrupt(measured: int) -> None:
         if measured == 9:
