@@ -158,7 +158,7 @@ def tuners(tmp_path_factory: pytest.TempPathFactory) -> Path:
     @tvmlib.tvm.ir.utils.derived_object
     class Runner(ms.runner.PyRunner):  # type: ignore[misc,name-defined]
         def run(self, runner_inputs: Any) -> Any:
-            return [Future(None if i == 3 else 1e-6 * (i + 1)) for i, _ in enumerate(runner_inputs)]
+            return [Future(None if i in (3, 5, 7) else 1e-6 * (i + 1)) for i, _ in enumerate(runner_inputs)]
 
     with tvmlib.without_tensor_intrinsics():
         ms.tune_tir(
@@ -188,7 +188,8 @@ def test_what_metaschedules_tuner_wrote_warms_a_store_up(tuners: Path, tmp_path:
     assert found.records == len(kept) >= len(lines) - 4  # one mutator writes notes that no sketch of ours has
     assert sum(found.passed_over.values()) + found.records + found.known == len(lines)
     assert {r.device for r in kept} == {host_device().name}
-    assert sum(r.measurement.status is Status.RUN_ERROR for r in kept) == 2
+    errors = sum(r.measurement.status is Status.RUN_ERROR for r in kept)  # 6 were written
+    assert 2 <= 6 - sum(found.passed_over.values()) <= errors <= 6
     by_key = {sketch.key: sketch for sketch in sketches(task)}
     for record in kept[:6]:
         trace = by_key[record.sketch].schedule(record.point).trace  # TVM takes the point as it is
