@@ -7,13 +7,13 @@ finds is not known. `explained_view` also says why (`causes.py`):
 | --- | --- |
 | 7–14 (integer and boolean counters) | stores with conditions |
 | 5, 147–156 | stores with conditions on remainders |
-| 7–14, 57–156 | copies that threads share unevenly, reshapes in tiles, groups in shared memory |
+| 7–14, 57–156 | copies that threads share unevenly, reshapes in tiles, windows in groups |
 | 57–156 | stores to or from a guarded buffer |
 | 57–156 | stores that read a dimension of one element under a condition |
 | 57–146: bytes between uses | such a store came before in the same loop |
 | 57–146 | buffers are alike in lines, bytes and name, as far as they differ |
 | 7–14, 57–156 | programs with indices that are loaded, but for stores as below |
-| 157, 158 | guarded buffers, groups in shared memory |
+| 157, 158 | guarded buffers, groups that threads share unevenly |
 
 Stores that sum nothing up, or each thread for itself, and read the function's arguments only are mostly known in TVM's
 own words, conditions included.

@@ -9,7 +9,10 @@ class Cause(StrEnum):
     CONDITIONS = "TVM's simplifier writes conditions anew for each tile"
     REMAINDERS = "TVM's simplifier may settle a condition on a remainder for some tiles"
     WORDS = "TVM may write an index in several ways: of copies that threads share unevenly, of reshapes in tiles"
-    GROUPS = "TVM allocates more than is used of groups in shared memory and of windows, where they begin anywhere"
+    GROUPS = (
+        "TVM allocates more than is used of groups that threads share unevenly, and of windows, where they begin"
+        " anywhere"
+    )
     GUARDS = (
         "TVM places a guarded buffer relative to where the guard begins, and leaves dimensions whole for some tiles"
     )

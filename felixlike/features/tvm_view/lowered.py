@@ -121,11 +121,12 @@ class _Lowering:
         self._extents = {loop.variable: loop.extent for _, path in program.stores() for loop in path}
         self._around = allocation_paths(program)
         self._allocated: dict[Buffer, tuple[int, ...]] = {}
-        self._regrouped: dict[tuple[Store, Access], tuple[Written, ...]] = {}
+        self._regrouped: dict[tuple[Store, Access, bool], tuple[Written, ...]] = {}
+        """What TVM writes for an access to a buffer that is accessed in groups; the last of the key is `known`."""
         self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
         self._guarded = {store.target.buffer for store, path in program.stores() if self._runs_past(store, path)}
         for buffer in program.buffers:
-            if buffer.grouped and buffer.scope != "shared" and not self._windows(buffer):
+            if buffer.grouped and not self._windows(buffer):
                 self._allocate(buffer)
 
     def store(self, store: Store, path: tuple[Loop, ...]) -> LoweredStore:
@@ -159,8 +160,7 @@ class _Lowering:
         It drops loops of one iteration first, but does not simplify what is then 0 · 64 + t; and where a guard cuts
         that short, it does not always understand the remainders of it."""
         loops = self._nest(store, path)
-        zero = tvmlib.tirx.const(0, self._dtype)
-        dropped = {loop.variable: zero for loop in self._loops.values() if loop not in loops}
+        dropped = self._dropped(loops)
         meaning = {variable: self._meant(variable, ours) for variable, ours in store.words.meaning}
         places = {i: _replaced(_replaced(value, meaning), dropped) for i, value in store.words.places}
         guards = [_replaced(guard, dropped) for guard in self._guards] + self._cut(store, places)
@@ -201,35 +201,54 @@ class _Lowering:
     def _allocate(self, buffer: Buffer) -> None:
         """Find how TVM allocates a buffer that is accessed in groups, and what it then writes for its indices.
 
-        Loops around the allocation stay in indices, and more than is used is allocated, where TVM's simplifier does not
-        find where groups begin. So its passes see the loops of the point with these accesses alone."""
+        Where that hangs on whether TVM understands the guard of a share, neither is known."""
         accesses = [
             (s, p, a) for s, p in self._program.stores() for a in dict.fromkeys(s.accesses) if a.buffer is buffer
         ]
-        nests = [self._nest(store, path) for store, path, _ in accesses]
+        shape, words = self._compacted(buffer, accesses, known=True)
+        uneven = any(loop.share is not None for _, path, _ in accesses for loop in path)
+        other, others = self._compacted(buffer, accesses, known=False) if uneven else (shape, words)
+        read = [(s, a) for s, _, a in accesses if a is not s.target]
+        if other == shape and all(others[key] == words[key] for key in read):
+            self._allocated[buffer] = shape
+            self._regrouped |= {(*key, True): said for key, said in words.items()}
+            self._regrouped |= {(*key, False): said for key, said in others.items()}
+
+    def _compacted(
+        self, buffer: Buffer, accesses: list[tuple[Store, tuple[Loop, ...], Access]], *, known: bool
+    ) -> tuple[tuple[int, ...], dict[tuple[Store, Access], tuple[Written, ...]]]:
+        """The shape that TVM gives a buffer, and the indices it writes.
+
+        Loops around the allocation stay in indices, and more than is used is allocated, where TVM's simplifier does not
+        find where groups begin. So its passes see the loops of the point with these accesses alone."""
+        nests = [self._nest(store, path, known=known) for store, path, _ in accesses]
         common = [level[0] for level in zip(*nests, strict=False) if all(loop is level[0] for loop in level)]
-        whole = tvmlib.tirx.decl_buffer([self._value(extent) for extent in buffer.full], name="whole")
+        sizes = [self._value(extent) for extent in buffer.full]
+        whole = tvmlib.tirx.decl_buffer(sizes, name="whole", scope=buffer.scope)
         other = tvmlib.tirx.decl_buffer([1], name="other")
         parts: list[Any] = []
         for (store, path, access), nest in zip(accesses, nests, strict=True):
-            self._nest(store, path)
+            self._nest(store, path, known=known)
             places = self._placed(store.words, nest)
             said = (store.words.indices, *store.words.loads)[[store.target, *store.loads].index(access)]
             indices = [_replaced(index, places) for index in said]
             part = tvmlib.tirx.BufferStore(other, tvmlib.tirx.BufferLoad(whole, indices), [0])
             if access is store.target:
                 part = tvmlib.tirx.BufferStore(whole, tvmlib.tirx.const(0, "float32"), indices)
-            parts.append(_under_loops(part, nest[len(common) :]))
+            if self._guards:
+                part = tvmlib.tirx.IfThenElse(functools.reduce(tvmlib.tirx.all, self._guards), part, None)
+            parts.append(_under_loops(_replaced(part, self._dropped(nest)), nest[len(common) :]))
         home = tvmlib.s_tir.SBlock([], [], [], "home", tvmlib.tirx.SeqStmt(parts), alloc_buffers=[whole])
         body = _under_loops(tvmlib.s_tir.SBlockRealize([], True, home), common)
         passes = tvmlib.s_tir.transform
         module = tvmlib.IRModule({"main": tvmlib.PrimFunc([other], body)})
         main = passes.StmtSimplify()(passes.CompactBufferAllocation()(module))["main"]
         (home,) = tvmlib.found(main.body, tvmlib.s_tir.SBlock)
-        self._allocated[buffer] = tuple(int(extent) for extent in home.alloc_buffers[0].shape)
+        words: dict[tuple[Store, Access], tuple[Written, ...]] = {}
         for (store, _, access), part in zip(accesses, tvmlib.found(main.body, tvmlib.tirx.BufferStore), strict=True):
-            words = part.indices if access is store.target else part.value.indices
-            self._regrouped[store, access] = tuple(map(from_tvm, words))
+            indices = part.indices if access is store.target else part.value.indices
+            words[store, access] = tuple(map(from_tvm, indices))
+        return tuple(int(extent) for extent in home.alloc_buffers[0].shape), words
 
     def _nest(self, store: Store, path: tuple[Loop, ...], *, known: bool = True) -> list[LoweredLoop]:
         """The loops of a store; what the program's loops are in terms of them is in `_standing`.
@@ -245,7 +264,7 @@ class _Lowering:
         loops = self._nest(store, path, known=known)
         if _plain(store, path):
             return loops, self._said(store, loops)
-        return loops, self._formed(store, path, loops)
+        return loops, self._formed(store, path, loops, known=known)
 
     def _said(self, store: Store, loops: list[LoweredLoop]) -> _Seen:
         """A statement as TVM says it, under the loops here, simplified by TVM."""
@@ -273,9 +292,16 @@ class _Lowering:
         meaning = {variable: self._meant(variable, ours) for variable, ours in words.meaning}
         ranges = {loop.variable: tvmlib.ir.Range(0, loop.extent) for loop in loops}
         guard = functools.reduce(tvmlib.tirx.all, self._guards, tvmlib.tirx.const(1, "bool"))
-        values = [_replaced(value, meaning) for _, value in words.places]
+        dropped = self._dropped(loops)
+        values = [_replaced(_replaced(value, meaning), dropped) for _, value in words.places]
+        guard = _replaced(guard, dropped)
         found = tvmlib.sym.iter_map_simplify(values, ranges, guard)
         return dict(zip((iterator for iterator, _ in words.places), found, strict=True))
+
+    def _dropped(self, loops: list[LoweredLoop]) -> dict[Any, Any]:
+        """The loops of one iteration, which TVM drops, at 0.  loops: those around the present store."""
+        zero = tvmlib.tirx.const(0, self._dtype)
+        return {loop.variable: zero for loop in self._loops.values() if loop not in loops}
 
     def _meant(self, variable: Any, ours: Expr) -> Any:
         """What a variable of TVM's is at the point, in the loops here."""
@@ -283,7 +309,7 @@ class _Lowering:
             return self._standing.get(ours, tvmlib.tirx.const(0, self._dtype))
         return tvmlib.tirx.const(self._value(ours), str(variable.ty.dtype))
 
-    def _formed(self, store: Store, path: tuple[Loop, ...], loops: list[LoweredLoop]) -> _Seen:
+    def _formed(self, store: Store, path: tuple[Loop, ...], loops: list[LoweredLoop], *, known: bool) -> _Seen:
         """The indices made from their formulas."""
         words = {
             access: [self._written(index, self._standing) for index in access.written or access.indices]
@@ -294,7 +320,9 @@ class _Lowering:
                 old = [self._sum(index, self._standing) for index in access.written]
                 words[access] = [self._analyzer.simplify(w) for w in self._layout(access, path, loops)[1](old)]
         indices = {access: tuple(map(from_tvm, found)) for access, found in words.items()}
-        indices |= {access: self._regrouped[store, access] for access in words if access.buffer in self._allocated}
+        indices |= {
+            access: self._regrouped[store, access, known] for access in words if access.buffer in self._allocated
+        }
         target = store.target.buffer
         places: dict[Buffer, tuple[tuple[Written, ...], ...]] = {target: (indices[store.target],)}
         for load in store.loads:
@@ -514,7 +542,12 @@ def _simplified(store: Any, loops: list[LoweredLoop], buffers: list[Any]) -> Any
 
 def _under_loops(body: Any, loops: list[LoweredLoop]) -> Any:
     for loop in reversed(loops):
-        body = tvmlib.tirx.For(loop.variable, 0, loop.extent, tvmlib.tirx.ForKind.SERIAL, body)
+        kind, thread = tvmlib.tirx.ForKind.SERIAL, None
+        if loop.kind in THREADS:
+            name = tvmlib.tirx.Var(loop.kind, str(loop.variable.ty.dtype))
+            thread = tvmlib.tirx.IterVar(None, name, tvmlib.tirx.IterVar.ThreadIndex, loop.kind)
+            kind = tvmlib.tirx.ForKind.THREAD_BINDING
+        body = tvmlib.tirx.For(loop.variable, 0, loop.extent, kind, body, thread)
     return body
 
 
