@@ -257,9 +257,7 @@ class _Lowering:
         found: dict[Buffer, list[tuple[Written, ...]]] = {}
         target = tuple(map(from_tvm, said.indices))
         if store.target.buffer.internal:  # which is as small as its accesses allow
-            target = tuple(
-                from_tvm(self._written(i, self._standing)) for i in store.target.written or store.target.indices
-            )
+            target = tuple(from_tvm(self._written(i)) for i in store.target.written or store.target.indices)
         found[store.target.buffer] = [target]
         for load in _loads(said.value):
             if load.source.same_as(words.target):  # TVM goes by the indices of the write
@@ -286,12 +284,12 @@ class _Lowering:
     def _formed(self, store: Store, path: tuple[Loop, ...], loops: list[LoweredLoop]) -> _Seen:
         """The indices made from their formulas."""
         words = {
-            access: [self._written(index, self._standing) for index in access.written or access.indices]
+            access: [self._written(index) for index in access.written or access.indices]
             for access in dict.fromkeys(store.accesses)
         }
         for access in words:
             if access.buffer.origin is not None:
-                old = [self._sum(index, self._standing) for index in access.written]
+                old = [self._sum(index) for index in access.written]
                 words[access] = [self._analyzer.simplify(w) for w in self._layout(access, path, loops)[1](old)]
         indices = {access: tuple(map(from_tvm, found)) for access, found in words.items()}
         indices |= {access: self._regrouped[store, access] for access in words if access.buffer in self._allocated}
@@ -434,17 +432,18 @@ class _Lowering:
             self._places[member.variable] = (str(whole), inner)
             inner *= extent
 
-    def _written(self, index: Index, standing: Mapping[Expr, Any]) -> Any:
-        return self._analyzer.simplify(self._sum(index, standing))
+    def _written(self, index: Index) -> Any:
+        return self._analyzer.simplify(self._sum(index))
 
-    def _sum(self, index: Index, standing: Mapping[Expr, Any]) -> Any:
+    def _sum(self, index: Index) -> Any:
+        """An index from its formula, in the loops around the present store."""
         total: Any = tvmlib.tirx.const(0, self._dtype)
         for variable, stride in index.strides:
-            if variable in standing:
-                total = total + standing[variable] * self._value(stride)
+            if variable in self._standing:
+                total = total + self._standing[variable] * self._value(stride)
         for floor in index.floors:
             part = tvmlib.tirx.floormod if isinstance(floor, Rest) else tvmlib.tirx.floordiv
-            total = total + part(self._sum(floor.inner, standing), floor.divisor) * floor.factor
+            total = total + part(self._sum(floor.inner), floor.divisor) * floor.factor
         return total + self._value(index.offset)
 
 
