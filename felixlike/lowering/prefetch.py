@@ -110,9 +110,10 @@ def _fetches(loop: Any, around: list[Any], load: Any) -> list[Any]:
     place = 0
     for index, extent in zip(load.indices, shape, strict=True):
         place = place * extent + index
-    first = tvmlib.simplify(_put(place, [(f.loop_var, 0) for f in (loop, *inner)]))
+    start = {f.loop_var: 0 for f in (loop, *inner)}
+    first = tvmlib.simplify(tvmlib.substituted(place, start))
     slab = math.prod(int(f.extent) for f in inner if tvmlib.uses(place, f.loop_var))
-    stride = tvmlib.simplify(_put(place, [(loop.loop_var, 1), *((f.loop_var, 0) for f in inner)]) - first)
+    stride = tvmlib.simplify(tvmlib.substituted(place, start | {loop.loop_var: 1}) - first)
     dense = isinstance(stride, tirx.IntImm) and int(stride) == slab
     passes, block = _passes(around, first, steps * slab)
     if not dense or not passes or math.prod(shape) * size < _WORTH:
@@ -141,18 +142,6 @@ def _passes(around: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
         elif int(loop.extent) > 1:
             found.insert(0, loop)
     return found, block
-
-
-def _put(expression: Any, values: list[tuple[Any, int]]) -> Any:
-    """An expression with numbers for variables."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
-    def put(variable: Any) -> Any:
-        found = next((n for v, n in values if v.same_as(variable)), None)
-        return variable if found is None else tirx.const(found, str(variable.ty.dtype))
-
-    return tvmlib.structural_map(expression, (tirx.Var, put))
 
 
 def _fetch(buffer: Any, place: Any) -> Any:

@@ -68,12 +68,7 @@ def _vector(loop: Any, iteration: Any, start: int, size: int) -> Any:
     inner = loop.body
     lane = tirx.Var(inner.loop_var.name, str(inner.loop_var.ty.dtype))
     place = lane + _like(lane, start) if size > 1 else _like(lane, start)
-    outer = _like(loop.loop_var, iteration) if isinstance(iteration, int) else iteration
-
-    def put(variable: Any) -> Any:
-        return outer if variable.same_as(loop.loop_var) else place if variable.same_as(inner.loop_var) else variable
-
-    body = tvmlib.structural_map(inner.body, (tirx.Var, put))
+    body = tvmlib.substituted(inner.body, {loop.loop_var: iteration, inner.loop_var: place})
     return tirx.For(lane, _like(lane, 0), _like(lane, size), tirx.ForKind.VECTORIZED, body) if size > 1 else body
 
 

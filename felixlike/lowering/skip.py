@@ -58,13 +58,9 @@ def _tests(loop: Any, copy: Any) -> Iterator[Any]:
     loads = [load for load in tvmlib.found(loop.body, tvmlib.ir.TensorLoad) if load.source.same_as(copy.buffer)]
     inner = [other.loop_var for other in tvmlib.found(loop.body, tvmlib.tirx.For)]
     for load in loads[:1]:
-        places = list(zip(copy.indices, load.indices, strict=True))
-
-        def put(variable: Any, places: list[tuple[Any, Any]] = places) -> Any:
-            return next((read for written, read in places if written.same_as(variable)), variable)
-
+        places = dict(zip(copy.indices, load.indices, strict=True))
         for test in _parts(copy.value.args[0]):
-            here = tvmlib.structural_map(test, (tvmlib.tirx.Var, put))
+            here = tvmlib.substituted(test, places)
             if tvmlib.uses(here, loop.loop_var) and not any(tvmlib.uses(here, variable) for variable in inner):
                 yield here
 

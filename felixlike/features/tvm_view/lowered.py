@@ -162,8 +162,8 @@ class _Lowering:
         zero = tvmlib.tirx.const(0, self._dtype)
         dropped = {loop.variable: zero for loop in self._loops.values() if loop not in loops}
         meaning = {variable: self._meant(variable, ours) for variable, ours in store.words.meaning}
-        places = {i: _replaced(_replaced(value, meaning), dropped) for i, value in store.words.places}
-        guards = [_replaced(guard, dropped) for guard in self._guards] + self._cut(store, places)
+        places = {i: tvmlib.substituted(tvmlib.substituted(value, meaning), dropped) for i, value in store.words.places}
+        guards = [tvmlib.substituted(guard, dropped) for guard in self._guards] + self._cut(store, places)
         guard = functools.reduce(tvmlib.tirx.all, guards, tvmlib.tirx.const(1, "bool"))
         ranges = {loop.variable: tvmlib.ir.Range(0, loop.extent) for loop in loops}
         level = tvmlib.sym.iter_affine_map.IterMapLevel.Surjective
@@ -189,7 +189,7 @@ class _Lowering:
         found: list[Any] = []
         for index, extent in zip(store.words.indices, store.target.buffer.shape, strict=True):
             ends = [int(arg.value) for arg in extent.args if arg.is_const] if extent.op is Op.MIN else []
-            place = _replaced(index, places)
+            place = tvmlib.substituted(index, places)
             found += [place < end for end in ends if self._analyzer.const_int_bound(place).max_value >= end]
         return found
 
@@ -215,7 +215,7 @@ class _Lowering:
             self._nest(store, path)
             places = self._placed(store.words, nest)
             said = (store.words.indices, *store.words.loads)[[store.target, *store.loads].index(access)]
-            indices = [_replaced(index, places) for index in said]
+            indices = [tvmlib.substituted(index, places) for index in said]
             part = tvmlib.tirx.BufferStore(other, tvmlib.tirx.BufferLoad(whole, indices), [0])
             if access is store.target:
                 part = tvmlib.tirx.BufferStore(whole, tvmlib.tirx.const(0, "float32"), indices)
@@ -251,8 +251,9 @@ class _Lowering:
         """A statement as TVM says it, under the loops here, simplified by TVM."""
         words = store.words
         places = self._placed(words, loops)
-        value = tvmlib.structural_map(_replaced(words.value, places), (tvmlib.tirx.Select, _without_loads))
-        said = tvmlib.tirx.BufferStore(words.target, value, [_replaced(index, places) for index in words.indices])
+        value = tvmlib.structural_map(tvmlib.substituted(words.value, places), (tvmlib.tirx.Select, _without_loads))
+        indices = [tvmlib.substituted(index, places) for index in words.indices]
+        said = tvmlib.tirx.BufferStore(words.target, value, indices)
         said = _simplified(said, loops, [theirs for theirs, _ in words.buffers])
         found: dict[Buffer, list[tuple[Written, ...]]] = {}
         target = tuple(map(from_tvm, said.indices))
@@ -271,7 +272,7 @@ class _Lowering:
         meaning = {variable: self._meant(variable, ours) for variable, ours in words.meaning}
         ranges = {loop.variable: tvmlib.ir.Range(0, loop.extent) for loop in loops}
         guard = functools.reduce(tvmlib.tirx.all, self._guards, tvmlib.tirx.const(1, "bool"))
-        values = [_replaced(value, meaning) for _, value in words.places]
+        values = [tvmlib.substituted(value, meaning) for _, value in words.places]
         found = tvmlib.sym.iter_map_simplify(values, ranges, guard)
         return dict(zip((iterator for iterator, _ in words.places), found, strict=True))
 
@@ -335,9 +336,7 @@ class _Lowering:
                 rest = tvmlib.tirx.floordiv(rest, digit.extent)
             found.reverse()
             standing = dict(zip(variables, old, strict=True))
-            return [
-                tvmlib.structural_map(found[place], (tvmlib.tirx.Var, lambda v: standing.get(v, v))) for place in places
-            ]
+            return [tvmlib.substituted(found[place], standing) for place in places]
 
         return tuple(digits[place].extent for place in places), new
 
@@ -524,10 +523,6 @@ def _loads(expression: Any) -> list[Any]:
 def _without_loads(select: Any) -> Any:
     """TVM's extractor takes 1 for a selection that reads nothing."""
     return select if _loads(select) else tvmlib.tirx.const(1, str(select.ty.dtype))
-
-
-def _replaced(expression: Any, meaning: Mapping[Any, Any]) -> Any:
-    return tvmlib.structural_map(expression, (tvmlib.tirx.Var, lambda v: meaning.get(v, v)))
 
 
 def _under(node: Loop | Store, path: tuple[Loop, ...]) -> Any:
