@@ -202,7 +202,9 @@ def substituted(root: Any, values: Mapping[Any, Any]) -> Any:
 def without_blocks(func: Any) -> Any:
     """A scheduled PrimFunc for a CPU as plain loops: what TVM's own pipeline (tvm/s_tir/pipeline.py) starts with.
 
-    The pipeline may follow; it then finds this done."""
+    The pipeline may follow; it then finds this done. A function that holds no blocks any more stays as it is."""
+    if not found(func.body, s_tir.SBlock):
+        return func
     t = s_tir.transform
     passes = [
         t.CanonicalizeLoop(),

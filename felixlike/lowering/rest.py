@@ -8,6 +8,8 @@ those of Relax are. Whoever compiles without this gets the same values, slowly.
 
 from typing import Any
 
+from felixlike.lowering.marks import with_marked_loops
+
 PEEL = "felixlike.peel"
 """Annotation of a loop that holds nothing but one loop over lanes, in which outer · lanes + lane is tested to be below
 a length.  Its value: [length, elements of a vector]."""
@@ -15,26 +17,10 @@ a length.  Its value: [length, elements of a vector]."""
 
 def peel_rests(module: Any) -> Any:
     """The IRModule with marked loops peeled: functions without any are left alone."""
-    from felixlike import tvmlib
-
-    return tvmlib.map_functions(module, lambda func: _peeled(func) if _marked(func) else func)
-
-
-def _marked(func: Any) -> bool:
-    from felixlike import tvmlib
-
-    return any(PEEL in loop.annotations for loop in tvmlib.found(func.body, tvmlib.tirx.For))
-
-
-def _peeled(func: Any) -> Any:
-    from felixlike import tvmlib
-
-    return tvmlib.structural_map(tvmlib.without_blocks(func), (tvmlib.tirx.For, _whole_and_rest))
+    return with_marked_loops(module, PEEL, lambda _: _whole_and_rest)
 
 
 def _whole_and_rest(loop: Any) -> Any:
-    if PEEL not in loop.annotations:
-        return loop
     from felixlike.tvmlib import tirx
 
     length, lanes = (int(value) for value in loop.annotations[PEEL])
