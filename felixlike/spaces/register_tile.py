@@ -28,12 +28,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.hardware.vectors import Machine, VectorUnit
 from felixlike.lowering import PREFETCH, SKIP
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, rounded
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
-from felixlike.spaces.vectors import Machine, VectorUnit
 
 _MOST_VECTORS, _MOST_ROWS = 8, 16
 """Factors of the register tile at most, in vectors and in rows; how many registers it may fill is for `bounds`."""
