@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ import numpy as np
 
 from benchmarks import models, oracles
 from benchmarks.operators import OPERATORS
-from benchmarks.results import write
+from benchmarks.results import keep, kept, write
 from felixlike import extract_tasks
 from felixlike.errors import InvalidSchedule, UnsupportedSketch
 from felixlike.features import NAMES, formulas
@@ -73,15 +72,14 @@ def main() -> None:
     if arguments.random:
         _error_rates(arguments.target, arguments.only or "", arguments.random)
         return
-    done = _kept(arguments.keep)
+    done = {row["name"]: Row(**row) for row in kept(arguments.keep)}
     rows = []
     for name, make in _workloads(arguments.target, arguments.only or "", arguments.space):
         row = done.get(name) or _checked(name, make, arguments.points)
         rows.append(row)
         print(_line(row), *row.examples[:3], sep="\n  ", flush=True)
-        if arguments.keep and name not in done:
-            with arguments.keep.open("a") as file:
-                file.write(json.dumps(dataclasses.asdict(row)) + "\n")
+        if name not in done:
+            keep(arguments.keep, dataclasses.asdict(row))
         if not arguments.only:  # what there is so far
             _publish(rows, arguments)
 
@@ -95,14 +93,6 @@ def _publish(rows: list[Row], arguments: argparse.Namespace) -> None:
     name = f"exactness_{arguments.target}" if arguments.space == "default" else f"exactness_{arguments.space}_space"
     command = f"exactness --target {arguments.target} --space {arguments.space} --points {arguments.points}"
     write(name, data, _text(rows, total), command=command)
-
-
-def _kept(path: Path | None) -> dict[str, Row]:
-    """The workloads that an earlier run has done."""
-    if path is None or not path.exists():
-        return {}
-    found = [Row(**json.loads(line)) for line in path.read_text().splitlines()]
-    return {row.name: row for row in found}
 
 
 def _checked(name: str, make: Make, points: int) -> Row:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results import FOLDER, geometric_mean, write
+from benchmarks.results import FOLDER, geometric_mean, keep, kept, write
 from benchmarks.subgraphs import SUBGRAPHS
 from felixlike import tvmlib
 from felixlike.frontend.task import make_task
@@ -49,8 +48,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="subgraphs whose name contains this")
     parser.add_argument("--keep", type=Path, help="a file for subgraphs that are done, to go on from")
     arguments = parser.parse_args()
-    kept = arguments.keep.read_text().splitlines() if arguments.keep and arguments.keep.exists() else ()
-    done = {row["subgraph"]: row for row in map(json.loads, kept) if row["candidates"] == arguments.candidates}
+    done = {row["subgraph"]: row for row in kept(arguments.keep) if row["candidates"] == arguments.candidates}
     rows = []
     for name, make in SUBGRAPHS.items():
         if arguments.only not in name:
@@ -58,9 +56,7 @@ def main() -> None:
         if name not in done:
             started = time.monotonic()
             done[name] = {**_row(name, make(), arguments.candidates), "minutes": (time.monotonic() - started) / 60}
-            if arguments.keep:
-                with arguments.keep.open("a") as file:
-                    file.write(json.dumps(done[name]) + "\n")
+            keep(arguments.keep, done[name])
         rows.append(done[name])
         print(_line(rows[-1]), flush=True)
         if not arguments.only:  # what there is so far

@@ -19,6 +19,20 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+def kept(path: Path | None) -> list[dict[str, Any]]:
+    """The rows that earlier runs noted in a file with `keep`; none where there is no file."""
+    if path is None or not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def keep(path: Path | None, row: dict[str, Any]) -> None:
+    """Note a row at the end of a file, if one is wanted."""
+    if path is not None:
+        with path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
 def write(name: str, data: dict[str, Any], text: str, *, command: str | None = None, gpu: str = "") -> None:
     """docs/results/<name>.json and .md; also printed.  command: what makes them, where it is not the name's module.
     gpu: the one that was used."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -13,6 +12,8 @@ import torch
 
 from felixlike.deploy import compile_model
 from felixlike.frontend import import_model
+from felixlike.hardware.probe import usable_cores
+from felixlike.measure.confine import use_all_cores
 
 
 def baselines(model: torch.nn.Module, inputs: tuple[Any, ...]) -> dict[str, Callable[[], object]]:
@@ -57,7 +58,8 @@ def _onnxruntime(model: torch.nn.Module, inputs: tuple[Any, ...]) -> Callable[[]
         return None
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = usable_cores()
+    use_all_cores(usable_cores())  # its threads inherit the affinity of this one, which OpenMP may have bound to a core
     with tempfile.TemporaryDirectory(prefix="felixlike-onnx-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = str(Path(folder) / "model.onnx")

@@ -132,7 +132,7 @@ def optimize(
         report = Report(
             model=imported.name,
             tasks=tuple(_task_report(s, c) for s, c in zip(session.states, choices, strict=True)),
-            trials=budget.spent_trials - budget.found_trials,
+            trials=budget.new_trials,
             rounds=budget.spent_rounds - budget.found_rounds,
             seconds=tuned,
             total_seconds=time.monotonic() - started,

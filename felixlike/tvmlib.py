@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
@@ -45,8 +45,7 @@ check_versions()
 
 if "OMP_NUM_THREADS" not in os.environ:
     # TVM's pool takes half of the logical processors on x86, on the guess that all are hyper-threads, and reads its
-    # size
-    # from the environment only. A user's own setting wins.
+    # size from the environment only. A user's own setting wins.
     os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
 
 import tvm  # noqa: E402
@@ -109,6 +108,7 @@ __all__ = [
     "structural_hash",
     "structural_map",
     "structural_walk",
+    "substituted",
     "sym",
     "te",
     "tirx",
@@ -179,16 +179,32 @@ def map_functions(module: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def found(root: Any, kind: Any) -> list[Any]:
-    """All nodes of a kind below a TVM object, in the order of its text."""
+    """All nodes of a kind below a TVM object, itself included, in post-order: what a node holds comes before it, from
+    left to right."""
     nodes: list[Any] = []
     structural_walk(root, (kind, nodes.append))
     return nodes
 
 
+def substituted(root: Any, values: Mapping[Any, Any]) -> Any:
+    """A TVM object with expressions or numbers for some of its variables; a number becomes a constant of its variable's
+    type.
+
+    values: by variable, told apart as objects (an object's hash is its address in TVM), not by name."""
+
+    def put(variable: Any) -> Any:
+        value = values.get(variable, variable)
+        return tirx.const(value, str(variable.ty.dtype)) if isinstance(value, int) else value
+
+    return structural_map(root, (tirx.Var, put))
+
+
 def without_blocks(func: Any) -> Any:
     """A scheduled PrimFunc for a CPU as plain loops: what TVM's own pipeline (tvm/s_tir/pipeline.py) starts with.
 
-    The pipeline may follow; it then finds this done."""
+    The pipeline may follow; it then finds this done. A function that holds no blocks any more stays as it is."""
+    if not found(func.body, s_tir.SBlock):
+        return func
     t = s_tir.transform
     passes = [
         t.CanonicalizeLoop(),
@@ -354,7 +370,7 @@ def compile_primfuncs(module: Any, target: Any) -> Any:
         return tvm.compile(module, target=target)
 
 
-_ADDRESS = re.compile(r'!"0x[0-9a-f]+"')
+_ADDRESS = re.compile(r'(?<=!")0x[0-9a-f]+')
 """How TVM names buffers in LLVM's alias metadata: by where they lie in memory, so anew in every process."""
 
 

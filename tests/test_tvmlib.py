@@ -10,6 +10,7 @@ import workloads
 from felixlike import tvmlib
 from felixlike.errors import VersionMismatch
 from felixlike.hardware import host_device, resolve_target
+from felixlike.symbolic import sketches
 
 
 def test_the_versions_installed_are_right() -> None:
@@ -46,3 +47,15 @@ def test_the_host_is_described() -> None:
     assert device.cores >= 1
     assert device.vector_bits in (128, 256, 512)
     assert 8 * 2**10 <= device.l1_bytes <= device.l2_bytes
+
+
+def test_the_same_kernel_compiled_again_has_the_same_digest() -> None:
+    target = resolve_target("cpu")
+    sketch = sketches(workloads.matmul(), target, space="own")[0]
+    first, second = sketch.sample(2, seed=0).tolist()
+
+    def digest(point: list[int]) -> str:
+        return tvmlib.code_digest(tvmlib.compile_primfuncs(sketch.schedule(point).mod, target))
+
+    assert digest(first) == digest(first)  # though LLVM names vectors in memory by where they happen to lie
+    assert digest(first) != digest(second)

@@ -387,7 +387,7 @@ def _lanes(schedule: Any) -> dict[str, int]:
             case "For" if stmt.thread_binding is not None:
                 pass
             case "For":
-                vector = int(stmt.kind) == tvmlib.tirx.ForKind.VECTORIZED
+                vector = stmt.kind == tvmlib.tirx.ForKind.VECTORIZED
                 whole = str(stmt.loop_var.name).endswith("_fused_1")
                 visit(stmt.body, lanes * int(stmt.extent) if vector and not whole else lanes)
             case "SeqStmt":

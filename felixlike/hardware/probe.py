@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from felixlike.hardware.device import Device
+from felixlike.hardware.vectors import vector_unit
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
@@ -13,25 +14,28 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 @cache
 def host_device() -> Device:
-    """The host CPU. Loads TVM, since LLVM's name of the processor comes from there."""
+    """The host CPU. Loads TVM, since what LLVM knows of the processor comes from there."""
     from felixlike import tvmlib
 
     info = _cpuinfo()
-    flags = set(info.get("flags", "").split())
-    vector_bits = 512 if "avx512f" in flags else 256 if "avx2" in flags else 128
-    registers = 32 if "avx512f" in flags or "asimd" in info.get("Features", "") else 16
+    unit = vector_unit(tvmlib.host_features())
     return Device(
         kind="cpu",
         name=info.get("model name", "unknown CPU"),
         mcpu=tvmlib.host_cpu(),
         cores=usable_cores(),
-        vector_bits=vector_bits,
-        register_bytes=registers * vector_bits // 8,
+        vector_bits=unit.bits,
+        register_bytes=unit.registers * unit.bits // 8,
         l1_bytes=_cache_bytes(level=1, default=32 * 2**10),
         l2_bytes=_cache_bytes(level=2, default=2**20),
         l3_bytes=_cache_bytes(level=3, default=0),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_bytes=memory_bytes(),
     )
+
+
+def memory_bytes() -> int:
+    """Main memory of this machine, bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def usable_cores() -> int:

@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from felixlike.lowering.marks import Change, with_marked_loops
+
 PREFETCH = "felixlike.prefetch"
 """Annotation of the loop over summed channels where a constant operand is packed in the order of the loops."""
 
@@ -34,34 +36,22 @@ _L2 = 2
 
 def prefetch(module: Any) -> Any:
     """The IRModule with instructions that fetch ahead of marked loops: functions without any are left alone."""
+    return with_marked_loops(module, PREFETCH, _ahead)
+
+
+def _ahead(func: Any) -> Change:
     from felixlike import tvmlib
 
-    return tvmlib.map_functions(module, lambda func: _fetching(func) if _marked(func) else func)
-
-
-def _marked(func: Any) -> list[Any]:
-    from felixlike import tvmlib
-
-    return [loop for loop in tvmlib.found(func.body, tvmlib.tirx.For) if PREFETCH in loop.annotations]
-
-
-def _fetching(func: Any) -> Any:
-    from felixlike import tvmlib
-
-    plain = tvmlib.without_blocks(func)
-    loops = tvmlib.found(plain.body, tvmlib.tirx.For)
+    loops = tvmlib.found(func.body, tvmlib.tirx.For)
 
     def ahead(loop: Any) -> Any:
-        if PREFETCH not in loop.annotations:
-            return loop
-        around = [other for other in loops if _holds(other, loop)]
-        if not _on_stack(loop):
-            return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body)
-        fetches = [fetch for load in _packed(loop, plain.params) for fetch in _fetches(loop, around, load)]
+        around = [other for other in loops if _holds(other, loop)]  # innermost first
+        loads = _packed(loop, func.params) if _on_stack(loop) else []
+        fetches = [fetch for load in loads for fetch in _fetches(loop, around, load)]
         body = tvmlib.tirx.stmt_seq(*fetches, loop.body) if fetches else loop.body
         return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
 
-    return tvmlib.structural_map(plain, (tvmlib.tirx.For, ahead))
+    return ahead
 
 
 def _holds(outer: Any, inner: Any) -> bool:
@@ -88,7 +78,7 @@ def _packed(loop: Any, params: Any) -> list[Any]:
     lanes = [
         inner.loop_var
         for inner in tvmlib.found(loop.body, tvmlib.tirx.For)
-        if int(inner.kind) == int(tvmlib.tirx.ForKind.VECTORIZED)
+        if inner.kind == tvmlib.tirx.ForKind.VECTORIZED
     ]
     return [
         load
@@ -110,9 +100,10 @@ def _fetches(loop: Any, around: list[Any], load: Any) -> list[Any]:
     place = 0
     for index, extent in zip(load.indices, shape, strict=True):
         place = place * extent + index
-    first = tvmlib.simplify(_put(place, [(f.loop_var, 0) for f in (loop, *inner)]))
+    start = {f.loop_var: 0 for f in (loop, *inner)}
+    first = tvmlib.simplify(tvmlib.substituted(place, start))
     slab = math.prod(int(f.extent) for f in inner if tvmlib.uses(place, f.loop_var))
-    stride = tvmlib.simplify(_put(place, [(loop.loop_var, 1), *((f.loop_var, 0) for f in inner)]) - first)
+    stride = tvmlib.simplify(tvmlib.substituted(place, start | {loop.loop_var: 1}) - first)
     dense = isinstance(stride, tirx.IntImm) and int(stride) == slab
     passes, block = _passes(around, first, steps * slab)
     if not dense or not passes or math.prod(shape) * size < _WORTH:
@@ -132,7 +123,7 @@ def _passes(around: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
 
     found: list[Any] = []
     for loop in around:
-        if int(loop.kind) == int(tvmlib.tirx.ForKind.PARALLEL):
+        if loop.kind == tvmlib.tirx.ForKind.PARALLEL:
             break
         if tvmlib.uses(first, loop.loop_var):
             if found:
@@ -141,18 +132,6 @@ def _passes(around: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
         elif int(loop.extent) > 1:
             found.insert(0, loop)
     return found, block
-
-
-def _put(expression: Any, values: list[tuple[Any, int]]) -> Any:
-    """An expression with numbers for variables."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
-    def put(variable: Any) -> Any:
-        found = next((n for v, n in values if v.same_as(variable)), None)
-        return variable if found is None else tirx.const(found, str(variable.ty.dtype))
-
-    return tvmlib.structural_map(expression, (tirx.Var, put))
 
 
 def _fetch(buffer: Any, place: Any) -> Any:

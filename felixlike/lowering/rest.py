@@ -8,6 +8,8 @@ those of Relax are. Whoever compiles without this gets the same values, slowly.
 
 from typing import Any
 
+from felixlike.lowering.marks import with_marked_loops
+
 PEEL = "felixlike.peel"
 """Annotation of a loop that holds nothing but one loop over lanes, in which outer · lanes + lane is tested to be below
 a length.  Its value: [length, elements of a vector]."""
@@ -15,26 +17,10 @@ a length.  Its value: [length, elements of a vector]."""
 
 def peel_rests(module: Any) -> Any:
     """The IRModule with marked loops peeled: functions without any are left alone."""
-    from felixlike import tvmlib
-
-    return tvmlib.map_functions(module, lambda func: _peeled(func) if _marked(func) else func)
-
-
-def _marked(func: Any) -> bool:
-    from felixlike import tvmlib
-
-    return any(PEEL in loop.annotations for loop in tvmlib.found(func.body, tvmlib.tirx.For))
-
-
-def _peeled(func: Any) -> Any:
-    from felixlike import tvmlib
-
-    return tvmlib.structural_map(tvmlib.without_blocks(func), (tvmlib.tirx.For, _whole_and_rest))
+    return with_marked_loops(module, PEEL, lambda _: _whole_and_rest)
 
 
 def _whole_and_rest(loop: Any) -> Any:
-    if PEEL not in loop.annotations:
-        return loop
     from felixlike.tvmlib import tirx
 
     length, lanes = (int(value) for value in loop.annotations[PEEL])
@@ -68,12 +54,7 @@ def _vector(loop: Any, iteration: Any, start: int, size: int) -> Any:
     inner = loop.body
     lane = tirx.Var(inner.loop_var.name, str(inner.loop_var.ty.dtype))
     place = lane + _like(lane, start) if size > 1 else _like(lane, start)
-    outer = _like(loop.loop_var, iteration) if isinstance(iteration, int) else iteration
-
-    def put(variable: Any) -> Any:
-        return outer if variable.same_as(loop.loop_var) else place if variable.same_as(inner.loop_var) else variable
-
-    body = tvmlib.structural_map(inner.body, (tirx.Var, put))
+    body = tvmlib.substituted(inner.body, {loop.loop_var: iteration, inner.loop_var: place})
     return tirx.For(lane, _like(lane, 0), _like(lane, size), tirx.ForKind.VECTORIZED, body) if size > 1 else body
 
 

@@ -14,34 +14,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from felixlike.lowering.marks import Change, with_marked_loops
+
 SKIP = "felixlike.skip"
 """Annotation of a loop over taps in which nothing but products with a padded copy is summed up."""
 
 
 def skip_padding(module: Any) -> Any:
     """The IRModule with a test in marked loops: functions without any are left alone."""
-    from felixlike import tvmlib
-
-    return tvmlib.map_functions(module, _skipping)
+    return with_marked_loops(module, SKIP, _tested)
 
 
-def _skipping(func: Any) -> Any:
+def _tested(func: Any) -> Change:
     from felixlike import tvmlib
     from felixlike.tvmlib import tirx
 
-    if not any(SKIP in loop.annotations for loop in tvmlib.found(func.body, tirx.For)):
-        return func
-    plain = tvmlib.without_blocks(func)
-    copies = [store for store in tvmlib.found(plain.body, tirx.BufferStore) if _pads(store)]
+    copies = [store for store in tvmlib.found(func.body, tirx.BufferStore) if _pads(store)]
 
     def tested(loop: Any) -> Any:
-        if SKIP not in loop.annotations:
-            return loop
         tests = [test for copy in copies for test in _tests(loop, copy)]
         body = tirx.IfThenElse(tirx.all(*tests), loop.body, None) if tests else loop.body
         return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
 
-    return tvmlib.structural_map(plain, (tirx.For, tested))
+    return tested
 
 
 def _pads(store: Any) -> bool:
@@ -58,13 +53,9 @@ def _tests(loop: Any, copy: Any) -> Iterator[Any]:
     loads = [load for load in tvmlib.found(loop.body, tvmlib.ir.TensorLoad) if load.source.same_as(copy.buffer)]
     inner = [other.loop_var for other in tvmlib.found(loop.body, tvmlib.tirx.For)]
     for load in loads[:1]:
-        places = list(zip(copy.indices, load.indices, strict=True))
-
-        def put(variable: Any, places: list[tuple[Any, Any]] = places) -> Any:
-            return next((read for written, read in places if written.same_as(variable)), variable)
-
+        places = dict(zip(copy.indices, load.indices, strict=True))
         for test in _parts(copy.value.args[0]):
-            here = tvmlib.structural_map(test, (tvmlib.tirx.Var, put))
+            here = tvmlib.substituted(test, places)
             if tvmlib.uses(here, loop.loop_var) and not any(tvmlib.uses(here, variable) for variable in inner):
                 yield here
 

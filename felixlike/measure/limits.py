@@ -1,10 +1,10 @@
 """What a candidate may use up, how near the reference it must come, how long it is timed: all defaults of this room."""
 
-import os
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from felixlike.errors import InvalidOption
+from felixlike.hardware.probe import memory_bytes
 
 _MEMORY = 4 * 2**30
 
@@ -45,17 +45,12 @@ class Limits:
     build_seconds: float = 10.0
     run_seconds: float = 10.0
     reference_seconds: float = 120.0
-    memory_bytes: int = field(default_factory=lambda: min(_MEMORY, physical_bytes() // 2))
+    memory_bytes: int = field(default_factory=lambda: min(_MEMORY, memory_bytes() // 2))
     tolerance: float | None = None
     timing: Timing = field(default_factory=Timing)
 
     def __post_init__(self) -> None:
         _all_positive(self)
-
-
-def physical_bytes() -> int:
-    """Memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _all_positive(options: Any) -> None:

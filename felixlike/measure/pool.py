@@ -22,12 +22,12 @@ from typing import Any, Self
 from felixlike.errors import InvalidOption, InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import device_name, host_target
-from felixlike.hardware.probe import usable_cores
+from felixlike.hardware.probe import memory_bytes, usable_cores
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.evaluator import better
 from felixlike.measure.examination import Examination, unverified, verified
 from felixlike.measure.interface import Results
-from felixlike.measure.limits import Limits, Timing, physical_bytes
+from felixlike.measure.limits import Limits, Timing
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement, refused
@@ -130,7 +130,7 @@ class MeasurePool:
         self._claim()
         try:
             examination = self._examine(task, verify=verify)
-            room = max(1, physical_bytes() // _WAITING_SHARE // max(1, examination.bytes))
+            room = max(1, memory_bytes() // _WAITING_SHARE // max(1, examination.bytes))
             source = enumerate(candidates)
             again: list[tuple[int, Schedulable]] = []
             while orders := dict([*again, *islice(source, self._batch)]):

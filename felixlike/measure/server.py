@@ -19,8 +19,9 @@ from felixlike.errors import WorkerFailed
 
 _COMMAND = (sys.executable, "-P", "-m", "felixlike.measure.worker")
 _REPLY_BYTES = 4096
-_START_SECONDS = 120.0
-_REPLY_SECONDS = 10.0
+_START_SECONDS = 120
+_REPLY_SECONDS = 60
+"""A server that ends is noticed at once; so long we wait for one that hangs."""
 _SEND_SECONDS = 30.0
 _STDERR_CHARACTERS = 500
 _REMEDY = "run `felixlike doctor`, or look at the memory that is left on this machine"
@@ -142,16 +143,22 @@ class ForkServer:
             self.close()
             raise
 
-    def _reply(self, seconds: float) -> dict[str, Any]:
-        """The server's next reply.  Raises ServerDied if there is none in time."""
+    def _reply(self, seconds: int) -> dict[str, Any]:
+        """The server's next reply.  Raises ServerDied if there is none in time.
+
+        Counted in seconds one by one: while this process is stopped, and the server with it, only one goes by."""
         assert self._control is not None
-        self._control.settimeout(seconds)
-        try:
-            data = self._control.recv(_REPLY_BYTES)
-        except TimeoutError:
-            raise ServerDied(f"no reply within {seconds:g} s") from None
-        except OSError as error:
-            raise ServerDied(str(error)) from None
+        self._control.settimeout(1.0)
+        for _ in range(seconds):
+            try:
+                data = self._control.recv(_REPLY_BYTES)
+                break
+            except TimeoutError:
+                continue
+            except OSError as error:
+                raise ServerDied(str(error)) from None
+        else:
+            raise ServerDied(f"no reply within {seconds} s")
         if not data:
             raise ServerDied("it ended")
         reply: dict[str, Any] = json.loads(data)

@@ -1,12 +1,14 @@
 """A run's log: every event as a line of JSON, in a file beside the store, one file a run.
 
-In: the session's events. Out: `<store>.logs/<UTC time>-<process>.jsonl`; nothing without a store. The log is for people
-and their tools, nothing reads it back here: if it cannot be written (a full disk), the run goes on without it.
+In: the session's events. Out: `<store>.logs/<UTC time>-<process>.jsonl`, with a number where a process starts several
+runs in a second; nothing without a store. The log is for people and their tools, nothing reads it back here: if it
+cannot be written (a full disk), the run goes on without it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -19,7 +21,8 @@ from felixlike.tuning import Event
 
 
 class RunLog:
-    """A context manager; the file is made when the run begins.  path: of the log, None where there is none."""
+    """A context manager; the file is made when the run begins.  path: of the log from then on, None where there is
+    none."""
 
     def __init__(self, store: str | os.PathLike[str] | None) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
@@ -31,7 +34,7 @@ class RunLog:
         if self.path is not None:
             with contextlib.suppress(OSError):
                 self.path.parent.mkdir(exist_ok=True)
-                self._file = self.path.open("x", encoding="utf-8")
+                self._create(self.path)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -75,6 +78,14 @@ class RunLog:
             build_seconds=found.build_seconds,
             run_seconds=found.run_seconds,
         )
+
+    def _create(self, path: Path) -> None:
+        """A file of this run's own: at the path, or with a number where an earlier run of this second has that."""
+        for number in itertools.count(1):
+            self.path = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+            with contextlib.suppress(FileExistsError):
+                self._file = self.path.open("x", encoding="utf-8")
+                return
 
     def _close(self) -> None:
         file, self._file = self._file, None

@@ -70,7 +70,7 @@ def _sizes(schedule: Any, reference: Any) -> tuple[int, int]:
     sizes = {"unrolled": 1, "parallel": 1}
     for loop in schedule.get_loops(reference):
         statement = schedule.get(loop)
-        kind = tvmlib.tirx.ForKind(int(statement.kind)).name.lower()
+        kind = tvmlib.tirx.ForKind(statement.kind).name.lower()
         if kind in sizes and not any(tvmlib.uses(value, statement.loop_var) for value in reductions):
             sizes[kind] *= int(statement.extent)
     return sizes["unrolled"], sizes["parallel"]

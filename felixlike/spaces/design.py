@@ -14,10 +14,10 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
+from felixlike.hardware.vectors import Machine, vector_unit
 from felixlike.spaces.bounds import keeps_to_bounds
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import row_by_row
-from felixlike.spaces.vectors import Machine, vector_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def default_space(task: Task) -> DesignSpace:
 def own_space(task: Task) -> DesignSpace:
     """What the first of our rules that applies makes of a task; without traces where none does, and on GPUs."""
     if task.target.kind.name == "llvm":
-        machine = Machine(vector_unit(task.target), int(task.target.attrs["num-cores"]))
+        machine = Machine(vector_unit(tvmlib.cpu_features(task.target)), int(task.target.attrs["num-cores"]))
         for rule in RULES:
             wrapped = tvmlib.schedule_rule(partial(rule.apply, machine=machine))
             own = tvmlib.own_space([wrapped], [p() for p in rule.postprocessors])

@@ -28,12 +28,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.hardware.vectors import Machine, VectorUnit
 from felixlike.lowering import PREFETCH, SKIP
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, rounded
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
-from felixlike.spaces.vectors import Machine, VectorUnit
 
 _MOST_VECTORS, _MOST_ROWS = 8, 16
 """Factors of the register tile at most, in vectors and in rows; how many registers it may fill is for `bounds`."""
@@ -209,17 +209,16 @@ def _tile(
     taken = (roles.vector, roles.rows, roles.window)
     batch = [loops[a.place] for a in contraction.spatial if a not in taken]
     taps = [a for a in contraction.reduction if a is not roles.summed]
-    summed = [] if roles.summed is None else [roles.summed]
-    reductions = [loops[a.place] for a in (*taps[:-1], *summed, *taps[-1:])]
+    outer_taps, inner_tap = [loops[a.place] for a in taps[:-1]], [loops[a.place] for a in taps[-1:]]
+    summed = [] if roles.summed is None else [loops[roles.summed.place]]
     parallel = [*batch, *window[:1], *rows[:-2], v_parallel]
     tile = [*rows[-1:], v_tile, lane]
     within = [*window[1:], *rows[-2:-1]]
     blocks: list[Any] = []
     if panel is not None and roles.summed is not None and (steps := _block(roles.summed.extent)):
-        place = len(taps[:-1])
-        block_loop, reductions[place] = schedule.split(reductions[place], [None, steps])
+        block_loop, *summed = schedule.split(summed[0], [None, steps])
         blocks.append(block_loop)
-    schedule.reorder(*parallel, v_outer, *blocks, *within, *reductions, *tile)
+    schedule.reorder(*parallel, v_outer, *blocks, *within, *outer_taps, *summed, *inner_tap, *tile)
     shared = schedule.fuse(*parallel)
     home = [] if blocks else within
     schedule.reverse_compute_at(last, home[-1] if home else v_outer, preserve_unit_loops=True)
@@ -233,11 +232,11 @@ def _tile(
         schedule.unroll(loop)
     unrolled = bool(taps) and 1 < taps[-1].extent <= _UNROLLED_TAPS
     if unrolled:
-        schedule.unroll(loops[taps[-1].place])
-    for tap in taps[:-1]:
-        schedule.annotate(loops[tap.place], SKIP, True)
+        schedule.unroll(inner_tap[0])
+    for tap in outer_taps:
+        schedule.annotate(tap, SKIP, True)
     if summed and any(o.constant and roles.vector.place in o.axes for o in contraction.operands):
-        schedule.annotate(reductions[len(taps[:-1])], PREFETCH, True)
+        schedule.annotate(summed[0], PREFETCH, True)
     bounds = reachable_bounds(extents, registers=machine.unit.registers, unrolled=unrolled, cores=machine.cores)
     note_bounds(schedule, block, bounds)
     if panel is not None and roles.panel is not None and roles.panel.contiguous(roles.vector):

@@ -108,15 +108,8 @@ class _Stage:
         for index, extent in zip(indices, buffer.shape, strict=True):
             address = address * extent + index.astype("int64")
 
-        def at(value: int) -> Any:
-            def put(v: Any) -> Any:
-                if v not in self.extents:
-                    return v
-                return tvmlib.tirx.const(value if v.same_as(variable) else 0, str(v.ty.dtype))
-
-            return tvmlib.structural_map(address, (tvmlib.tirx.Var, put))
-
-        moved = tvmlib.simplify(at(1) - at(0))
+        start = dict.fromkeys(self.extents, 0)
+        moved = tvmlib.simplify(tvmlib.substituted(address, start | {variable: 1}) - tvmlib.substituted(address, start))
         return int(moved) if isinstance(moved, tvmlib.tirx.IntImm) else -1
 
     def innermost(self, variables: Sequence[Any]) -> Any:

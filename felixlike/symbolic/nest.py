@@ -44,7 +44,7 @@ def scheduled_nest(schedule: Any) -> list[tuple[str, tuple[NestLoop, ...]]]:
         match type(stmt).__name__:
             case "For":
                 note = stmt.annotations.get("pragma_auto_unroll_max_step", 0)
-                kind = _KINDS.get(int(stmt.kind)) or str(stmt.thread_binding.thread_tag)
+                kind = _KINDS.get(stmt.kind) or str(stmt.thread_binding.thread_tag)
                 loop = NestLoop(kind, int(stmt.extent), int(note))
                 visit(stmt.body, (*path, loop))
             case "SBlockRealize" if stmt.block.name_hint == "root":

@@ -173,8 +173,8 @@ class _Reader:
                 if ours in self._loops:
                     analyzer.bind(variable, tvmlib.ir.Range(0, round(evaluate(self._extents[ours], values))))
                 else:
-                    table[variable] = tvmlib.tirx.const(values[ours.name], str(variable.ty.dtype))
-            left = tvmlib.structural_map(theirs, (tvmlib.tirx.Var, lambda v: table.get(v, v)))
+                    table[variable] = values[ours.name]
+            left = tvmlib.substituted(theirs, table)
             same = isinstance(analyzer.simplify(left), tvmlib.tirx.IntImm)
             return round(evaluate(moved, {**values, **{v.name: 0 for v in loops}})), int(same)
 
@@ -324,7 +324,7 @@ class _Reader:
         still = dict.fromkeys(values, const(0))
         seen = []
         for r in region.region:
-            place = tvmlib.simplify(tvmlib.structural_map(r.min, (tvmlib.tirx.Var, lambda v: values.get(v, v))))
+            place = tvmlib.simplify(tvmlib.substituted(r.min, values))
             seen_place = tvmlib.structural_map(place, (_UNSEEN, _nothing))
             line = affine(to_expr(seen_place, self._table), self._named(seen_place))
             if line is None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expressions import number
 
 from felixlike import tvmlib
 from felixlike.lowering import PREFETCH, prefetch
@@ -40,24 +41,12 @@ def test_all_of_the_next_block_is_fetched(rows: int, steps: int) -> None:
     (loop,) = [f for f in loops if tvmlib.found(f.body, tvmlib.tirx.Evaluate) and str(f.loop_var.name) == "k"]
     places = [s.value.args[0].args[0].indices[-1] for s in tvmlib.found(loop.body, tvmlib.tirx.Evaluate)]
     at = [
-        _number(place, {"b": 3, "m": row, "k": step})
-        for row in range(rows)
-        for step in range(steps)
-        for place in places
+        number(place, {"b": 3, "m": row, "k": step}) for row in range(rows) for step in range(steps) for place in places
     ]
     block = steps * _LANES
     assert at[0] == 4 * block
     assert np.all((np.diff(at) >= 0) & (np.diff(at) <= _LINE))
     assert 5 * block - _LINE <= at[-1] <= 5 * block + rows * steps
-
-
-def _number(expression: Any, values: dict[str, int]) -> int:
-    from felixlike.tvmlib import tirx
-
-    def put(variable: Any) -> Any:
-        return tirx.const(values[str(variable.name)], str(variable.ty.dtype))
-
-    return int(tvmlib.simplify(tvmlib.structural_map(expression, (tirx.Var, put))))
 
 
 def test_values() -> None:

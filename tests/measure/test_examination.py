@@ -96,7 +96,7 @@ def test_an_output_updated_in_place_has_contents(tmp_path: Path) -> None:
     )
     func = schedule.mod["main"]
     source, target = func.params
-    swap = tvmlib.structural_map(func.body, (tvmlib.ir.Var, lambda node: target if node.same_as(source) else node))
+    swap = tvmlib.substituted(func.body, {source: target})
     task = task_of(func.with_body(swap))
     examination = verified(task, tmp_path, here)
     assert examination.files[1] is not None

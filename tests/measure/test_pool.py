@@ -146,8 +146,8 @@ def test_more_candidates_than_a_batch_are_asked_for_as_needed(pool: MeasurePool)
 
 
 def test_closing_a_stream_ends_what_is_under_way(pool: MeasurePool) -> None:
-    results = pool.stream(TASK, [tiled()] * 8)
-    next(results)
+    results = pool.stream(TASK, [tiled(), Refused(), *[tiled()] * 6])
+    assert next(results)[1].status is Status.INVALID  # told while the first one is being built
     assert pool._trials
     results.close()
     assert not pool._trials

@@ -1,6 +1,7 @@
 import os
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -50,3 +51,27 @@ def test_processes_die_with_their_server(tmp_path: Path) -> None:
             assert channel.recv(1) == b""
     finally:
         running.close()
+
+
+def test_a_server_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = ForkServer(tmp_path, threads=1)
+    try:
+        process, channel = running.fork()
+        channel.close()
+        assert running._process is not None
+        os.kill(running._process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(server, "_REPLY_SECONDS", 1)
+        with pytest.raises(ServerDied, match="no reply within 1 s"):
+            running.end(process, kill=True)
+    finally:
+        running.close()
+
+
+def test_a_wait_that_is_cut_short_is_one_of_many(tmp_path: Path) -> None:
+    """As after a machine has slept: the deadline is over, the reply only comes then."""
+    running = ForkServer(tmp_path, threads=1)
+    running._control = Mock(recv=Mock(side_effect=[TimeoutError, TimeoutError, b'{"process": 7}']))
+    assert running._reply(3) == {"process": 7}
+    running._control = Mock(recv=Mock(side_effect=[TimeoutError] * 3))
+    with pytest.raises(ServerDied, match="no reply within 3 s"):
+        running._reply(3)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,18 @@ def test_an_error_is_the_last_line(tmp_path: Path) -> None:
         raise ValueError("lost")
     assert log.path is not None
     assert lines(log.path)[-1]["message"] == "ValueError: lost"
+
+
+def test_runs_of_one_second_have_logs_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = time.gmtime(0)
+    monkeypatch.setattr(time, "gmtime", lambda: started)
+    logs = [RunLog(tmp_path / "store") for _ in range(3)]
+    for number, log in enumerate(logs):
+        with log:
+            log.write("start", run=number)
+    names = [f"19700101T000000-{os.getpid()}{suffix}.jsonl" for suffix in ("", "-2", "-3")]
+    assert [log.path for log in logs] == [tmp_path / "store.logs" / name for name in names]
+    assert [lines(path)[0]["run"] for log in logs if (path := log.path)] == [0, 1, 2]
 
 
 def test_without_a_store_there_is_no_log() -> None:

@@ -10,10 +10,10 @@ import pytest
 from benchmarks import operators as op
 from felixlike import tvmlib
 from felixlike.frontend.task import make_task
+from felixlike.hardware.vectors import VectorUnit, vector_unit
 from felixlike.measure import MeasurePool, Status
 from felixlike.measure.packing import cut
 from felixlike.search import Candidate
-from felixlike.spaces.vectors import VectorUnit, vector_unit
 from felixlike.symbolic import sketches
 
 TARGETS: dict[str, tuple[dict[str, Any], VectorUnit, str]] = {
@@ -46,7 +46,7 @@ def _hot_loop(assembly: str, multiply: str) -> list[str]:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_units_are_known(name: str) -> None:
-    assert vector_unit(_target(name)) == TARGETS[name][1]
+    assert vector_unit(tvmlib.cpu_features(_target(name))) == TARGETS[name][1]
 
 
 @pytest.mark.parametrize(

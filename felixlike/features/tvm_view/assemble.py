@@ -89,8 +89,9 @@ def _view(stores: list[LoweredStore], value: Value, ours: npt.NDArray[np.float64
     touched = Touched()
     rows: dict[Buffer, tuple[Row, dict[int, Cause]]] = {}
     for store, numbers in zip(stores, ours, strict=True):
-        of_buffers = buffer_entries(store, {**shapes, **store.shapes}.__getitem__, touched)
-        row, causes = _row(numbers, store, {**shapes, **store.shapes}[store.store.target.buffer])
+        here = {**shapes, **store.shapes}
+        of_buffers = buffer_entries(store, here.__getitem__, touched)
+        row, causes = _row(numbers, store, here[store.store.target.buffer])
         work = sum(store.counts[1:7])
         row[57:147] = of_buffers.entries
         row[147:157] = intensity(work, [loop.extent for loop in store.loops], of_buffers.touched)

@@ -162,8 +162,8 @@ class _Lowering:
         loops = self._nest(store, path)
         dropped = self._dropped(loops)
         meaning = {variable: self._meant(variable, ours) for variable, ours in store.words.meaning}
-        places = {i: _replaced(_replaced(value, meaning), dropped) for i, value in store.words.places}
-        guards = [_replaced(guard, dropped) for guard in self._guards] + self._cut(store, places)
+        places = {i: tvmlib.substituted(tvmlib.substituted(value, meaning), dropped) for i, value in store.words.places}
+        guards = [tvmlib.substituted(guard, dropped) for guard in self._guards] + self._cut(store, places)
         guard = functools.reduce(tvmlib.tirx.all, guards, tvmlib.tirx.const(1, "bool"))
         ranges = {loop.variable: tvmlib.ir.Range(0, loop.extent) for loop in loops}
         level = tvmlib.sym.iter_affine_map.IterMapLevel.Surjective
@@ -189,7 +189,7 @@ class _Lowering:
         found: list[Any] = []
         for index, extent in zip(store.words.indices, store.target.buffer.shape, strict=True):
             ends = [int(arg.value) for arg in extent.args if arg.is_const] if extent.op is Op.MIN else []
-            place = _replaced(index, places)
+            place = tvmlib.substituted(index, places)
             found += [place < end for end in ends if self._analyzer.const_int_bound(place).max_value >= end]
         return found
 
@@ -231,13 +231,13 @@ class _Lowering:
             self._nest(store, path, known=known)
             places = self._placed(store.words, nest)
             said = (store.words.indices, *store.words.loads)[[store.target, *store.loads].index(access)]
-            indices = [_replaced(index, places) for index in said]
+            indices = [tvmlib.substituted(index, places) for index in said]
             part = tvmlib.tirx.BufferStore(other, tvmlib.tirx.BufferLoad(whole, indices), [0])
             if access is store.target:
                 part = tvmlib.tirx.BufferStore(whole, tvmlib.tirx.const(0, "float32"), indices)
             if self._guards:
                 part = tvmlib.tirx.IfThenElse(functools.reduce(tvmlib.tirx.all, self._guards), part, None)
-            parts.append(_under_loops(_replaced(part, self._dropped(nest)), nest[len(common) :]))
+            parts.append(_under_loops(tvmlib.substituted(part, self._dropped(nest)), nest[len(common) :]))
         home = tvmlib.s_tir.SBlock([], [], [], "home", tvmlib.tirx.SeqStmt(parts), alloc_buffers=[whole])
         body = _under_loops(tvmlib.s_tir.SBlockRealize([], True, home), common)
         passes = tvmlib.s_tir.transform
@@ -270,15 +270,14 @@ class _Lowering:
         """A statement as TVM says it, under the loops here, simplified by TVM."""
         words = store.words
         places = self._placed(words, loops)
-        value = tvmlib.structural_map(_replaced(words.value, places), (tvmlib.tirx.Select, _without_loads))
-        said = tvmlib.tirx.BufferStore(words.target, value, [_replaced(index, places) for index in words.indices])
+        value = tvmlib.structural_map(tvmlib.substituted(words.value, places), (tvmlib.tirx.Select, _without_loads))
+        indices = [tvmlib.substituted(index, places) for index in words.indices]
+        said = tvmlib.tirx.BufferStore(words.target, value, indices)
         said = _simplified(said, loops, [theirs for theirs, _ in words.buffers])
         found: dict[Buffer, list[tuple[Written, ...]]] = {}
         target = tuple(map(from_tvm, said.indices))
         if store.target.buffer.internal:  # which is as small as its accesses allow
-            target = tuple(
-                from_tvm(self._written(i, self._standing)) for i in store.target.written or store.target.indices
-            )
+            target = tuple(from_tvm(self._written(i)) for i in store.target.written or store.target.indices)
         found[store.target.buffer] = [target]
         for load in _loads(said.value):
             if load.source.same_as(words.target):  # TVM goes by the indices of the write
@@ -293,15 +292,14 @@ class _Lowering:
         ranges = {loop.variable: tvmlib.ir.Range(0, loop.extent) for loop in loops}
         guard = functools.reduce(tvmlib.tirx.all, self._guards, tvmlib.tirx.const(1, "bool"))
         dropped = self._dropped(loops)
-        values = [_replaced(_replaced(value, meaning), dropped) for _, value in words.places]
-        guard = _replaced(guard, dropped)
+        values = [tvmlib.substituted(tvmlib.substituted(value, meaning), dropped) for _, value in words.places]
+        guard = tvmlib.substituted(guard, dropped)
         found = tvmlib.sym.iter_map_simplify(values, ranges, guard)
         return dict(zip((iterator for iterator, _ in words.places), found, strict=True))
 
-    def _dropped(self, loops: list[LoweredLoop]) -> dict[Any, Any]:
+    def _dropped(self, loops: list[LoweredLoop]) -> dict[Any, int]:
         """The loops of one iteration, which TVM drops, at 0.  loops: those around the present store."""
-        zero = tvmlib.tirx.const(0, self._dtype)
-        return {loop.variable: zero for loop in self._loops.values() if loop not in loops}
+        return {loop.variable: 0 for loop in self._loops.values() if loop not in loops}
 
     def _meant(self, variable: Any, ours: Expr) -> Any:
         """What a variable of TVM's is at the point, in the loops here."""
@@ -312,12 +310,12 @@ class _Lowering:
     def _formed(self, store: Store, path: tuple[Loop, ...], loops: list[LoweredLoop], *, known: bool) -> _Seen:
         """The indices made from their formulas."""
         words = {
-            access: [self._written(index, self._standing) for index in access.written or access.indices]
+            access: [self._written(index) for index in access.written or access.indices]
             for access in dict.fromkeys(store.accesses)
         }
         for access in words:
             if access.buffer.origin is not None:
-                old = [self._sum(index, self._standing) for index in access.written]
+                old = [self._sum(index) for index in access.written]
                 words[access] = [self._analyzer.simplify(w) for w in self._layout(access, path, loops)[1](old)]
         indices = {access: tuple(map(from_tvm, found)) for access, found in words.items()}
         indices |= {
@@ -365,9 +363,7 @@ class _Lowering:
                 rest = tvmlib.tirx.floordiv(rest, digit.extent)
             found.reverse()
             standing = dict(zip(variables, old, strict=True))
-            return [
-                tvmlib.structural_map(found[place], (tvmlib.tirx.Var, lambda v: standing.get(v, v))) for place in places
-            ]
+            return [tvmlib.substituted(found[place], standing) for place in places]
 
         return tuple(digits[place].extent for place in places), new
 
@@ -462,17 +458,18 @@ class _Lowering:
             self._places[member.variable] = (str(whole), inner)
             inner *= extent
 
-    def _written(self, index: Index, standing: Mapping[Expr, Any]) -> Any:
-        return self._analyzer.simplify(self._sum(index, standing))
+    def _written(self, index: Index) -> Any:
+        return self._analyzer.simplify(self._sum(index))
 
-    def _sum(self, index: Index, standing: Mapping[Expr, Any]) -> Any:
+    def _sum(self, index: Index) -> Any:
+        """An index from its formula, in the loops around the present store."""
         total: Any = tvmlib.tirx.const(0, self._dtype)
         for variable, stride in index.strides:
-            if variable in standing:
-                total = total + standing[variable] * self._value(stride)
+            if variable in self._standing:
+                total = total + self._standing[variable] * self._value(stride)
         for floor in index.floors:
             part = tvmlib.tirx.floormod if isinstance(floor, Rest) else tvmlib.tirx.floordiv
-            total = total + part(self._sum(floor.inner, standing), floor.divisor) * floor.factor
+            total = total + part(self._sum(floor.inner), floor.divisor) * floor.factor
         return total + self._value(index.offset)
 
 
@@ -558,10 +555,6 @@ def _loads(expression: Any) -> list[Any]:
 def _without_loads(select: Any) -> Any:
     """TVM's extractor takes 1 for a selection that reads nothing."""
     return select if _loads(select) else tvmlib.tirx.const(1, str(select.ty.dtype))
-
-
-def _replaced(expression: Any, meaning: Mapping[Any, Any]) -> Any:
-    return tvmlib.structural_map(expression, (tvmlib.tirx.Var, lambda v: meaning.get(v, v)))
 
 
 def _under(node: Loop | Store, path: tuple[Loop, ...]) -> Any:

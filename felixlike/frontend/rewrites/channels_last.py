@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, settled, shape
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, axes_of, is_constant, operator, settled, shape
 from felixlike.frontend.rewrites.views import BINARY, UNARY
 
 _LAYOUTS = {"nn.conv1d": ["NWC", "OIW"], "nn.conv2d": ["NHWC", "OIHW"], "nn.conv3d": ["NDHWC", "OIDHW"]}
@@ -46,14 +46,14 @@ def _sunk(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     if name != "permute_dims":
         return None
     if is_constant(expression.args[0]):
-        return tvmlib.relax.const(expression.args[0].value.numpy().transpose(_axes(expression)).copy())
+        return tvmlib.relax.const(expression.args[0].value.numpy().transpose(axes_of(expression)).copy())
     if not _moves(expression):
         return tvmlib.relax.op.reshape(rewriter.new(expression.args[0]), shape(expression))
     first = known.value(expression.args[0])
     if operator(first) != "permute_dims":
         return None
-    source, axes = rewriter.new(first.args[0]), _axes(first)
-    joined = [axes[axis] for axis in _axes(expression)]
+    source, axes = rewriter.new(first.args[0]), axes_of(first)
+    joined = [axes[axis] for axis in axes_of(expression)]
     return source if joined == sorted(joined) else tvmlib.relax.op.permute_dims(source, joined)
 
 
@@ -65,8 +65,8 @@ def _behind(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     values = [known.value(a) for a in tensors]
     if not values or any(operator(v) != "permute_dims" or shape(v) != shape(expression) for v in values):
         return None
-    axes = _axes(values[0])
-    if any(_axes(value) != axes for value in values):
+    axes = axes_of(values[0])
+    if any(axes_of(value) != axes for value in values):
         return None
 
     def operand(argument: Any) -> Any:
@@ -77,16 +77,9 @@ def _behind(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     return tvmlib.relax.op.permute_dims(rewriter.builder.emit(call), axes)
 
 
-def _axes(permutation: Any) -> list[int]:
-    """The dimension of the operand that each dimension of the result is."""
-    rank = len(shape(permutation))
-    axes = permutation.attrs.axes
-    return list(reversed(range(rank))) if axes is None else [int(axis) % rank for axis in axes]
-
-
 def _moves(permutation: Any) -> bool:
     """Whether a permutation changes the order of elements in memory."""
-    kept = [axis for axis in _axes(permutation) if shape(permutation.args[0])[axis] > 1]
+    kept = [axis for axis in axes_of(permutation) if shape(permutation.args[0])[axis] > 1]
     return kept != sorted(kept)
 
 

@@ -115,6 +115,13 @@ def shape(expression: Any) -> tuple[int, ...]:
     return tuple(int(extent) for extent in expression.ty.shape.values)
 
 
+def axes_of(permutation: Any) -> list[int]:
+    """Of a permute_dims: the dimension of the operand that each dimension of the result is."""
+    rank = len(shape(permutation))
+    axes = permutation.attrs.axes
+    return list(reversed(range(rank))) if axes is None else [int(axis) % rank for axis in axes]
+
+
 def is_constant(expression: Any) -> bool:
     """Whether an expression is a constant of the module."""
     from felixlike import tvmlib

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, axes_of, is_constant, operator, rewritten, shape
 
 Indices = list[Any]
 
@@ -68,10 +68,8 @@ def _factor(argument: Any, known: Known) -> Factor:
 
 def _permuted(value: Any) -> Callable[[Indices], Indices]:
     """Indices of a transposed tensor → of the tensor."""
-    rank = len(shape(value))
-    axes = value.attrs.axes
-    order = list(reversed(range(rank))) if axes is None else [int(a) % rank for a in axes]
-    return lambda indices: [indices[order.index(place)] for place in range(rank)]
+    order = axes_of(value)
+    return lambda indices: [indices[order.index(place)] for place in range(len(order))]
 
 
 def _resized(value: Any) -> Callable[[Indices], Indices] | None:

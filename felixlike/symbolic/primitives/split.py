@@ -67,17 +67,18 @@ def _off(state: Replay, loop: Any, factors: list[Any], unit_loops: bool) -> list
     if any(isinstance(f, Expr) or f is None for f in sizes) or isinstance(outer, Expr):
         raise UnsupportedSketch("a split by something else than numbers or a perfect tile", where="Split")
     state.settle()
+    numbers = [int(f) for f in sizes]
+    if state.numbers:
+        return list(state.schedule.split(loop, [None, *numbers], preserve_unit_iters=unit_loops))
     extent = state.extent(loop)
-    size = math.prod(int(f) for f in sizes)
+    size = math.prod(numbers)
     left = floordiv(extent, size)
     constant, terms = linear_parts(extent)
     exact = all(number % size == 0 for number in (constant, *(factor for _, factor in terms)))
-    if state.numbers:
-        return list(state.schedule.split(loop, [None, *map(int, sizes)], preserve_unit_iters=unit_loops))
     if not exact or (outer is not None and not (left.is_const and left.value == int(outer))):
         raise UnsupportedSketch(f"{size} need not divide the loop of {extent}", where="Split")
-    sizes = [None, *(int(f) for f in sizes)]
-    return list(state.schedule.split(loop, sizes, preserve_unit_iters=unit_loops, disable_predication=True))
+    parts = [None, *numbers]
+    return list(state.schedule.split(loop, parts, preserve_unit_iters=unit_loops, disable_predication=True))
 
 
 def _guarded(state: Replay, loop: Any, sizes: list[Expr | None], *, preserve_unit_iters: bool) -> list[Any]:

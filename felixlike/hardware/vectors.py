@@ -5,8 +5,8 @@ AVX-512, AVX2, SSE and NEON differ in these numbers only; rules never ask for mo
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 _UNITS = (("avx512f", 512, 32), ("avx2", 256, 16), ("neon", 128, 32))
 """(LLVM's name of the instruction set, bits of a register, registers), the widest first."""
@@ -35,9 +35,6 @@ class Machine:
     cores: int
 
 
-def vector_unit(target: Any) -> VectorUnit:
-    """The vector unit of an llvm target."""
-    from felixlike import tvmlib
-
-    features = tvmlib.cpu_features(target)
+def vector_unit(features: Collection[str]) -> VectorUnit:
+    """The vector unit of a processor.  features: LLVM's names of what it can do."""
     return next((VectorUnit(bits, count) for name, bits, count in _UNITS if name in features), VectorUnit(*_PLAIN))

@@ -1,0 +1,30 @@
+"""Marked loops: a schedule annotates a loop, and a pass over the scheduled function changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Change = Callable[[Any], Any]
+"""A marked loop → what takes its place."""
+
+
+def with_marked_loops(module: Any, mark: str, change: Callable[[Any], Change]) -> Any:
+    """The IRModule without blocks, and with every loop changed that has an annotation `mark`; functions without any are
+    left alone.
+
+    change: a function as plain loops → what to do with such a loop in it. Inner loops are changed first."""
+    from felixlike import tvmlib
+
+    return tvmlib.map_functions(module, lambda func: _changed(func, mark, change))
+
+
+def _changed(func: Any, mark: str, change: Callable[[Any], Change]) -> Any:
+    from felixlike import tvmlib
+    from felixlike.tvmlib import tirx
+
+    if not any(mark in loop.annotations for loop in tvmlib.found(func.body, tirx.For)):
+        return func
+    plain = tvmlib.without_blocks(func)
+    changed = change(plain)
+    return tvmlib.structural_map(plain, (tirx.For, lambda loop: changed(loop) if mark in loop.annotations else loop))

@@ -1,0 +1,14 @@
+"""What TVM's expressions are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from felixlike import tvmlib
+
+
+def number(expression: Any, values: Mapping[str, int]) -> int:
+    """The value of an expression; values: of all its variables, by name."""
+    named = {variable: values[str(variable.name)] for variable in tvmlib.found(expression, tvmlib.tirx.Var)}
+    return int(tvmlib.simplify(tvmlib.substituted(expression, named)))
