@@ -432,7 +432,7 @@ def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
 
     The second half of TVM's own pipelines (relax/backend/cpu_generic/pipeline.py, relax/backend/cuda/pipeline.py): the
     first half, legalising and fusing, must have been done, so that what was tuned is what is compiled."""
-    from felixlike.lowering import lower
+    from felixlike.lowering import lone_output, lower
 
     if target.kind.name == "cuda":
         from tvm.relax.backend.cuda import pipeline
@@ -442,9 +442,9 @@ def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
         module = default_schedules(module, target)
     else:
         from tvm.relax.backend.cpu_generic import pipeline
-    passes = [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
     with target:
-        lowered = transform.Sequential(passes)(module)
+        lowered = lone_output(transform.Sequential(pipeline.dataflow_lower_passes(target))(module))
+        lowered = transform.Sequential(pipeline.finalize_passes(target))(lowered)
         kernels = lowered if target.kind.name == "cuda" else lower(lowered)
         return lowered, tvm.compile(kernels, target=target, relax_pipeline=None)
 

@@ -89,8 +89,8 @@ class Compiled:
             raise self._mismatch(index, f"is {tensor.layout} on {tensor.device}", remedy)
         if tensor.requires_grad:
             tensor = tensor.detach()
-        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-            tensor = tensor.resolve_conj().resolve_neg().contiguous()
+        if not tensor.is_contiguous() or tensor.is_neg():  # there are no complex ones
+            tensor = tensor.resolve_neg().contiguous()
         return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
 
     def _mismatch(self, index: int, what: str, remedy: str = "") -> InputMismatch:

@@ -4,6 +4,7 @@ The schedules and workloads that everybody else sees stay as they are; only the 
 
 from typing import Any
 
+from felixlike.lowering.lone_output import lone_output
 from felixlike.lowering.prefetch import PREFETCH, prefetch
 from felixlike.lowering.reciprocal import share_reciprocals
 from felixlike.lowering.rest import PEEL, peel_rests
@@ -15,6 +16,7 @@ __all__ = [
     "PEEL",
     "PREFETCH",
     "SKIP",
+    "lone_output",
     "lower",
     "peel_rests",
     "prefetch",

@@ -41,7 +41,7 @@ _MOST_VECTORS, _MOST_ROWS = 8, 16
 _UNROLLED_TAPS = 7
 """The innermost window axis is unrolled up to this extent."""
 
-_LONGEST = 256
+_LONGEST = 128
 """Steps of a block of the reduction, or down to a quarter of that: storing and loading a tile then hardly matters."""
 
 _REUSES = 16
