@@ -27,6 +27,17 @@ class _Residual(nn.Module):
         return torch.relu(self.convolution(x) + y)
 
 
+class _ChannelsLast(nn.Module):
+    """A convolution between layers that keep channels last, as in networks where all do."""
+
+    def __init__(self, convolution: nn.Module) -> None:
+        super().__init__()
+        self.convolution = convolution
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.convolution(x.permute(0, 3, 1, 2))).permute(0, 2, 3, 1)
+
+
 _DENSE = (
     (1, 512, 1024), (16, 320, 640), (48, 384, 1536), (64, 512, 512), (96, 1024, 256), (100, 768, 768),
     (128, 256, 1000), (160, 640, 320), (196, 192, 768), (256, 512, 2048), (7, 300, 700), (384, 96, 384),
@@ -88,6 +99,9 @@ def workloads() -> Iterator[tuple[str, nn.Module, tuple[Tensor, ...]]]:
         convolution = nn.Conv2d(c, o, kernel, stride, kernel // 2, groups=groups)
         x = torch.randn(1, c, size, size)
         name = f"conv_{c}x{size}_{o}_k{kernel}s{stride}g{groups}"
+        if i % 2 == 1:
+            last = x.permute(0, 2, 3, 1).contiguous()
+            yield f"{name}_channels_last", _ChannelsLast(convolution).eval(), (last,)
         if i % 3 == 2:
             yield f"{name}_residual", _Residual(convolution).eval(), (x, torch.randn_like(convolution(x)))
         else:
