@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/installed
+# Processes that test side by side; each needs about 2 GB.
+JOBS ?= 2
 
 .PHONY: help demo test check golden clean
 
@@ -12,7 +14,7 @@ demo: $(STAMP) ## tune ResNet-18 for a few minutes and compare it with PyTorch a
 	$(BIN)/python -m benchmarks.demo
 
 test: $(STAMP) ## pass the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
 check: $(STAMP) ## lint, format, types
 	$(BIN)/ruff check .
