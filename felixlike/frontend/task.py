@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from felixlike.errors import InvalidOption
@@ -46,7 +47,7 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constan
 
     constants = _checked(constants, func)
     # A private copy under the one name that traces know, so that equal bodies have equal keys.
-    main = tvmlib.without_attributes(func, "global_symbol", "op_pattern", CONSTANTS)
+    main = tvmlib.without_attributes(_named_apart(func), "global_symbol", "op_pattern", CONSTANTS)
     main = main.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
     main = with_indices(main, LAYOUT_FREE, layout_free(main, target, constants))
     digest = hashlib.sha256(f"{tvmlib.structural_hash(main)} {target}".encode()).hexdigest()
@@ -59,6 +60,28 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constan
         flops=float(tvmlib.estimate_tir_flops(module)),
         key=digest[:32],
     )
+
+
+def _named_apart(func: Any) -> Any:
+    """The function with parameters of different names: blocks that pad or copy them are named after them, and found by
+    name."""
+    from felixlike import tvmlib
+
+    taken: set[str] = set()
+    renamed: dict[Any, Any] = {}
+    for parameter in func.params:
+        name = original = str(parameter.name)
+        for number in count(1):
+            if name not in taken:
+                break
+            name = f"{original}_{number}"
+        taken.add(name)
+        if name != original:
+            renamed[parameter] = tvmlib.ir.Var(name, parameter.ty)
+    if not renamed:
+        return func
+    parameters = [renamed.get(parameter, parameter) for parameter in func.params]
+    return tvmlib.PrimFunc(parameters, tvmlib.substituted(func.body, renamed), func.ret_type, func.attrs)
 
 
 def _checked(constants: Sequence[int], func: Any) -> tuple[int, ...]:

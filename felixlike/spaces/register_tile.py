@@ -189,7 +189,7 @@ def _tile(
     last = around.epilogue if around.epilogue is not None else schedule.cache_write(block, 0, "global")
     if contraction.written[-1] != roles.vector.place:
         schedule.transform_layout(block, ("write", 0), _moved_last(contraction.written, roles.vector))
-    panel = None
+    panel, apart = None, 1
     if roles.panel is not None:
         panel = schedule.cache_read(block, roles.panel.read, "global")
         if not roles.panel.contiguous(roles.vector):
@@ -197,6 +197,7 @@ def _tile(
                 next((a.place for a in contraction.axes if tvmlib.uses(i, a.variable)), None)
                 for i in roles.panel.indices
             ]
+            apart = len(places) - places.index(roles.vector.place)
             schedule.transform_layout(panel, ("write", 0), _moved_last(places, roles.vector))
 
     loops = schedule.get_loops(block)
@@ -239,10 +240,10 @@ def _tile(
         schedule.annotate(summed[0], PREFETCH, True)
     bounds = reachable_bounds(extents, registers=machine.unit.registers, unrolled=unrolled, cores=machine.cores)
     note_bounds(schedule, block, bounds)
-    if panel is not None and roles.panel is not None and roles.panel.contiguous(roles.vector):
-        _vectorize_last(schedule, panel, roles.lanes)
+    if panel is not None:
+        _vectorize(schedule, panel, apart, roles.lanes)
     if contraction.written[-1] == roles.vector.place and _in_step(schedule, last, block):
-        _vectorize_last(schedule, last, roles.lanes)
+        _vectorize(schedule, last, 1, roles.lanes)
         for loop in schedule.get_loops(last)[2 + len(home) : -1] if home else []:
             schedule.unroll(loop)
 
@@ -294,7 +295,10 @@ def _in_step(schedule: Any, block: Any, tile: Any) -> bool:
     )
 
 
-def _vectorize_last(schedule: Any, block: Any, lanes: int) -> None:
-    """Split vectors off the last loop of a block."""
-    _, lane = schedule.split(schedule.get_loops(block)[-1], [None, lanes])
+def _vectorize(schedule: Any, block: Any, place: int, lanes: int) -> None:
+    """Split vectors off the `place`-th loop of a block, counted from the innermost, and write whole ones."""
+    loops = schedule.get_loops(block)
+    outer, lane = schedule.split(loops[-place], [None, lanes])
+    if place > 1:
+        schedule.reorder(outer, *loops[1 - place :], lane)
     schedule.vectorize(lane)

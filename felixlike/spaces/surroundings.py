@@ -2,7 +2,7 @@
 
     P = pad(relu(X)); Y = P · W; Z = Y + b; V = max(Z, 0)     →     P = pad(relu(X)); Y = P · W; V = max(Y + b, 0)
 
-Chains after the block become one epilogue; what computes single elements before it is inlined; what pads or
+What comes after the block becomes one epilogue; what computes single elements before it is inlined; what pads or
 calls functions is kept, to be copied where it is needed, so that neither is left in the hot loop.
 """
 
@@ -16,8 +16,8 @@ from felixlike import tvmlib
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """copies: blocks that compute an operand before it is used.  epilogue: the last block of the chain after the
-    contraction; None where the contraction's output is the function's."""
+    """copies: blocks that compute an operand before it is used.  epilogue: the last block after the contraction;
+    None where the contraction's output is the function's."""
 
     copies: tuple[Any, ...]
     epilogue: Any | None
@@ -25,14 +25,10 @@ class Surroundings:
 
 def settle_surroundings(schedule: Any, block: Any) -> Surroundings | None:
     """Inline around a block of a schedule; None, the schedule then half changed, where other blocks do more than
-    compute single elements, or the chain after it forks."""
-    chain: list[Any] = []
-    last = block
-    while consumers := list(schedule.get_consumers(last)):
-        if len(consumers) > 1 or not _elementwise(schedule, consumers[0]):
-            return None
-        last = consumers[0]
-        chain.append(last)
+    compute single elements, or what comes after it has several ends."""
+    chain = _after(schedule, block)
+    if chain is None:
+        return None
     copies: list[Any] = []
     try:
         for producer in schedule.get_producers(block):
@@ -49,6 +45,27 @@ def settle_surroundings(schedule: Any, block: Any) -> Surroundings | None:
     except (ValueError, *tvmlib.TVM_ERRORS):
         return None
     return Surroundings(tuple(copies), chain[-1] if chain else None)
+
+
+def _after(schedule: Any, block: Any) -> list[Any] | None:
+    """The blocks after a block, each after those it reads; it may fork on the way, as x · sigmoid(x) does, but not end
+    in two.  None where there are two ends, or one that does more than compute single elements."""
+    found: dict[str, Any] = {}
+    ends = 0
+
+    def visit(at: Any) -> None:
+        nonlocal ends
+        consumers = list(schedule.get_consumers(at))
+        ends += not consumers
+        for consumer in consumers:
+            name = str(schedule.get(consumer).name_hint)
+            if name not in found:
+                visit(consumer)
+                found[name] = consumer
+
+    visit(block)
+    blocks = list(reversed(found.values()))
+    return blocks if ends == 1 and all(_elementwise(schedule, b) for b in blocks) else None
 
 
 def _settle_producer(schedule: Any, block: Any) -> list[Any]:

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from benchmarks import oracles
+from felixlike import tvmlib
 from felixlike.deploy import compile_model, max_relative_error
-from felixlike.frontend import Imported, import_model
+from felixlike.frontend import Imported, import_model, make_task
+from felixlike.hardware import resolve_target
 from felixlike.symbolic import Sketch, concrete_nest, sketches
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
@@ -57,3 +59,56 @@ def test_the_window_is_an_axis_of_the_input_alone() -> None:
     """Phases move the window, too, but each has weights of its own: nothing is shared between them."""
     sketch = own(imported(*LAYERS["one_dimension"])[2].tasks[0])
     assert not any(variable.name.startswith("i0") for variable in sketch.variables)
+
+
+class Squared(nn.Module):
+    """x · x + |x|: used thrice, and no function is called."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x + x.abs()
+
+
+ACTIVATIONS = {
+    "gelu": nn.GELU(),
+    "silu": nn.SiLU(),
+    "hardswish": nn.Hardswish(),
+    "mish": nn.Mish(),
+    "squared": Squared(),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("kind", ["linear", "convolution"])
+def test_activations_that_use_their_input_twice_are_one_epilogue(name: str, kind: str) -> None:
+    layer: nn.Module = nn.Linear(24, 32) if kind == "linear" else nn.Conv2d(6, 32, 3, padding=1)
+    x = torch.randn(16, 24) if kind == "linear" else torch.randn(1, 6, 8, 8)
+    model = nn.Sequential(layer, ACTIVATIONS[name]).eval()
+    source = import_model(model, (x,))
+    (task,) = source.tasks
+    sketch = own(task)
+    assert sketch.understood, sketch.reason
+    (point,) = sketch.sample(1, seed=1).tolist()
+    schedule = sketch.schedule(point)
+    values = dict(zip([v.name for v in sketch.variables], point, strict=True))
+    assert concrete_nest(sketch.program, values) == oracles.tvm_nest(schedule)
+    assert max_relative_error(compile_model(source, {task.key: schedule}), model, (x,)).error < 1e-5
+
+
+def test_two_outputs_are_no_epilogue() -> None:
+    te = tvmlib.te
+    a, b = te.placeholder((16, 24), name="A"), te.placeholder((24, 32), name="B")
+    product = tvmlib.topi.nn.matmul(a, b)
+    func = te.create_prim_func([a, b, tvmlib.topi.nn.relu(product), tvmlib.topi.negative(product)])
+    assert sketches(make_task(func, resolve_target("cpu"), name="two"), space="own") == ()
+
+
+def test_operands_of_one_name_are_padded_apart() -> None:
+    """Parameters of a fused function may be named alike; blocks that pad them are found by their names."""
+    te = tvmlib.te
+    a, b = te.placeholder((53, 24), name="lv"), te.placeholder((24, 40), name="lv")
+    task = make_task(te.create_prim_func([a, b, tvmlib.topi.nn.matmul(a, b)]), resolve_target("cpu"), name="product")
+    names = [str(parameter.name) for parameter in task.module["main"].params]
+    assert len(set(names)) == 3
+    sketch = own(task)
+    assert sketch.understood, sketch.reason
+    assert len(sketch.sample(4, seed=0)) == 4
