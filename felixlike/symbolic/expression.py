@@ -520,20 +520,45 @@ def nonnegative(expr: Expr) -> bool:
         return True
     if expr.high < 0:
         return False
-    shifted: _Polynomial = {}
-    for monomial, coefficient in _without_rising_floors(_polynomial(expr)).items():
-        product: _Polynomial = {(): coefficient}
-        for base, exponent in monomial:
-            if exponent < 0 or not math.isfinite(base.low):
-                return False
-            step: _Polynomial = {((base, 1),): 1}
-            if base.low:
-                step[()] = const(base.low).value
-            for _ in range(exponent):
-                product = _poly_mul(product, step)
-        for key, value in product.items():
-            shifted[key] = shifted.get(key, 0) + value
-    return all(value >= 0 for value in shifted.values())
+    polynomial = _without_rising_floors(_polynomial(expr))
+    if any(exponent < 0 or not math.isfinite(base.low) for monomial in polynomial for base, exponent in monomial):
+        return False
+    return _rises(polynomial)
+
+
+def _rises(polynomial: _Polynomial) -> bool:
+    """Whether no coefficient is negative once every atom is written as bound + rest.
+
+    Atom by atom, for all at once make 2^degree monomials of one; most parts are settled before the last atom."""
+    atoms = {base: None for monomial in polynomial for base, _ in monomial}
+    below = [base for base in atoms if base.low < 0]
+    if not below and all(value >= 0 for value in polynomial.values()):
+        return True
+    if not atoms:
+        return False
+    falling = {base for monomial, value in polynomial.items() if value < 0 for base, _ in monomial}
+    # An atom that no negative monomial has leaves them in one part.
+    atom = next(iter([*below, *(base for base in atoms if base not in falling), *atoms]))
+    return all(map(_rises, _shifted(polynomial, atom)))
+
+
+def _shifted(polynomial: _Polynomial, atom: Expr) -> Iterator[_Polynomial]:
+    """With the atom written as bound + rest, the factor of each power of the rest, lowest first."""
+    by_power: dict[int, _Polynomial] = {}
+    for monomial, value in polynomial.items():
+        exponent = next((e for base, e in monomial if base is atom), 0)
+        by_power.setdefault(exponent, {})[tuple(pair for pair in monomial if pair[0] is not atom)] = value
+    if len(by_power) == 1 and atom.low >= 0:  # all the same but for numbers that are not negative
+        yield from by_power.values()
+        return
+    bound = const(atom.low).value
+    for power in range(max(by_power) + 1):
+        total: _Polynomial = {}
+        for exponent, part in by_power.items():
+            scale = math.comb(exponent, power) * bound ** max(exponent - power, 0)
+            for monomial, value in part.items() if scale else ():
+                total[monomial] = total.get(monomial, 0) + value * scale
+        yield {monomial: value for monomial, value in total.items() if value}
 
 
 def _without_rising_floors(polynomial: _Polynomial) -> _Polynomial:

@@ -49,6 +49,8 @@ def _binary(kind: str, a: tuple[Expr, Value], b: tuple[Expr, Value]) -> tuple[Ex
 LEAVES = st.one_of(st.integers(-4, 9).map(_const), st.sampled_from(NAMES).map(_leaf))
 KINDS = st.sampled_from(("add", "sub", "mul", "min", "max", "select", "expand"))
 TREES = st.recursive(LEAVES, lambda t: st.builds(_binary, KINDS, t, t), max_leaves=12)
+SUMS_AND_PRODUCTS = st.sampled_from(("add", "sub", "mul"))
+POLYNOMIALS = st.recursive(LEAVES, lambda t: st.builds(_binary, SUMS_AND_PRODUCTS, t, t), max_leaves=12)
 POINTS = st.fixed_dictionaries({name: st.integers(1, 12) for name in NAMES})
 
 
@@ -170,3 +172,23 @@ def test_floors_rise_with_what_is_divided() -> None:
     begin, end = ex.floordiv(x * t, 16), ex.floordiv(x * t + t - 1, 16)
     assert ex.minimum(16 * begin, 16 * end + 15) is 16 * begin
     assert not ex.nonnegative(ex.expand(begin - end))
+
+
+@settings(max_examples=200, deadline=None)
+@given(POLYNOMIALS)
+def test_nonnegative_goes_by_coefficients_above_the_bounds(tree: tuple[Expr, Value]) -> None:
+    expression = ex.expand(tree[0])
+    rests = {v: v.low + ex.var(f"{v.name} above", 0) for v in ex.variables([expression])}
+    constant, terms = ex.linear_parts(ex.expand(ex.substitute(expression, rests)))
+    rises = all(coefficient >= 0 for coefficient in (constant, *(c for _, c in terms)))
+    assert ex.nonnegative(expression) == (expression.low >= 0 or rises)
+
+
+def test_nonnegative_of_many_factors() -> None:
+    factors = [ex.var(f"t{i}", 1, 4) for i in range(40)]
+    whole, even, odd = ex.mul(factors), ex.mul(factors[::2]), ex.mul(factors[1::2])
+    assert ex.nonnegative(whole - even)
+    assert not ex.nonnegative(even - whole)
+    assert ex.nonnegative(whole - even - odd + 1)
+    assert not ex.nonnegative(whole - even - odd)
+    assert not ex.nonnegative(0.5 * whole - 1)
