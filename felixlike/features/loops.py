@@ -7,7 +7,8 @@ Loops of extent 1 vanish, unless the unroll note is on them. Follows TVM's per_s
 """
 
 from felixlike.features.view import StoreView
-from felixlike.symbolic.expression import Expr, add, at_least, ceildiv, const, mul, select
+from felixlike.symbolic.comparison import at_least, select
+from felixlike.symbolic.expression import Expr, add, ceildiv, const, mul
 from felixlike.symbolic.postprocessors import extent_of
 from felixlike.symbolic.program import PIPELINE
 

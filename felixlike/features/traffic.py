@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from felixlike.features.view import StoreView
 from felixlike.hardware import Device
-from felixlike.symbolic.expression import Expr, add, at_most, const, select
+from felixlike.symbolic.comparison import at_most, select
+from felixlike.symbolic.expression import Expr, add, const
 from felixlike.symbolic.program import Buffer
 
 

@@ -19,7 +19,8 @@ import platformdirs
 
 from felixlike.smooth.graph import InvalidGraph, SmoothGraph
 from felixlike.smooth.rules import VERSION, program
-from felixlike.symbolic.expression import Expr, Op, topological
+from felixlike.symbolic.expression import Expr, Op
+from felixlike.symbolic.traversal import topological
 
 
 def cache_key(roots: Sequence[Expr], shifted: frozenset[str]) -> str:

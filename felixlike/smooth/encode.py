@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from felixlike.symbolic.expression import Expr, Number, Op, linear_parts, topological
+from felixlike.symbolic.expression import Expr, Number, Op, linear_parts
+from felixlike.symbolic.traversal import topological
 
 TABLES: dict[str, tuple[str, ...]] = {
     "Number": ("f64",),

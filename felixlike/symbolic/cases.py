@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, product
 
 from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.comparison import at_least, select
 from felixlike.symbolic.evaluate import evaluate
-from felixlike.symbolic.expression import Expr, Group, Number, at_least, const, group_of, select
+from felixlike.symbolic.expression import Expr, Group, Number, const, group_of
 from felixlike.symbolic.factors import divisors
 
 _MOST = 200

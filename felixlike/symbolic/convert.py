@@ -12,24 +12,10 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.expression import (
-    Expr,
-    Number,
-    Op,
-    add,
-    at_least,
-    const,
-    expand,
-    floordiv,
-    linear_parts,
-    maximum,
-    minimum,
-    mul,
-    nonnegative,
-    product_parts,
-    select,
-    variables,
-)
+from felixlike.symbolic.comparison import at_least, maximum, minimum, select
+from felixlike.symbolic.expression import Expr, Number, Op, add, const, floordiv, linear_parts, mul, product_parts
+from felixlike.symbolic.polynomial import expand, nonnegative
+from felixlike.symbolic.traversal import variables
 
 
 def to_expr(tvm_expr: Any, table: Mapping[Any, Expr]) -> Expr:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from felixlike.symbolic.expression import Expr, Number, Op, topological
+from felixlike.symbolic.expression import Expr, Number, Op
+from felixlike.symbolic.traversal import topological
 
 Array = npt.NDArray[np.float64]
 

@@ -2,16 +2,17 @@
 
 In: numbers and variables. Out: shared, canonical nodes; equal expressions are the same object, so that a set of
 formulas is one graph. Sums and products are kept flat with collected like terms (as computer algebra systems do), but
-products of sums stay factored unless `expand` is called, because a factored form is a monomial in log space.
+products of sums stay factored unless `polynomial.expand` is called, because a factored form is a monomial in log space.
 
-Operators: + − × ÷ pow, floor division, min, max, select, and `at_least` (a gate: 1 where x ≥ k, else 0). Every node
-knows an interval that holds its value; constructors use it to settle min, max, gates and selects at once.
+Operators: + − × ÷ pow, floor division; min, max, select, and `at_least` (a gate: 1 where x ≥ k, else 0) are in
+`comparison.py`. Every node knows an interval that holds its value; constructors use it to settle min, max, gates and
+selects at once. `traversal.py` finds and replaces what is inside.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
@@ -50,7 +51,7 @@ class Group:
 
 
 class Expr:
-    """An immutable node.  Compare with `is`; build with the operators and the functions of this module."""
+    """An immutable node.  Compare with `is`; build with operators, and the functions here and in `comparison.py`."""
 
     __slots__ = ("__weakref__", "args", "high", "low", "op", "order", "payload")
 
@@ -95,7 +96,9 @@ class Expr:
         return to_text(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_restore, (self.op, self.args, self.payload))
+        from felixlike.symbolic.traversal import restore
+
+        return (restore, (self.op, self.args, self.payload))
 
     @property
     def is_const(self) -> bool:
@@ -117,14 +120,14 @@ class Expr:
         return str(self.payload[0])
 
 
-_REMEMBERED = 100_000
+REMEMBERED = 100_000
 """Results kept of each of the slower operations; building a sketch's formulas repeats many of them."""
 
 _nodes: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
 _created = 0
 
 
-def _node(op: Op, args: tuple[Expr, ...], payload: Payload, low: float, high: float) -> Expr:
+def make_node(op: Op, args: tuple[Expr, ...], payload: Payload, low: float, high: float) -> Expr:
     """The one node with these parts."""
     global _created
     # 1 and 1.0 are equal as keys, but must not turn integers into floats for whoever came second.
@@ -140,42 +143,18 @@ def _node(op: Op, args: tuple[Expr, ...], payload: Payload, low: float, high: fl
     return node
 
 
-def _restore(op: Op, args: tuple[Expr, ...], payload: Payload) -> Expr:
-    """Rebuild an unpickled node through the constructors, so that it is shared again."""
-    match op:
-        case Op.CONST:
-            return const(payload[0])  # type: ignore[arg-type]
-        case Op.VAR:
-            return var(*payload)  # type: ignore[arg-type]
-        case Op.ADD:
-            numbers: tuple[Number, ...] = payload  # type: ignore[assignment]
-            return add([numbers[0], *(mul((c, a)) for c, a in zip(numbers[1:], args, strict=True))])
-        case Op.MUL:
-            return mul(power(a, e) for a, e in zip(args, payload, strict=True))  # type: ignore[arg-type]
-        case Op.AT_LEAST:
-            return at_least(args[0], payload[0])  # type: ignore[arg-type]
-        case Op.FLOORDIV:
-            return floordiv(*args)
-        case Op.MIN:
-            return minimum(*args)
-        case Op.MAX:
-            return maximum(*args)
-        case Op.SELECT:
-            return select(*args)
-
-
 def const(value: Number) -> Expr:
     """A number; integral floats become integers."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**62:
         value = int(value)
-    return _node(Op.CONST, (), (value,), float(value), float(value))
+    return make_node(Op.CONST, (), (value,), float(value), float(value))
 
 
 def var(name: str, low: Number = 1, high: Number = math.inf, group: Group | None = None) -> Expr:
     """A variable with values in [low, high]; the same name with other bounds is another variable.
 
     group: variables of one group multiply to a known number, so a complete product is written as that number."""
-    return _node(Op.VAR, (), (name, low, high, group), float(low), float(high))
+    return make_node(Op.VAR, (), (name, low, high, group), float(low), float(high))
 
 
 def as_expr(value: Expr | Number) -> Expr:
@@ -188,7 +167,7 @@ def add(terms: Iterable[Expr | Number]) -> Expr:
     return _add(tuple(terms))
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=REMEMBERED)
 def _add(terms: tuple[Expr | Number, ...]) -> Expr:
     constant: Number = 0
     coefficients: dict[Expr, Number] = {}
@@ -200,7 +179,7 @@ def _add(terms: tuple[Expr | Number, ...]) -> Expr:
         constant += extra
         for base, factor in parts:
             coefficients[base] = coefficients.get(base, 0) + factor
-    parts_left = sorted(((b, c) for b, c in coefficients.items() if c != 0), key=_by_order)
+    parts_left = sorted(((b, c) for b, c in coefficients.items() if c != 0), key=by_order)
     return _sum(constant, parts_left)
 
 
@@ -214,7 +193,8 @@ def linear_parts(expr: Expr) -> tuple[Number, list[tuple[Expr, Number]]]:
     return 0, [(expr, 1)]
 
 
-def _by_order(pair: tuple[Expr, Number]) -> int:
+def by_order(pair: tuple[Expr, Number]) -> int:
+    """The order of terms and factors."""
     return pair[0].order
 
 
@@ -227,7 +207,7 @@ def _sum(constant: Number, parts: list[tuple[Expr, Number]]) -> Expr:
     low = constant + sum(_scaled_low(t, c) for t, c in parts)
     high = constant + sum(_scaled_high(t, c) for t, c in parts)
     payload = (constant, *(const(c).value for _, c in parts))
-    return _node(Op.ADD, tuple(t for t, _ in parts), payload, low, high)
+    return make_node(Op.ADD, tuple(t for t, _ in parts), payload, low, high)
 
 
 def _scaled_low(term: Expr, factor: Number) -> float:
@@ -243,7 +223,7 @@ def mul(factors: Iterable[Expr | Number]) -> Expr:
     return _mul(tuple(factors))
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=REMEMBERED)
 def _mul(factors: tuple[Expr | Number, ...]) -> Expr:
     coefficient: Number = 1
     exponents: dict[Expr, int] = {}
@@ -256,7 +236,7 @@ def _mul(factors: tuple[Expr | Number, ...]) -> Expr:
         for base, exponent in parts:
             exponents[base] = exponents.get(base, 0) + exponent
     coefficient *= _complete(exponents)
-    parts_left = sorted(((b, min(e, 1) if is_gate(b) else e) for b, e in exponents.items() if e), key=_by_order)
+    parts_left = sorted(((b, min(e, 1) if is_gate(b) else e) for b, e in exponents.items() if e), key=by_order)
     if coefficient == 0:
         return const(0)
     if len(parts_left) == 1 and parts_left[0][1] == 1 and parts_left[0][0].op is Op.ADD:
@@ -326,7 +306,7 @@ def _product(parts: list[tuple[Expr, int]]) -> Expr:
             low, high = _interval_mul(low, high, *_interval_pow(base.low, base.high, exponent))
     for bounds in together.values():
         low, high = _interval_mul(low, high, *bounds)
-    return _node(Op.MUL, tuple(b for b, _ in parts), tuple(e for _, e in parts), low, high)
+    return make_node(Op.MUL, tuple(b for b, _ in parts), tuple(e for _, e in parts), low, high)
 
 
 def _interval_mul(a: float, b: float, c: float, d: float) -> tuple[float, float]:
@@ -351,10 +331,11 @@ def power(base: Expr, exponent: int) -> Expr:
     scale, parts = product_parts(base)
     if base.is_const:
         return const(base.value**exponent)
-    return mul([scale**exponent, *(_power_of(b, e * exponent) for b, e in parts)])
+    return mul([scale**exponent, *(raised(b, e * exponent) for b, e in parts)])
 
 
-def _power_of(base: Expr, exponent: int) -> Expr:
+def raised(base: Expr, exponent: int) -> Expr:
+    """base ^ exponent of a base that is no product."""
     return _product([(base, exponent)]) if exponent else const(1)
 
 
@@ -368,7 +349,7 @@ def floordiv(a: Expr | Number, b: Expr | Number) -> Expr:
     if a.low >= 0 and a.high < b.low:
         return const(0)
     low, high = _interval_mul(a.low, a.high, *_interval_pow(b.low, b.high, -1))
-    return _node(Op.FLOORDIV, (a, b), (), _floor(low), _floor(high))
+    return make_node(Op.FLOORDIV, (a, b), (), _floor(low), _floor(high))
 
 
 def _floor(value: float) -> float:
@@ -378,196 +359,3 @@ def _floor(value: float) -> float:
 def ceildiv(a: Expr | Number, b: Expr | Number) -> Expr:
     """⌈a / b⌉ for integers, b ≥ 1."""
     return floordiv(as_expr(a) + b - 1, b)
-
-
-def minimum(a: Expr | Number, b: Expr | Number) -> Expr:
-    """The smaller of two."""
-    a, b = as_expr(a), as_expr(b)
-    if a is b or a.high <= b.low or nonnegative(b - a):
-        return a
-    if b.high <= a.low or nonnegative(a - b):
-        return b
-    a, b = sorted((a, b), key=lambda e: e.order)
-    return _node(Op.MIN, (a, b), (), min(a.low, b.low), min(a.high, b.high))
-
-
-def maximum(a: Expr | Number, b: Expr | Number) -> Expr:
-    """The larger of two."""
-    a, b = as_expr(a), as_expr(b)
-    if a is b or a.low >= b.high or nonnegative(a - b):
-        return a
-    if b.low >= a.high or nonnegative(b - a):
-        return b
-    a, b = sorted((a, b), key=lambda e: e.order)
-    return _node(Op.MAX, (a, b), (), max(a.low, b.low), max(a.high, b.high))
-
-
-def at_least(x: Expr | Number, threshold: int) -> Expr:
-    """The gate [x ≥ threshold] of an integer-valued x: 1 or 0."""
-    x = as_expr(x)
-    if x.low >= threshold:
-        return const(1)
-    if x.high < threshold:
-        return const(0)
-    if x.op is Op.AT_LEAST:  # a gate of a gate: [g ≥ 1] = g
-        return x
-    return _node(Op.AT_LEAST, (x,), (threshold,), 0.0, 1.0)
-
-
-def at_most(x: Expr | Number, threshold: int) -> Expr:
-    """The gate [x ≤ threshold] of an integer-valued x."""
-    return 1 - at_least(x, threshold + 1)
-
-
-def equals(a: Expr | Number, b: Expr | Number) -> Expr:
-    """The gate [a = b] of integer-valued expressions."""
-    difference = expand(as_expr(a) - b)
-    if difference.is_const:
-        return const(int(difference.value == 0))
-    if nonnegative(difference):
-        return at_most(difference, 0)
-    if nonnegative(-difference):
-        return at_least(difference, 0)
-    return at_least(difference, 0) * at_most(difference, 0)
-
-
-def select(gate: Expr, then: Expr | Number, otherwise: Expr | Number) -> Expr:
-    """`then` where the gate is 1, `otherwise` where it is 0."""
-    then, otherwise = as_expr(then), as_expr(otherwise)
-    if gate.is_const:
-        return then if gate.value else otherwise
-    if then is otherwise:
-        return then
-    if then.is_const and otherwise.is_const and then.value == 1 and otherwise.value == 0:
-        return gate
-    low, high = min(then.low, otherwise.low), max(then.high, otherwise.high)
-    return _node(Op.SELECT, (gate, then, otherwise), (), low, high)
-
-
-def variables(roots: Iterable[Expr]) -> tuple[Expr, ...]:
-    """The variables that occur, in the order of their creation."""
-    return tuple(e for e in topological(roots) if e.op is Op.VAR)
-
-
-def topological(roots: Iterable[Expr]) -> list[Expr]:
-    """Every node reachable from the roots, arguments first."""
-    seen: set[Expr] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.extend(node.args)
-    return sorted(seen, key=lambda e: e.order)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def expand(expr: Expr) -> Expr:
-    """Products of sums multiplied out, outside min, max, gates, selects and negative powers."""
-    return _from_polynomial(_polynomial(expr))
-
-
-def _monomials(expr: Expr) -> Iterator[tuple[Number, list[tuple[Expr, int]]]]:
-    constant, terms = linear_parts(expr)
-    if constant:
-        yield constant, []
-    for term, factor in terms:
-        yield factor, product_parts(term)[1]
-
-
-_Polynomial: TypeAlias = dict[tuple[tuple[Expr, int], ...], Number]
-
-
-def _polynomial(expr: Expr) -> _Polynomial:
-    """Coefficient of each monomial; a monomial is a sorted tuple of (base, exponent)."""
-    total: _Polynomial = {}
-    for factor, parts in _monomials(expr):
-        product: _Polynomial = {(): factor}
-        for base, exponent in parts:
-            if base.op is Op.ADD and exponent > 0:
-                for _ in range(exponent):
-                    product = _poly_mul(product, _polynomial(base))
-            else:
-                product = _poly_mul(product, {((base, exponent),): 1})
-        for monomial, value in product.items():
-            total[monomial] = total.get(monomial, 0) + value
-    return {m: c for m, c in total.items() if c != 0}
-
-
-def _poly_mul(a: _Polynomial, b: _Polynomial) -> _Polynomial:
-    product: _Polynomial = {}
-    for left, x in a.items():
-        for right, y in b.items():
-            exponents = dict(left)
-            for base, exponent in right:
-                exponents[base] = exponents.get(base, 0) + exponent
-            monomial = tuple(sorted(((b, e) for b, e in exponents.items() if e), key=_by_order))
-            product[monomial] = product.get(monomial, 0) + x * y
-    return product
-
-
-def _from_polynomial(polynomial: _Polynomial) -> Expr:
-    return add(mul([c, *(_power_of(b, e) for b, e in m)]) for m, c in polynomial.items())
-
-
-def nonnegative(expr: Expr) -> bool:
-    """Whether expr ≥ 0 can be proved from the bounds of its variables.
-
-    Sufficient, not necessary: every atom with a finite lower bound is written as bound + rest, rest ≥ 0; then
-    non-negative coefficients prove it.  Also tried: plain intervals, and ⌊x / d⌋ ≥ ⌊y / d⌋ where x ≥ y."""
-    if expr.low >= 0:
-        return True
-    if expr.high < 0:
-        return False
-    shifted: _Polynomial = {}
-    for monomial, coefficient in _without_rising_floors(_polynomial(expr)).items():
-        product: _Polynomial = {(): coefficient}
-        for base, exponent in monomial:
-            if exponent < 0 or not math.isfinite(base.low):
-                return False
-            step: _Polynomial = {((base, 1),): 1}
-            if base.low:
-                step[()] = const(base.low).value
-            for _ in range(exponent):
-                product = _poly_mul(product, step)
-        for key, value in product.items():
-            shifted[key] = shifted.get(key, 0) + value
-    return all(value >= 0 for value in shifted.values())
-
-
-def _without_rising_floors(polynomial: _Polynomial) -> _Polynomial:
-    """No more than the polynomial: of k·⌊x / d⌋ − k·⌊y / d⌋ with x ≥ y nothing is left."""
-    floors = {
-        monomial[0][0]: (monomial, value)
-        for monomial, value in polynomial.items()
-        if len(monomial) == 1 and monomial[0][0].op is Op.FLOORDIV and monomial[0][1] == 1
-    }
-    left = dict(polynomial)
-    for lower, (falling, down) in floors.items():
-        for upper, (rising, up) in floors.items():
-            if down >= 0 or up < -down or lower.args[1] is not upper.args[1] or rising not in left:
-                continue
-            if nonnegative(expand(upper.args[0] - lower.args[0])):
-                del left[falling]
-                left[rising] = up + down
-                if not left[rising]:
-                    del left[rising]
-                break
-    return left
-
-
-def substitute(expr: Expr, values: Mapping[Expr, Expr | Number]) -> Expr:
-    """expr with variables replaced; nodes are rebuilt and simplified anew."""
-    done: dict[Expr, Expr] = {v: as_expr(e) for v, e in values.items()}
-    for node in topological([expr]):
-        if node not in done:
-            done[node] = rebuild(node, tuple(done[a] for a in node.args))
-    return done[expr]
-
-
-def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
-    """The node's operator applied to other arguments."""
-    if args == node.args:
-        return node
-    return _restore(node.op, args, node.payload)

@@ -18,22 +18,11 @@ import numpy as np
 
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.cases import by_cases
+from felixlike.symbolic.comparison import maximum, minimum
 from felixlike.symbolic.evaluate import Graph, evaluate
-from felixlike.symbolic.expression import (
-    Expr,
-    Number,
-    Op,
-    const,
-    expand,
-    floordiv,
-    linear_parts,
-    maximum,
-    minimum,
-    mul,
-    product_parts,
-    var,
-    variables,
-)
+from felixlike.symbolic.expression import Expr, Number, Op, const, floordiv, linear_parts, mul, product_parts, var
+from felixlike.symbolic.polynomial import expand
+from felixlike.symbolic.traversal import variables
 
 if TYPE_CHECKING:
     from felixlike.symbolic.program import Access

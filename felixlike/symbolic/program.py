@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from felixlike.symbolic.expression import Expr, const, expand, floordiv, mul, select
+from felixlike.symbolic.comparison import select
+from felixlike.symbolic.expression import Expr, const, floordiv, mul
 from felixlike.symbolic.indices import Index
+from felixlike.symbolic.polynomial import expand
 
 
 class Operation(StrEnum):

@@ -15,31 +15,17 @@ from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch, WrongSketch
 from felixlike.frontend.constants import packing_blocks
 from felixlike.symbolic.cases import by_cases
+from felixlike.symbolic.comparison import at_least, at_most, maximum, minimum, select
 from felixlike.symbolic.convert import to_expr
 from felixlike.symbolic.evaluate import evaluate
-from felixlike.symbolic.expression import (
-    Expr,
-    Op,
-    add,
-    at_least,
-    at_most,
-    const,
-    expand,
-    linear_parts,
-    maximum,
-    minimum,
-    mul,
-    nonnegative,
-    select,
-    topological,
-    var,
-    variables,
-)
+from felixlike.symbolic.expression import Expr, Op, add, const, linear_parts, mul, var
 from felixlike.symbolic.indices import Index, Lookup, affine
 from felixlike.symbolic.operations import count_operations
+from felixlike.symbolic.polynomial import expand, nonnegative
 from felixlike.symbolic.primitives.storage_align import ALIGNED
 from felixlike.symbolic.program import PIPELINE, Access, Buffer, Loop, Program, Share, Store, Words, stores_under
 from felixlike.symbolic.replay import Replay
+from felixlike.symbolic.traversal import topological, variables
 
 
 def read_program(replay: Replay) -> Program:

@@ -20,9 +20,10 @@ import numpy.typing as npt
 from felixlike import tvmlib
 from felixlike.errors import InvalidPoint, InvalidSchedule, UnsupportedSketch, WrongSketch
 from felixlike.frontend.task import Task
+from felixlike.symbolic.comparison import at_most
 from felixlike.symbolic.constraints import Constraint, tile_constraints
 from felixlike.symbolic.evaluate import Graph
-from felixlike.symbolic.expression import Expr, at_most, const
+from felixlike.symbolic.expression import Expr, const
 from felixlike.symbolic.nest import concrete_nest, scheduled_nest
 from felixlike.symbolic.postprocessors import (
     Limits,

@@ -21,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike.symbolic.evaluate import Graph
-from felixlike.symbolic.expression import Expr, Group, Op, group_of, product_parts, topological, variables
+from felixlike.symbolic.expression import Expr, Group, Op, group_of, product_parts
 from felixlike.symbolic.factors import draw_factorisations, factorisations
 from felixlike.symbolic.trace import groups
+from felixlike.symbolic.traversal import topological, variables
 from felixlike.symbolic.variables import Kind, Variable
 
 Integers = npt.NDArray[np.int64]

@@ -14,6 +14,7 @@ from felixlike.smooth.encode import threshold
 from felixlike.smooth.graph import InvalidGraph, SmoothGraph
 from felixlike.smooth.lower import Lowered
 from felixlike.symbolic import expression as ex
+from felixlike.symbolic.comparison import at_least, maximum, minimum, select
 from felixlike.symbolic.expression import Expr
 
 A, B = ex.var("a", 1, 64), ex.var("b", 1, 64)
@@ -38,8 +39,8 @@ def test_a_common_factor_leaves_the_sum() -> None:
 
 
 def test_selects_with_one_gate_are_merged() -> None:
-    gate = ex.at_least(A, 2)
-    assert _operators(ex.select(gate, ex.select(gate, A, B), B))["Mix"] == 1
+    gate = at_least(A, 2)
+    assert _operators(select(gate, select(gate, A, B), B))["Mix"] == 1
 
 
 @pytest.mark.parametrize(
@@ -47,13 +48,13 @@ def test_selects_with_one_gate_are_merged() -> None:
     [
         (A * B + 3, 3 * 5 + 3),
         (2 * A * B - A - 1, 2 * 15 - 3 - 1),
-        (ex.minimum(A * A, B * 4), 9),
-        (ex.maximum(A, B), 5),
-        (ex.select(ex.at_least(A * B, 20), A, B), 5),
-        (ex.select(ex.at_least(A * B, 10), A, B), 3),
-        (ex.select(ex.at_least(A - B, 0), A, B), 5),
-        (ex.at_least(A, 2) + ex.at_least(B, 2), 2),
-        ((1 - ex.at_least(A, 9)) * ex.at_least(B, 2), 1),
+        (minimum(A * A, B * 4), 9),
+        (maximum(A, B), 5),
+        (select(at_least(A * B, 20), A, B), 5),
+        (select(at_least(A * B, 10), A, B), 3),
+        (select(at_least(A - B, 0), A, B), 5),
+        (at_least(A, 2) + at_least(B, 2), 2),
+        ((1 - at_least(A, 9)) * at_least(B, 2), 1),
         (A / (B + 1) * 12, 6),
         (ex.const(0), 0),
     ],
@@ -64,7 +65,7 @@ def test_values(expression: Expr, wanted: float) -> None:
 
 def test_a_shifted_variable_may_be_zero() -> None:
     u = ex.var("u", 0, 512)
-    graph = saturate([u, ex.at_least(u, 1)], shifted=frozenset({"u"}))
+    graph = saturate([u, at_least(u, 1)], shifted=frozenset({"u"}))
     columns = torch.tensor([[0.0], [math.log1p(16)]], dtype=torch.float64)
     values = torch.expm1(Lowered(graph, ["u"])(columns, 1e-6))
     torch.testing.assert_close(values, torch.tensor([[0.0, 0.0], [16.0, 1.0]], dtype=torch.float64), atol=1e-4, rtol=0)

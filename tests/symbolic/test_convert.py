@@ -6,8 +6,9 @@ import pytest
 
 from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.comparison import at_least
 from felixlike.symbolic.convert import from_expr, to_expr
-from felixlike.symbolic.expression import at_least, var
+from felixlike.symbolic.expression import var
 
 
 def test_indices_are_the_same_after_a_visit_to_tvm() -> None:

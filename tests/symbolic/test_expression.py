@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from felixlike.symbolic import expression as ex
+from felixlike.symbolic.comparison import at_least, equals, maximum, minimum, select
 from felixlike.symbolic.evaluate import Graph, evaluate
 from felixlike.symbolic.expression import Expr, Group
+from felixlike.symbolic.polynomial import expand, nonnegative
+from felixlike.symbolic.traversal import substitute, variables
 
 A, B, C = (ex.var(name, 1, 12) for name in "abc")
 NAMES = ("a", "b", "c")
@@ -38,17 +41,19 @@ def _binary(kind: str, a: tuple[Expr, Value], b: tuple[Expr, Value]) -> tuple[Ex
         case "mul":
             return x * y, lambda e: f(e) * g(e)
         case "min":
-            return ex.minimum(x, y), lambda e: min(f(e), g(e))
+            return minimum(x, y), lambda e: min(f(e), g(e))
         case "max":
-            return ex.maximum(x, y), lambda e: max(f(e), g(e))
+            return maximum(x, y), lambda e: max(f(e), g(e))
         case "select":
-            return ex.select(ex.at_least(x, 3), y, x), lambda e: g(e) if f(e) >= 3 else f(e)
-    return ex.expand(x * y), lambda e: f(e) * g(e)
+            return select(at_least(x, 3), y, x), lambda e: g(e) if f(e) >= 3 else f(e)
+    return expand(x * y), lambda e: f(e) * g(e)
 
 
 LEAVES = st.one_of(st.integers(-4, 9).map(_const), st.sampled_from(NAMES).map(_leaf))
 KINDS = st.sampled_from(("add", "sub", "mul", "min", "max", "select", "expand"))
 TREES = st.recursive(LEAVES, lambda t: st.builds(_binary, KINDS, t, t), max_leaves=12)
+SUMS_AND_PRODUCTS = st.sampled_from(("add", "sub", "mul"))
+POLYNOMIALS = st.recursive(LEAVES, lambda t: st.builds(_binary, SUMS_AND_PRODUCTS, t, t), max_leaves=12)
 POINTS = st.fixed_dictionaries({name: st.integers(1, 12) for name in NAMES})
 
 
@@ -66,8 +71,8 @@ def test_values_are_exact_and_within_bounds(tree: tuple[Expr, Value], point: dic
 @given(TREES, POINTS)
 def test_expand_and_nonnegative_are_sound(tree: tuple[Expr, Value], point: dict[str, int]) -> None:
     expression, value = tree
-    assert evaluate(ex.expand(expression), point) == float(value(point))
-    if ex.nonnegative(expression):
+    assert evaluate(expand(expression), point) == float(value(point))
+    if nonnegative(expression):
         assert value(point) >= 0
 
 
@@ -81,7 +86,7 @@ def test_pickling_gives_the_same_object(tree: tuple[Expr, Value]) -> None:
 @given(TREES, POINTS)
 def test_substitution_is_evaluation(tree: tuple[Expr, Value], point: dict[str, int]) -> None:
     expression, value = tree
-    replaced = ex.substitute(expression, {v: point[v.name] for v in ex.variables([expression])})
+    replaced = substitute(expression, {v: point[v.name] for v in variables([expression])})
     assert replaced.is_const
     assert replaced.value == value(point)
 
@@ -89,28 +94,28 @@ def test_substitution_is_evaluation(tree: tuple[Expr, Value], point: dict[str, i
 def test_equal_expressions_are_one_object() -> None:
     assert A + B is B + A
     assert 2 * (A + B) is A * 2 + B + B
-    assert ex.expand((A + B) * (A - B)) is A * A - B * B
+    assert expand((A + B) * (A - B)) is A * A - B * B
     assert A * B / B is A
     assert ex.const(2.0) is ex.const(2)
 
 
 def test_minimum_and_maximum_are_settled_by_bounds() -> None:
-    assert ex.maximum(1, A * B) is A * B
-    assert ex.minimum(A, A * B) is A
-    assert ex.minimum(A, 20) is A
-    assert str(ex.minimum(A, B)) == "min(a, b)"
+    assert maximum(1, A * B) is A * B
+    assert minimum(A, A * B) is A
+    assert minimum(A, 20) is A
+    assert str(minimum(A, B)) == "min(a, b)"
 
 
 def test_gates() -> None:
-    gate = ex.at_least(A, 2)
+    gate = at_least(A, 2)
     assert gate * gate is gate
     assert (1 - gate) * (1 - gate) is 1 - gate
-    assert ex.at_least(A, 1).value == 1
-    assert ex.at_least(A, 13).value == 0
-    assert ex.equals(A, A).value == 1
-    assert ex.equals(A, 20).value == 0
-    assert ex.select(gate, B, B) is B
-    assert ex.select(gate, 1, 0) is gate
+    assert at_least(A, 1).value == 1
+    assert at_least(A, 13).value == 0
+    assert equals(A, A).value == 1
+    assert equals(A, 20).value == 0
+    assert select(gate, B, B) is B
+    assert select(gate, 1, 0) is gate
 
 
 def test_complete_products_of_a_group_are_numbers() -> None:
@@ -120,7 +125,7 @@ def test_complete_products_of_a_group_are_numbers() -> None:
     assert (x * y * z * A) is 48 * A
     assert (A / (x * y * z)) is A / 48
     assert (x * y).high == 48
-    assert ex.at_least(x * y, 49).value == 0
+    assert at_least(x * y, 49).value == 0
 
 
 def test_floor_division() -> None:
@@ -153,10 +158,10 @@ def test_graphs_evaluate_many_points_at_once() -> None:
         (2 * A * (B + 3), "2*(b + 3)*a"),
         (A / B / C, "a/b/c"),
         (1 / A, "(1/a)"),
-        (ex.at_least(A * B, 33), "[a*b ≥ 33]"),
-        (1 - ex.at_least(A * B, 33), "[a*b ≤ 32]"),
-        (1 - ex.at_least(A, 3) * ex.at_least(B, 3), "not([a ≥ 3]*[b ≥ 3])"),
-        (ex.select(ex.at_least(A, 2), A, B), "select([a ≥ 2], a, b)"),
+        (at_least(A * B, 33), "[a*b ≥ 33]"),
+        (1 - at_least(A * B, 33), "[a*b ≤ 32]"),
+        (1 - at_least(A, 3) * at_least(B, 3), "not([a ≥ 3]*[b ≥ 3])"),
+        (select(at_least(A, 2), A, B), "select([a ≥ 2], a, b)"),
         (ex.floordiv(A + 1, 4), "(a + 1) // 4"),
         (-A, "-a"),
     ],
@@ -168,5 +173,25 @@ def test_text(expression: Expr, text: str) -> None:
 def test_floors_rise_with_what_is_divided() -> None:
     x, t = ex.var("x", 0, 100), ex.var("t", 1, 8)
     begin, end = ex.floordiv(x * t, 16), ex.floordiv(x * t + t - 1, 16)
-    assert ex.minimum(16 * begin, 16 * end + 15) is 16 * begin
-    assert not ex.nonnegative(ex.expand(begin - end))
+    assert minimum(16 * begin, 16 * end + 15) is 16 * begin
+    assert not nonnegative(expand(begin - end))
+
+
+@settings(max_examples=200, deadline=None)
+@given(POLYNOMIALS)
+def test_nonnegative_goes_by_coefficients_above_the_bounds(tree: tuple[Expr, Value]) -> None:
+    expression = expand(tree[0])
+    rests = {v: v.low + ex.var(f"{v.name} above", 0) for v in variables([expression])}
+    constant, terms = ex.linear_parts(expand(substitute(expression, rests)))
+    rises = all(coefficient >= 0 for coefficient in (constant, *(c for _, c in terms)))
+    assert nonnegative(expression) == (expression.low >= 0 or rises)
+
+
+def test_nonnegative_of_many_factors() -> None:
+    factors = [ex.var(f"t{i}", 1, 4) for i in range(40)]
+    whole, even, odd = ex.mul(factors), ex.mul(factors[::2]), ex.mul(factors[1::2])
+    assert nonnegative(whole - even)
+    assert not nonnegative(even - whole)
+    assert nonnegative(whole - even - odd + 1)
+    assert not nonnegative(whole - even - odd)
+    assert not nonnegative(0.5 * whole - 1)

@@ -11,8 +11,9 @@ import workloads
 
 from felixlike.errors import InvalidSchedule
 from felixlike.symbolic import Kind, factors, sketches, urn
+from felixlike.symbolic.comparison import at_least, at_most, select
 from felixlike.symbolic.evaluate import Graph
-from felixlike.symbolic.expression import Expr, Group, at_least, at_most, const, floordiv, select
+from felixlike.symbolic.expression import Expr, Group, const, floordiv
 from felixlike.symbolic.factors import divisors, factorisations
 from felixlike.symbolic.urn import Urn
 from felixlike.symbolic.variables import Variable

@@ -37,7 +37,8 @@ from felixlike.features.tvm_view.causes import Cause
 from felixlike.features.tvm_view.common import ONE, ZERO
 from felixlike.features.tvm_view.counters import INTEGERS, MATH
 from felixlike.features.tvm_view.intensity import intensity
-from felixlike.features.tvm_view.lowered import THREADS, LoweredStore, Value, lowered
+from felixlike.features.tvm_view.loops import THREADS, Value
+from felixlike.features.tvm_view.lowered import LoweredStore, lowered
 from felixlike.symbolic import Points
 from felixlike.symbolic.evaluate import Graph
 from felixlike.symbolic.expression import Expr

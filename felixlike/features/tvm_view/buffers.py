@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from felixlike.features.tvm_view.causes import Cause
-from felixlike.features.tvm_view.lowered import LoweredLoop, LoweredStore
+from felixlike.features.tvm_view.loops import LoweredLoop
+from felixlike.features.tvm_view.lowered import LoweredStore
 from felixlike.features.tvm_view.written import Written, bounds, coefficient
 from felixlike.symbolic.program import Buffer
 

@@ -15,11 +15,14 @@ from dataclasses import dataclass, replace
 
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.cases import by_cases
+from felixlike.symbolic.comparison import at_least, at_most, maximum, minimum
 from felixlike.symbolic.evaluate import evaluate
-from felixlike.symbolic.expression import Expr, at_least, at_most, const, expand, maximum, minimum, mul, variables
+from felixlike.symbolic.expression import Expr, const, mul
 from felixlike.symbolic.indices import Floor, Index, Rest, carry, ends_of
+from felixlike.symbolic.polynomial import expand
 from felixlike.symbolic.postprocessors.reduction_block import initial_path
 from felixlike.symbolic.program import WITHIN_BLOCK, Access, Buffer, Loop, Program, Store
+from felixlike.symbolic.traversal import variables
 
 
 def compact_allocation(program: Program) -> Program:

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.expression import Expr, at_least, ceildiv, const, floordiv, mul, select
+from felixlike.symbolic.comparison import at_least, select
+from felixlike.symbolic.expression import Expr, ceildiv, const, floordiv, mul
 from felixlike.symbolic.program import Loop, Program, Share, Store
 
 _WIDEST = 4

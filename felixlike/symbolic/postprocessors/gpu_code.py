@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from felixlike.symbolic.comparison import at_least, at_most
 from felixlike.symbolic.constraints import Constraint
-from felixlike.symbolic.expression import Expr, add, at_least, at_most, const, expand, mul
+from felixlike.symbolic.expression import Expr, add, const, mul
+from felixlike.symbolic.polynomial import expand
 from felixlike.symbolic.program import PIPELINE, Loop, Program, Store
 
 

@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from felixlike.symbolic.expression import Expr, at_least, at_most, const, equals, mul, select
+from felixlike.symbolic.comparison import at_least, at_most, equals, select
+from felixlike.symbolic.expression import Expr, const, mul
 from felixlike.symbolic.program import Access, Blanket, Loop, Program, Store, data_parallel
 
 

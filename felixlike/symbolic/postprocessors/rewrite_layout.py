@@ -14,8 +14,9 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.expression import Expr, const, expand, mul
+from felixlike.symbolic.expression import Expr, const, mul
 from felixlike.symbolic.indices import Index
+from felixlike.symbolic.polynomial import expand
 from felixlike.symbolic.program import Access, Buffer, Loop, Program, Store
 
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.comparison import at_least
 from felixlike.symbolic.convert import to_expr
-from felixlike.symbolic.expression import Expr, at_least, const, var
+from felixlike.symbolic.expression import Expr, const, var
 from felixlike.symbolic.loops import Part, members
 from felixlike.symbolic.primitives.primitive import Primitive
 
