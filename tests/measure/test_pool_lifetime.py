@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,11 +47,17 @@ def until_gone(session: int, directory: Path) -> None:
         time.sleep(0.02)
 
 
+def _heed_interrupts() -> None:
+    """As in a terminal: a shell starts what runs in its background with Ctrl-C ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_behind(how: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent)]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as user:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, preexec_fn=_heed_interrupts, **pipes) as user:
         assert user.stdout is not None
         assert user.stderr is not None
         session, directory = user.stdout.readline().split()
