@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from felixlike.errors import InvalidOption
@@ -70,11 +70,9 @@ def _named_apart(func: Any) -> Any:
     taken: set[str] = set()
     renamed: dict[Any, Any] = {}
     for parameter in func.params:
-        name = original = str(parameter.name)
-        for number in count(1):
-            if name not in taken:
-                break
-            name = f"{original}_{number}"
+        original = str(parameter.name)
+        numbered = (f"{original}_{number}" for number in count(1))
+        name = next(name for name in chain([original], numbered) if name not in taken)
         taken.add(name)
         if name != original:
             renamed[parameter] = tvmlib.ir.Var(name, parameter.ty)

@@ -27,6 +27,5 @@ def lone_output(module: Any) -> Any:
         return module
     body = relax.SeqExpr([*blocks, relax.BindingBlock(bindings)], output)
     alone = relax.Function(main.params, body, output.ty, main.is_pure, main.attrs)
-    changed = tvmlib.IRModule(dict(module.functions), attrs=module.attrs)
-    changed.update_func(module.get_global_var("main"), alone)
-    return changed
+    functions = {**module.functions, module.get_global_var("main"): alone}
+    return tvmlib.IRModule(functions, attrs=module.attrs)

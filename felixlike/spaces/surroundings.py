@@ -33,8 +33,8 @@ def settle_surroundings(schedule: Any, block: Any) -> Surroundings | None:
     try:
         for producer in schedule.get_producers(block):
             copies += _settle_producer(schedule, producer)
+        own = {str(schedule.get(b).name_hint) for b in (block, *chain)}
         for consumer in chain:
-            own = {str(schedule.get(b).name_hint) for b in (block, *chain)}
             for producer in schedule.get_producers(consumer):
                 if str(schedule.get(producer).name_hint) not in own and _settle_producer(schedule, producer):
                     return None
@@ -51,13 +51,9 @@ def _after(schedule: Any, block: Any) -> list[Any] | None:
     """The blocks after a block, each after those it reads; it may fork on the way, as x · sigmoid(x) does, but not end
     in two.  None where there are two ends, or one that does more than compute single elements."""
     found: dict[str, Any] = {}
-    ends = 0
 
     def visit(at: Any) -> None:
-        nonlocal ends
-        consumers = list(schedule.get_consumers(at))
-        ends += not consumers
-        for consumer in consumers:
+        for consumer in schedule.get_consumers(at):
             name = str(schedule.get(consumer).name_hint)
             if name not in found:
                 visit(consumer)
@@ -65,7 +61,8 @@ def _after(schedule: Any, block: Any) -> list[Any] | None:
 
     visit(block)
     blocks = list(reversed(found.values()))
-    return blocks if ends == 1 and all(_elementwise(schedule, b) for b in blocks) else None
+    ends = [b for b in blocks if not schedule.get_consumers(b)]
+    return blocks if len(ends) <= 1 and all(_elementwise(schedule, b) for b in blocks) else None
 
 
 def _settle_producer(schedule: Any, block: Any) -> list[Any]:

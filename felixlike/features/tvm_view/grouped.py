@@ -33,8 +33,10 @@ class Grouped:
         self.indices: dict[tuple[Store, Access, bool], tuple[Written, ...]] = {}
         """What TVM writes for an access; the last of the key is whether TVM understands the guard of a share."""
         for buffer in program.buffers:
+            if not buffer.grouped:
+                continue
             uses = [(s, p, a) for s, p in program.stores() for a in dict.fromkeys(s.accesses) if a.buffer is buffer]
-            if buffer.grouped and not any(_windowed(access) for _, _, access in uses):
+            if not any(_windowed(access) for _, _, access in uses):
                 self._allocate(buffer, uses)
 
     def _allocate(self, buffer: Buffer, uses: list[_Use]) -> None:

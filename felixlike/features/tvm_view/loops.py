@@ -72,7 +72,10 @@ class Loops:
         self.analyzer = tvmlib.sym.Analyzer()
         """Knows the extents of all loops."""
         self._made: dict[Any, LoweredLoop] = {}
-        self._threads = {id(root): self._threads_of(root) for root in program.body if isinstance(root, Loop)}
+        self._threads: dict[int, dict[str, LoweredLoop]] = {}
+        """The threads of each kernel, by its outermost loop, in the order of their first appearance."""
+        for _, path in program.stores():
+            self._meet_threads(path)
 
     def nest(self, store: Store, path: tuple[Loop, ...], *, known: bool = True) -> Nest:
         """The loops of a store.
@@ -148,19 +151,19 @@ class Loops:
             self._made[key] = LoweredLoop(kind, variable, extent, said)
         return self._made[key]
 
-    def _threads_of(self, root: Loop) -> dict[str, LoweredLoop]:
-        """The threads of a kernel, in the order of their first appearance."""
-        found: dict[str, LoweredLoop] = {}
-        for _, path in _under(root, ()):
-            for kind, members in groups(path, self.value):
-                if isinstance(kind, Share):
-                    parts = [(part, self.value(extent)) for part, extent in kind.parts]
-                else:
-                    parts = [(kind, math.prod(self.value(m.extent) for m in members))]
-                for part, extent in parts:
-                    if part in THREADS and part not in found:
-                        found[part] = self._loop(part, (root, part), extent)
-        return found
+    def _meet_threads(self, path: tuple[Loop, ...]) -> None:
+        """Make the threads that are first met around a store."""
+        if not path:
+            return
+        threads = self._threads.setdefault(id(path[0]), {})
+        for kind, members in groups(path, self.value):
+            if isinstance(kind, Share):
+                parts = [(part, self.value(extent)) for part, extent in kind.parts]
+            else:
+                parts = [(kind, math.prod(self.value(m.extent) for m in members))]
+            for part, extent in parts:
+                if part in THREADS and part not in threads:
+                    threads[part] = self._loop(part, (path[0], part), extent)
 
     def _unfuse(self, members: tuple[Loop, ...], whole: Any, nest: Nest, *, known: bool = True) -> None:
         """The loops that one of extent Π extents stands for: all but the outermost are remainders.
@@ -192,11 +195,3 @@ def under_loops(body: Any, loops: list[LoweredLoop]) -> Any:
 def _loop_dtype(program: Program) -> str:
     kinds = [str(variable.ty.dtype) for store, _ in program.stores() for variable, _ in store.words.meaning]
     return kinds[0] if kinds else "int64"
-
-
-def _under(node: Loop | Store, path: tuple[Loop, ...]) -> Any:
-    if isinstance(node, Store):
-        yield node, path
-        return
-    for child in node.body:
-        yield from _under(child, (*path, node))
