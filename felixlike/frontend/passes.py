@@ -12,6 +12,7 @@ from felixlike.frontend.rewrites import (
     in_phases,
     with_absorbed_pads,
     with_channels_last,
+    with_fast_convolutions,
     with_folded_batch_norms,
     with_joint_projections,
     with_late_reshapes,
@@ -46,6 +47,8 @@ def fuse(module: Any, target: Any) -> Any:
         t.FoldConstant(),
         # Convolutions of a chain read and write vectors of channels.
         *([_pass(with_channels_last)] if str(target.kind.name) == "llvm" else []),
+        # Convolutions with small windows become products of transformed tiles.
+        *([_pass(with_fast_convolutions)] if str(target.kind.name) == "llvm" else []),
         # Queries, keys and values are one product; the weights of all three are known now.
         _pass(with_joint_projections),
         # What is done to the elements of a contraction joins it, although a reshape is between them.

@@ -16,6 +16,7 @@ from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
 from felixlike.hardware.vectors import Machine, vector_unit
 from felixlike.spaces.bounds import keeps_to_bounds
+from felixlike.spaces.cases import case_by_case
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import row_by_row
 
@@ -63,14 +64,14 @@ def _generated(context: Any) -> DesignSpace:
     return DesignSpace(traces, tuple(context.space_generator.postprocs))
 
 
-def _rows(schedule: Any, block: Any, machine: Machine) -> list[Any]:
-    """`row_by_row`, which does a whole function at once: for its root block, the first that MetaSchedule asks for."""
+def _whole(rule: Callable[[Any, int], list[Any]], schedule: Any, block: Any, machine: Machine) -> list[Any]:
+    """A rule that does a whole function at once: for its root block, the first that MetaSchedule asks for."""
     is_root = schedule.get_sref(block).parent is None
-    return row_by_row(schedule, machine.unit.lanes(_ROWS_BITS)) if is_root else []
+    return rule(schedule, machine.unit.lanes(_BITS)) if is_root else []
 
 
-_ROWS_BITS = 32
-"""Of the elements by which `row_by_row` counts the lanes of a vector: float32, whatever the function computes in."""
+_BITS = 32
+"""Of the elements by which such rules count the lanes of a vector: float32, whatever the function computes in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ RULES = (
         ),
     ),
     # It takes initial values out itself, and leaves in what stands under a test, where TVM refuses to.
-    _Rule(_rows, (tvmlib.ms.postproc.DisallowDynamicLoop,)),
+    _Rule(partial(_whole, row_by_row), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
+    _Rule(partial(_whole, case_by_case), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
 )
 """Our rules, the first that applies wins."""

@@ -62,17 +62,17 @@ def _after(schedule: Any, block: Any) -> list[Any] | None:
     visit(block)
     blocks = list(reversed(found.values()))
     ends = [b for b in blocks if not schedule.get_consumers(b)]
-    return blocks if len(ends) <= 1 and all(_elementwise(schedule, b) for b in blocks) else None
+    return blocks if len(ends) <= 1 and all(elementwise(schedule, b) for b in blocks) else None
 
 
 def _settle_producer(schedule: Any, block: Any) -> list[Any]:
     """Inline what is before a block, and the block too unless it pads.  The blocks that stay."""
-    if not _elementwise(schedule, block):
+    if not elementwise(schedule, block):
         raise ValueError("a block sums up")
     for producer in schedule.get_producers(block):
         if _settle_producer(schedule, producer):
             raise ValueError("two blocks pad, one after the other")
-    if _costs(schedule, block):
+    if costs(schedule, block):
         return [block]
     schedule.compute_inline(block)
     return []
@@ -95,12 +95,12 @@ def _follow(schedule: Any, epilogue: Any, block: Any) -> None:
         schedule.transform_block_layout(epilogue, tvmlib.tirx.IndexMap(variables, list(indices), None))
 
 
-def _elementwise(schedule: Any, block: Any) -> bool:
+def elementwise(schedule: Any, block: Any) -> bool:
     """Whether all its axes are data-parallel."""
     statement = schedule.get(block)
     return statement.init is None and all(map(tvmlib.is_spatial, statement.iter_vars))
 
 
-def _costs(schedule: Any, block: Any) -> bool:
+def costs(schedule: Any, block: Any) -> bool:
     """Whether a condition says where it reads, or a function is called: neither may stand in the hot loop."""
     return bool(tvmlib.found(schedule.get(block).body, tvmlib.ir.Call))

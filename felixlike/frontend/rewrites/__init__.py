@@ -8,11 +8,13 @@ from felixlike.frontend.rewrites.pads import with_absorbed_pads
 from felixlike.frontend.rewrites.projections import with_joint_projections
 from felixlike.frontend.rewrites.transposed_factors import with_transposed_factors
 from felixlike.frontend.rewrites.views import with_late_reshapes
+from felixlike.frontend.rewrites.winograd import with_fast_convolutions
 
 __all__ = [
     "in_phases",
     "with_absorbed_pads",
     "with_channels_last",
+    "with_fast_convolutions",
     "with_folded_batch_norms",
     "with_joint_projections",
     "with_late_reshapes",

@@ -5,7 +5,7 @@
 With channels last, vectors of channels are read and written as they lie: no kernel turns its tile on the way out,
 depthwise convolutions and poolings fill vectors whatever their stride and width. A convolution by itself would pay for
 it with two passes over memory, so the layouts of a function are changed only if all the permutations that this leaves
-move little beside what its convolutions write.
+move little beside what its convolutions write, or take little beside what fast convolutions (`winograd.py`) save.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from typing import Any
 
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, axes_of, is_constant, operator, settled, shape
 from felixlike.frontend.rewrites.views import BINARY, UNARY
+from felixlike.frontend.rewrites.winograd import Plan, plan_of
 
 _LAYOUTS = {"nn.conv1d": ["NWC", "OIW"], "nn.conv2d": ["NHWC", "OIHW"], "nn.conv3d": ["NDHWC", "OIDHW"]}
 
 _AFFORDED = 0.25
 """Bytes that permutations may move more than before, for each byte that convolutions write."""
+
+_MOVING = 64.0
+"""What an element takes that a permutation moves, in floating-point operations done at the same time: measured."""
 
 
 def with_channels_last(module: Any) -> Any:
@@ -32,7 +36,7 @@ def with_channels_last(module: Any) -> Any:
     layouts = {f"relax.{name}": layouts for name, layouts in _LAYOUTS.items()}
     converted = settled(tvmlib.relax.transform.ConvertLayout(layouts)(module), _sunk)
     _, after = _written(converted)
-    return converted if after - before <= _AFFORDED * made else module
+    return converted if after - before <= _AFFORDED * made + _saved(converted) / _MOVING else module
 
 
 def _sunk(expression: Any, known: Known, rewriter: Rewriter) -> Any:
@@ -81,6 +85,17 @@ def _moves(permutation: Any) -> bool:
     """Whether a permutation changes the order of elements in memory."""
     kept = [axis for axis in axes_of(permutation) if shape(permutation.args[0])[axis] > 1]
     return kept != sorted(kept)
+
+
+def _saved(module: Any) -> float:
+    """Floating-point operations that fast convolutions will save in a module with channels last."""
+    from felixlike import tvmlib
+
+    plans: list[Plan | None] = []
+    for function in module.functions.values():
+        if isinstance(function, tvmlib.relax.Function):
+            tvmlib.relax.analysis.post_order_visit(function, lambda node: plans.append(plan_of(node)))
+    return sum(plan.direct_cost - plan.cost for plan in plans if plan is not None)
 
 
 def _written(module: Any) -> tuple[int, int]:

@@ -1,0 +1,342 @@
+"""Convolutions as products of transformed tiles, where that is worth it (Winograd's fast convolutions).
+
+    Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A        d: a tile of the input, g: r × r taps, Y: m × m outputs, for two channels
+
+(m + r − 1)² products for m² outputs of r² taps, 36 instead of 144 for m = 4 and r = 3; summed over the input channels
+before Aᵀ, A, so for each of the (m + r − 1)² places it is a matrix product of all tiles:
+
+    V[i, j, tile, c] = Bᵀ d B              one PrimFunc, in a space of its own (`spaces/cases.py`)
+    M[i, j, tile, k] = Σ_c V[i, j, tile, c] · U[i, j, c, k]      a contraction; U is computed when the model is imported
+    Y[…, m·y + i, m·x + j, k] = Aᵀ M A     one PrimFunc, with what is done to the convolution's output fused to it
+
+The last two dimensions are transformed; a convolution in three sums over the taps of the first as before. Source:
+A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural Networks (2016), section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from math import prod
+from typing import Any
+
+from felixlike.frontend.rewrites.cook_toom import MOST, Matrix, fast_convolution
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, rewritten, shape
+
+_LAYOUTS = {"nn.conv1d": ("NWC", "OIW"), "nn.conv2d": ("NHWC", "OIHW"), "nn.conv3d": ("NDHWC", "OIDHW")}
+"""Operator → the layouts of data and weights that are rewritten."""
+
+_DTYPE = "float32"
+"""With fewer bits, the differences in a tile would be worth little."""
+
+_TAPS = range(3, 6)
+"""Of a dimension that is transformed."""
+
+_INPUT, _OUTPUT, _WEIGHTS = 15.0, 8.0, 16.0
+"""What a byte of the transformed input, of the product, and of weights takes, in floating-point operations that a
+machine does at the same time; measured where two cores do 350 GFLOPS."""
+
+_GAIN = 1.2
+"""How much faster it should be by that count."""
+
+_OUT_FUSIBLE, _OPAQUE = 4, 8
+"""TVM's kinds of PrimFuncs: what works on single elements may be fused behind; nothing may be fused to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A dimension whose taps are summed over as they are.  size: of the input.  output: of the output."""
+
+    size: int
+    output: int
+    taps: int
+    stride: int
+    dilation: int
+    padding: int
+
+    @property
+    def padded(self) -> int:
+        """Elements that windows reach."""
+        return (self.output - 1) * self.stride + (self.taps - 1) * self.dilation + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A dimension that is transformed in tiles.  size: of the input.  output: of the output.  tile: outputs of a
+    tile, m."""
+
+    size: int
+    output: int
+    taps: int
+    padding: int
+    tile: int
+
+    @property
+    def points(self) -> int:
+        """Products of a tile."""
+        return self.tile + self.taps - 1
+
+    @property
+    def count(self) -> int:
+        """Tiles; the last may reach beyond the output."""
+        return -(-self.output // self.tile)
+
+    @property
+    def padded(self) -> int:
+        """Elements that tiles reach."""
+        return self.count * self.tile + self.taps - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a convolution is computed.  batch, inputs, outputs: images and channels."""
+
+    batch: int
+    inputs: int
+    outputs: int
+    windows: tuple[Window, ...]
+    tiled: tuple[Tiled, ...]
+
+    @property
+    def points(self) -> int:
+        """Products of a tile, of all dimensions."""
+        return prod(t.points for t in self.tiled)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of an image, or of a slice of it."""
+        return prod(t.count for t in self.tiled)
+
+    @property
+    def cost(self) -> float:
+        """In floating-point operations."""
+        taps, slices = prod(w.taps for w in self.windows), prod(w.output for w in self.windows)
+        places = self.points * self.batch * self.tiles
+        product = 2 * places * slices * taps * self.inputs * self.outputs
+        moved = _INPUT * places * prod(w.padded for w in self.windows) * self.inputs
+        moved += _OUTPUT * places * slices * self.outputs
+        return product + 4 * (moved + _WEIGHTS * self.points * taps * self.inputs * self.outputs)
+
+    @property
+    def direct_cost(self) -> float:
+        """Of the convolution as it was."""
+        dimensions: tuple[Window | Tiled, ...] = (*self.windows, *self.tiled)
+        weights = prod(d.taps for d in dimensions) * self.inputs * self.outputs
+        return 2 * self.batch * prod(d.output for d in dimensions) * weights + 4 * _WEIGHTS * weights
+
+
+def with_fast_convolutions(module: Any) -> Any:
+    """A Relax module with those float32 convolutions of constant weights transformed that are faster then."""
+    return rewritten(module, _transformed)
+
+
+def _transformed(expression: Any, _: Known, rewriter: Rewriter) -> Any:
+    plan = plan_of(expression)
+    if plan is None:
+        return None
+    from felixlike import tvmlib
+
+    reshape, builder = tvmlib.relax.op.reshape, rewriter.builder
+    name = operator(expression).removeprefix("nn.") + "_fast"
+
+    def computed(kind: str, pattern: int | None, make: Callable[..., Any], *arguments: Any) -> Any:
+        attributes = {} if pattern is None else {"op_pattern": pattern}
+        hint = f"{name}_{kind}"
+        return builder.emit(
+            builder.call_te(make, *arguments, primfunc_name_hint=hint, primfunc_attrs=attributes or None)
+        )
+
+    data = rewriter.new(expression.args[0])
+    taken = computed("input", _OPAQUE, partial(transformed_input, plan=plan), data)
+    slices = [w.padded for w in plan.windows]
+    tiles = [plan.batch, *slices, plan.tiles] if slices else [plan.batch * plan.tiles]
+    taken = builder.emit(reshape(taken, (plan.points, *tiles, plan.inputs)))
+    weights = tvmlib.relax.const(transformed_weights(expression.args[1].value.numpy(), plan))
+    product = computed("product", _OPAQUE, partial(products, plan=plan), taken, weights)
+    places = [*(t.points for t in plan.tiled), plan.batch]
+    places += [*(w.output for w in plan.windows), *(t.count for t in plan.tiled)]
+    product = builder.emit(reshape(product, (*places, plan.outputs)))
+    return builder.call_te(
+        partial(transformed_output, plan=plan),
+        product,
+        primfunc_name_hint=f"{name}_output",
+        primfunc_attrs={"op_pattern": _OUT_FUSIBLE},
+    )
+
+
+def plan_of(call: Any) -> Plan | None:
+    """The best plan for a call; None for everything that is no convolution, or not faster with one."""
+    if operator(call) not in _LAYOUTS or not is_constant(call.args[1]) or str(call.ty.dtype) != _DTYPE:
+        return None
+    attrs = call.attrs
+    layouts = (attrs.data_layout, attrs.kernel_layout)
+    if layouts != _LAYOUTS[operator(call)] or attrs.out_layout != attrs.data_layout or int(attrs.groups) != 1:
+        return None
+    (batch, *sizes, inputs), (outputs, _, *taps), (_, *reached, _) = (
+        shape(call.args[0]),
+        shape(call.args[1]),
+        shape(call),
+    )
+    strides, dilation = [int(s) for s in attrs.strides], [int(d) for d in attrs.dilation]
+    padding = [int(p) for p in attrs.padding]
+    rank = len(sizes)
+    first = max(0, rank - 2)
+    if any(strides[i] != 1 or dilation[i] != 1 or taps[i] not in _TAPS for i in range(first, rank)):
+        return None
+    windows = tuple(Window(sizes[i], reached[i], taps[i], strides[i], dilation[i], padding[i]) for i in range(first))
+    made = [
+        tuple(Tiled(sizes[i], reached[i], taps[i], padding[i], tile) for i in range(first, rank))
+        for tile in range(2, MOST)
+        if all(tile + taps[i] - 1 <= MOST for i in range(first, rank))
+    ]
+    plans = [Plan(batch, inputs, outputs, windows, tiled) for tiled in made]
+    best = min(plans, key=lambda plan: plan.cost, default=None)
+    return best if best is not None and best.cost * _GAIN <= best.direct_cost else None
+
+
+def transformed_weights(weights: Any, plan: Plan) -> Any:
+    """U[points, windows, input channel, output channel] of W[output channel, input channel, windows, taps]."""
+    import numpy as np
+
+    found = weights.astype("float64")
+    for tiled in reversed(plan.tiled):
+        # The last axis becomes the first: after all, the points are in the order of the dimensions.
+        matrix = np.array(fast_convolution(tiled.tile, tiled.taps).taps, "float64")
+        found = np.moveaxis(found @ matrix.T, -1, 0)
+    found = found.reshape(plan.points, *found.shape[len(plan.tiled) :])
+    return np.ascontiguousarray(np.moveaxis(found, (1, 2), (-1, -2)).astype(weights.dtype))
+
+
+def transformed_input(data: Any, plan: Plan) -> Any:
+    """V[points, batch, windows, tiles, channel] of X[batch, windows, places, channel]."""
+    found = _padded(data, plan)
+    for place in range(len(plan.tiled)):
+        found = _input_along(place, found, plan)
+    return found
+
+
+def _input_along(place: int, read: Any, plan: Plan) -> Any:
+    """The transformation along one dimension; the last of them lets the points come first."""
+    from felixlike.tvmlib import te
+
+    count, last = len(plan.tiled), place == len(plan.tiled) - 1
+    rows = fast_convolution(plan.tiled[place].tile, plan.tiled[place].taps).inputs
+
+    def value(*indices: Any) -> Any:
+        *places, c = indices
+        at, tile = (places[:count], places[count:]) if last else (places[-count:], places[:-count])
+
+        def element(step: int) -> Any:
+            inner = [*at[:place], step, *at[place + 1 :]]
+            if place:
+                return read(*tile, *inner, c)
+            starts = [y * t.tile + i for y, t, i in zip(tile[-count:], plan.tiled, inner, strict=True)]
+            return read(*tile[:-count], *starts, c)
+
+        return _case(at[place], rows, element)
+
+    around = [plan.batch, *(w.padded for w in plan.windows), *(t.count for t in plan.tiled)]
+    points = [t.points for t in plan.tiled]
+    extents = [*points, *around] if last else [*around, *points]
+    return te.compute([*extents, plan.inputs], value, name="transformed" if last else f"along_{place}")
+
+
+def products(taken: Any, weights: Any, plan: Plan) -> Any:
+    """M[point, tiles, output channel] = Σ V · U; tiles: of all images at once, or batch, windows and tiles."""
+    from felixlike.tvmlib import te
+
+    channel = te.reduce_axis((0, plan.inputs), name="c")
+    taps = [te.reduce_axis((0, w.taps), name=f"r{i}") for i, w in enumerate(plan.windows)]
+
+    def value(p: Any, *indices: Any) -> Any:
+        *tiles, k = indices
+        if plan.windows:
+            moved = zip(tiles[1:-1], plan.windows, taps, strict=True)
+            tiles = [tiles[0], *(d * w.stride + r * w.dilation for d, w, r in moved), tiles[-1]]
+        return te.sum(taken(p, *tiles, channel) * weights(p, *taps, channel, k), axis=[channel, *taps])
+
+    slices = [w.output for w in plan.windows]
+    tiles = [plan.batch, *slices, plan.tiles] if slices else [plan.batch * plan.tiles]
+    return te.compute([plan.points, *tiles, plan.outputs], value, name="product")
+
+
+def transformed_output(product: Any, plan: Plan) -> Any:
+    """Y[batch, windows, places, channel] of M[points, batch, windows, tiles, channel]."""
+    from felixlike.tvmlib import te
+
+    found = product
+    for place in range(len(plan.tiled)):
+        found = _output_along(place, found, plan)
+
+    def joined(n: Any, *indices: Any) -> Any:
+        *places, k = indices
+        slices, places = places[: len(plan.windows)], places[len(plan.windows) :]
+        tiles = [y // t.tile for y, t in zip(places, plan.tiled, strict=True)]
+        return found(n, *slices, *tiles, *(y % t.tile for y, t in zip(places, plan.tiled, strict=True)), k)
+
+    whole = [plan.batch, *(w.output for w in plan.windows), *(t.output for t in plan.tiled), plan.outputs]
+    return te.compute(whole, joined, name="output")
+
+
+def _output_along(place: int, read: Any, plan: Plan) -> Any:
+    """The transformation along one dimension; the first lets the places in a tile come after the tiles."""
+    from felixlike.tvmlib import te
+
+    count = len(plan.tiled)
+    rows = fast_convolution(plan.tiled[place].tile, plan.tiled[place].taps).outputs
+
+    def value(*indices: Any) -> Any:
+        tile, at, k = indices[: -1 - count], indices[-1 - count : -1], indices[-1]
+
+        def element(step: int) -> Any:
+            inner = [*at[:place], step, *at[place + 1 :]]
+            return read(*tile, *inner, k) if place else read(*inner, *tile, k)
+
+        return _case(at[place], rows, element)
+
+    around = [plan.batch, *(w.output for w in plan.windows), *(t.count for t in plan.tiled)]
+    inner = [t.tile if i <= place else t.points for i, t in enumerate(plan.tiled)]
+    return te.compute([*around, *inner, plan.outputs], value, name=f"along_{place}")
+
+
+def _padded(data: Any, plan: Plan) -> Any:
+    """X with the zeros that tiles and windows reach."""
+    from felixlike.tvmlib import te, tirx
+
+    dimensions: tuple[Window | Tiled, ...] = (*plan.windows, *plan.tiled)
+    if all(d.padding == 0 and d.padded <= d.size for d in dimensions):
+        return data
+
+    def value(n: Any, *indices: Any) -> Any:
+        *places, c = indices
+        at = [z - d.padding for d, z in zip(dimensions, places, strict=True)]
+        inside = [i >= 0 for d, i in zip(dimensions, at, strict=True) if d.padding]
+        inside += [i < d.size for d, i in zip(dimensions, at, strict=True) if d.padded - d.padding > d.size]
+        return te.if_then_else(te.all(*inside), data(n, *at, c), tirx.const(0, _DTYPE))
+
+    return te.compute([plan.batch, *(d.padded for d in dimensions), plan.inputs], value, name="padded")
+
+
+def _case(index: Any, rows: Matrix, element: Callable[[int], Any]) -> Any:
+    """Σ_k rows[index][k] · element(k), for an index that is unrolled: one case for each of its values."""
+    from felixlike.tvmlib import tirx
+
+    *first, found = (_sum(row, element) for row in rows)
+    for number, value in reversed(list(enumerate(first))):
+        found = tirx.Select(index == number, value, found)
+    return found
+
+
+def _sum(row: Sequence[Fraction], element: Callable[[int], Any]) -> Any:
+    """Σ_k row[k] · element(k) without zeros; what is positive first, so that it begins without a sign."""
+    from felixlike.tvmlib import tirx
+
+    found = None
+    for step, factor in sorted(enumerate(row), key=lambda pair: pair[1] < 0):
+        if factor:
+            term = element(step)
+            term = term if abs(factor) == 1 else tirx.const(float(abs(factor)), _DTYPE) * term
+            found = term if found is None else found + term if factor > 0 else found - term
+    return found

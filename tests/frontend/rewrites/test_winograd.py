@@ -1,0 +1,113 @@
+"""Fast convolutions: the same results as PyTorch's up to rounding, and only where they are faster."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import felixlike as fx
+from benchmarks.models import Apply
+from felixlike.deploy import compile_model, max_relative_error
+from felixlike.frontend import import_model
+from felixlike.frontend.rewrites import channels_last, winograd
+from felixlike.frontend.rewrites.cook_toom import fast_convolution
+
+CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "even": (nn.Conv2d(16, 16, 3, padding=1), (1, 16, 8, 8)),
+    "tiles that reach beyond": (nn.Conv2d(16, 32, 3, padding=1), (1, 16, 13, 7)),
+    "without padding": (nn.Conv2d(16, 16, 3), (1, 16, 10, 53)),
+    "much padding": (nn.Conv2d(16, 16, 3, padding=(2, 0)), (1, 16, 6, 9)),
+    "images": (nn.Conv2d(16, 16, 3, padding=1), (3, 16, 9, 6)),
+    "one tile": (nn.Conv2d(16, 16, 3, padding=1), (1, 16, 1, 2)),
+    "few channels": (nn.Conv2d(3, 10, 3, padding=1), (1, 3, 12, 12)),
+    "five taps": (nn.Conv2d(8, 16, 5, padding=2), (1, 8, 9, 9)),
+    "three by four taps": (nn.Conv2d(8, 16, (3, 4), padding=1), (1, 8, 9, 9)),
+    "one dimension": (nn.Conv1d(16, 16, 3, padding=1), (2, 16, 21)),
+    "three dimensions": (nn.Conv3d(8, 16, 3, padding=1), (2, 8, 4, 7, 6)),
+    "steps along the first": (
+        nn.Conv3d(8, 16, 3, stride=(2, 1, 1), padding=(2, 1, 0), dilation=(2, 1, 1)),
+        (1, 8, 7, 6, 9),
+    ),
+}
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it costs."""
+    monkeypatch.setattr(winograd, "_GAIN", 0.0)
+    monkeypatch.setattr(channels_last, "_AFFORDED", 1e9)
+
+
+def _is_fast(model: nn.Module, *shape: int, target: str = "cpu") -> bool:
+    return any("fast" in t.name for t in fx.extract_tasks(model.eval(), (torch.zeros(shape),), target=target))
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_those_of_pytorch(case: str) -> None:
+    layer, shape = CASES[case]
+    torch.manual_seed(0)
+    model, x = nn.Sequential(layer, nn.ReLU()).eval(), torch.randn(shape)
+    assert _is_fast(model, *shape)
+    assert max_relative_error(compile_model(import_model(model, (x,))), model, (x,)).error < 1e-5
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_what_follows_is_done_to_the_tile() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution, self.norm = nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x + self.norm(self.convolution(x)))
+
+    model, x = nn.Sequential(nn.Conv2d(16, 16, 1), Residual(), Residual()).eval(), torch.randn(1, 16, 8, 8)
+    names = {t.name: t.weight for t in fx.extract_tasks(model, (x,)) if "fast" in t.name}
+    assert names == {"conv2d_fast_input": 2, "conv2d_fast_product": 2, "fused_conv2d_fast_output_add_add1_relu": 2}
+
+
+@pytest.mark.parametrize("tile", [2, 4])
+def test_weights_are_transformed_along_both_dimensions(tile: int) -> None:
+    """A window with one tap at (a, b) selects column a of G along the height and b along the width."""
+    tiled = winograd.Tiled(size=8, output=8, taps=3, padding=1, tile=tile)
+    weights = np.zeros((1, 1, 3, 3), "float32")
+    weights[0, 0, 0, 2] = 1
+    found = winograd.transformed_weights(weights, winograd.Plan(1, 1, 1, (), (tiled, tiled)))
+    matrix = np.array(fast_convolution(tile, 3).taps, "float64")
+    np.testing.assert_allclose(found.reshape(tiled.points, -1), np.outer(matrix[:, 0], matrix[:, 2]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (nn.Conv2d(8, 8, 3, padding=1), (1, 8, 14, 14)),  # moving tiles would take longer than the products
+        (nn.Conv2d(512, 512, 3, padding=1), (1, 512, 7, 7)),  # four times the weights would
+        (nn.Conv2d(64, 64, 3, padding=1, stride=2), (1, 64, 56, 56)),
+        (nn.Conv2d(64, 64, 3, padding=2, dilation=2), (1, 64, 56, 56)),
+        (nn.Conv2d(128, 128, 3, padding=1, groups=2), (1, 128, 56, 56)),
+        (nn.Conv2d(64, 64, 1), (1, 64, 56, 56)),
+        (Apply(lambda x: nn.functional.conv2d(x, x[:, :, :3, :3].transpose(0, 1))), (64, 64, 56, 56)),
+    ],
+    ids=["few channels", "few places", "strided", "dilated", "grouped", "one tap", "weights computed"],
+)
+def test_not_where_it_does_not_pay(model: nn.Module, shape: tuple[int, ...]) -> None:
+    assert not _is_fast(model, *shape)
+
+
+def test_where_it_pays() -> None:
+    model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU())
+    assert _is_fast(model, 1, 64, 56, 56)
+    assert not _is_fast(model, 1, 64, 56, 56, target="sm_90")
+
+
+def test_larger_tiles_where_weights_are_few() -> None:
+    """14 × 14 places of 256 channels: tiles of 4 would quadruple 2.4 MB of weights, tiles of 2 double them nearly."""
+    sizes: dict[int, tuple[int, ...]] = {}
+    for channels, size in ((64, 56), (256, 14)):
+        tasks = fx.extract_tasks(nn.Conv2d(channels, channels, 3, padding=1), (torch.zeros(1, channels, size, size),))
+        (product,) = (t for t in tasks if t.name.endswith("product"))
+        sizes[channels] = tuple(int(n) for n in product.module["main"].params[0].shape)
+    assert sizes == {64: (36, 196, 64), 256: (16, 49, 256)}
