@@ -19,6 +19,7 @@ from felixlike.spaces.bounds import keeps_to_bounds
 from felixlike.spaces.cases import case_by_case
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import row_by_row
+from felixlike.spaces.turned import turned_copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +97,6 @@ RULES = (
     # It takes initial values out itself, and leaves in what stands under a test, where TVM refuses to.
     _Rule(partial(_whole, row_by_row), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
     _Rule(partial(_whole, case_by_case), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
+    _Rule(partial(_whole, turned_copies), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
 )
 """Our rules, the first that applies wins."""

@@ -1,0 +1,84 @@
+"""Turned copies: tensors written along another dimension than they are read along, in square blocks.
+
+    for n, c, h, w:                      parallel for n, c_0, s_0:
+        Y[n, c, h, w] = X[n, h, w, c]  →     for s_1, c_1:
+                                                 for c_2 in 16, s_2 in 16: Y[n, c, s] = X[n, s, c]      (in registers)
+
+s: h and w, which follow each other in both. A block is read and written in whole vectors (`lowering/turn.py`); element
+by element, one side would touch a cache line for each. Works on indices, never on names of operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.lowering import TURN
+from felixlike.spaces.surroundings import costs, elementwise
+
+_NARROWEST = 4
+"""Elements of the shortest vector that a block is worth being turned in."""
+
+_MOST_BLOCKS = 64
+"""Blocks of a task along either dimension at most."""
+
+
+def turned_copies(schedule: Any, lanes: int) -> list[Any]:
+    """The schedule, changed, with a copy done in square blocks; empty where a function does something else, copies in
+    order, or no vector divides the dimensions.  lanes: elements of a vector at most."""
+    names = [str(b.name_hint) for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock)]
+    *before, block = [schedule.get_sblock(name) for name in names if name != "root"]
+    if any(not elementwise(schedule, b) or costs(schedule, b) for b in (*before, block)):
+        return []
+    for other in before:
+        schedule.compute_inline(other)
+    statement = schedule.get(block)
+    load = statement.body.value
+    if not isinstance(load, tvmlib.ir.TensorLoad) or str(load.source.dtype) == "bool":
+        return []
+    variables = [iterator.var for iterator in statement.iter_vars]
+    read, written = _order(load.indices, variables), _order(statement.body.indices, variables)
+    if read is None or written is None or not read or sorted(read) != sorted(written) or read[-1] == written[-1]:
+        return []
+    rows, columns = _together(read, written), _together(written, read)
+    loops = schedule.get_loops(block)
+    extents = [int(schedule.get(loop).extent) for loop in loops]
+    sizes = [prod(extents[place] for place in group) for group in (rows, columns)]
+    size = min(lanes, *(n & -n for n in sizes))  # the largest power of two that divides both
+    if size < _NARROWEST:
+        return []
+    others = [loops[p] for p in range(len(loops)) if p not in (*rows, *columns)]
+    schedule.reorder(*others, *(loops[p] for p in rows), *(loops[p] for p in columns))
+    parts = [_blocks(schedule, [loops[p] for p in group], size) for group in (rows, columns)]
+    (row_task, row_block, row), (column_task, column_block, column) = parts
+    schedule.reorder(row_task, column_task, column_block, row_block, row, column)
+    schedule.parallel(schedule.fuse(*others, row_task, column_task))
+    schedule.annotate(row, TURN, True)
+    return [schedule]
+
+
+def _order(indices: Sequence[Any], variables: Sequence[Any]) -> list[int] | None:
+    """The number of the variable that each dimension is walked through by, without those of one element; None where
+    some index is no variable, or one comes twice."""
+    moving = [index for index in indices if not isinstance(index, tvmlib.tirx.IntImm)]
+    found = [next((n for n, v in enumerate(variables) if index.same_as(v)), -1) for index in moving]
+    return found if -1 not in found and len(set(found)) == len(found) else None
+
+
+def _together(inner: Sequence[int], other: Sequence[int]) -> list[int]:
+    """The last variables of one order that follow each other in the other one, too."""
+    start = len(inner) - 1
+    while start and (inner[start - 1], inner[start]) in pairwise(other):
+        start -= 1
+    return list(inner[start:])
+
+
+def _blocks(schedule: Any, loops: Sequence[Any], size: int) -> list[Any]:
+    """Loops as one, split into tasks, blocks of a task, and elements of a block."""
+    whole = schedule.fuse(*loops) if len(loops) > 1 else loops[0]
+    blocks, element = schedule.split(whole, [None, size])
+    task, block = schedule.split(blocks, schedule.sample_perfect_tile(blocks, 2, _MOST_BLOCKS))
+    return [task, block, element]

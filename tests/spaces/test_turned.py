@@ -1,0 +1,87 @@
+"""Turned copies: golden programs, exact formulas, right answers, and declined where it does not apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import workloads
+
+from benchmarks import oracles
+from felixlike import tvmlib
+from felixlike.features import NAMES, formulas
+from felixlike.frontend.task import make_task
+from felixlike.spaces.turned import turned_copies
+from felixlike.symbolic import sketches
+from felixlike.tvmlib import te, topi
+
+AVX512 = tvmlib.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
+
+
+def _permuted(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str = "float32") -> Any:
+    x = te.placeholder(shape, dtype, name="X")
+    return te.create_prim_func([x, topi.transpose(x, axes)])
+
+
+def _module(func: Any) -> Any:
+    return tvmlib.IRModule({"main": func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)})
+
+
+def test_program_and_formulas(golden: Callable[[str, str], None]) -> None:
+    (sketch,) = sketches(make_task(_permuted((2, 4, 8, 48), (0, 3, 1, 2)), AVX512, name="turned"), space="own")
+    assert sketch.understood, sketch.reason
+    golden("programs/own_turned", str(sketch.program))
+    found = formulas(sketch, oracles.SMALL_CACHES)
+    points = sketch.sample(4, seed=5)
+    for point, rows in zip(points.tolist(), found.evaluate(points), strict=True):
+        assert sketch.accepts(point)
+        for block, columns in oracles.count(sketch, tuple(point), oracles.SMALL_CACHES).items():
+            for column, value in columns.items():
+                assert np.isclose(rows[found.stores.index(block)][NAMES.index(column)], value, rtol=1e-9), column
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "size"),
+    [
+        ((64, 48), (1, 0), 16),
+        ((8, 56), (1, 0), 8),
+        ((2, 16, 4, 8), (0, 2, 3, 1), 16),
+        ((2, 3, 4, 16), (0, 3, 1, 2), 4),
+        ((2, 8, 3, 4, 4), (0, 2, 3, 4, 1), 8),
+        ((1, 12, 1, 20), (3, 2, 0, 1), 4),
+        ((4, 6, 8), (2, 1, 0), 4),
+    ],
+    ids=str,
+)
+def test_answers_are_right(shape: tuple[int, ...], axes: tuple[int, ...], size: int) -> None:
+    """With two sets of decisions; size: of the blocks."""
+    module = _module(_permuted(shape, axes))
+    (found,) = turned_copies(tvmlib.Schedule(module), 16)
+    assert int(tvmlib.found(found.mod["main"].body, tvmlib.tirx.For)[0].extent) == size
+    x = np.arange(np.prod(shape)).reshape(shape).astype("float32")
+    for seed in (1, 2):
+        replayed = tvmlib.Schedule(module, seed=seed)
+        tvmlib.Trace(found.trace.insts, {}).apply_to_schedule(replayed, remove_postproc=False)
+        y = tvmlib.runtime.tensor(np.zeros(x.transpose(axes).shape, "float32"))
+        tvmlib.compile_primfuncs(replayed.mod, tvmlib.Target("llvm")).jit()["main"](tvmlib.runtime.tensor(x), y)
+        np.testing.assert_array_equal(y.numpy(), x.transpose(axes))
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        _permuted((2, 12, 8, 64), (0, 2, 1, 3)),
+        _permuted((13, 16), (1, 0)),
+        _permuted((16, 16), (0, 1)),
+        _permuted((16, 16), (1, 0), "bool"),
+        workloads.ALL["chain"](),
+        workloads.ALL["matmul"](),
+        workloads.ALL["softmax"](),
+        workloads.ALL["gather"](),
+    ],
+    ids=["heads", "no vector divides", "in order", "bools", "arithmetic", "product", "rows", "gather"],
+)
+def test_declined(func: Any) -> None:
+    assert turned_copies(tvmlib.Schedule(_module(func)), 16) == []
