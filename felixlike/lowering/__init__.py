@@ -9,7 +9,7 @@ from felixlike.lowering.prefetch import PREFETCH, prefetch
 from felixlike.lowering.reciprocal import share_reciprocals
 from felixlike.lowering.rest import PEEL, peel_rests
 from felixlike.lowering.skip import SKIP, skip_padding
-from felixlike.lowering.turn import TURN, turn_squares
+from felixlike.lowering.transpose import TRANSPOSE, transpose
 from felixlike.lowering.vector_math import FUNCTIONS, vectorise_math
 
 __all__ = [
@@ -17,18 +17,18 @@ __all__ = [
     "PEEL",
     "PREFETCH",
     "SKIP",
-    "TURN",
+    "TRANSPOSE",
     "lone_output",
     "lower",
     "peel_rests",
     "prefetch",
     "share_reciprocals",
     "skip_padding",
-    "turn_squares",
+    "transpose",
     "vectorise_math",
 ]
 
 
 def lower(module: Any) -> Any:
     """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for CPUs."""
-    return vectorise_math(share_reciprocals(turn_squares(peel_rests(prefetch(skip_padding(module))))))
+    return vectorise_math(share_reciprocals(peel_rests(transpose(prefetch(skip_padding(module))))))

@@ -8,7 +8,7 @@ Tasks: cores that wait for the last of them do nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from felixlike import tvmlib
@@ -19,18 +19,23 @@ _NOTE = "felixlike."
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """least_accumulators, most_accumulators: vector registers that a tile fills.  cores: among which the parallel
-    iterations must be shared evenly, so that at most a fifth of the time is spent waiting; 1 where that is not
-    asked."""
+    """least_accumulators, most_accumulators: vector registers that a tile fills.  registers: how many there are, for
+    the tile, the vectors of one of its rows, which are loaded once for all, and one element of the other operand.
+    cores: among which the parallel iterations must be shared evenly, so that at most a fifth of the time is spent
+    waiting; 1 where that is not asked."""
 
     least_accumulators: int
     most_accumulators: int
+    registers: int
     cores: int
 
-    def holds(self, accumulators: int, tasks: int) -> bool:
-        """Whether numbers keep to the bounds."""
-        fits = self.least_accumulators <= accumulators <= self.most_accumulators
-        return fits and even(tasks, self.cores)
+    def holds(self, accumulators: int, vectors: int, tasks: int) -> bool:
+        """Whether numbers keep to the bounds.  vectors: of a row of the tile."""
+        return self.fits(accumulators, vectors) and accumulators >= self.least_accumulators and even(tasks, self.cores)
+
+    def fits(self, accumulators: int, vectors: int) -> bool:
+        """Whether a tile leaves enough registers."""
+        return accumulators <= self.most_accumulators and accumulators + vectors < self.registers
 
 
 def even(tasks: int, cores: int) -> bool:
@@ -63,17 +68,19 @@ def keeps_to_bounds(schedule: Any) -> bool:
     )
 
 
-def _sizes(schedule: Any, reference: Any) -> tuple[int, int]:
-    """Accumulators and parallel iterations of a block: products of its unrolled loops and of its parallel ones that are
-    no reductions."""
+def _sizes(schedule: Any, reference: Any) -> tuple[int, int, int]:
+    """Accumulators, vectors of a row and parallel iterations of a block: all its unrolled loops, the innermost of them,
+    and its parallel ones, reductions left out."""
     reductions = _reduction_values(schedule, reference)
     sizes = {"unrolled": 1, "parallel": 1}
+    vectors = 1
     for loop in schedule.get_loops(reference):
         statement = schedule.get(loop)
         kind = tvmlib.tirx.ForKind(statement.kind).name.lower()
         if kind in sizes and not any(tvmlib.uses(value, statement.loop_var) for value in reductions):
             sizes[kind] *= int(statement.extent)
-    return sizes["unrolled"], sizes["parallel"]
+            vectors = int(statement.extent) if kind == "unrolled" else vectors
+    return sizes["unrolled"], vectors, sizes["parallel"]
 
 
 def _reduction_values(schedule: Any, reference: Any) -> list[Any]:
@@ -99,12 +106,11 @@ def reachable_bounds(extents: Extents, *, registers: int, unrolled: bool, cores:
 
     registers: of the vector unit.  unrolled: whether a reduction is unrolled around the tile: LLVM then keeps the
     elements that several steps share in registers, too."""
-    most = registers // 2 if unrolled else registers * 3 // 4
-    tiles = [(v * r, extents.others * extents.vectors // v * (extents.rows // r)) for v, r in _tiles(extents)]
-    fitting = [size for size, _ in tiles if size <= most]
-    least = min(registers * 3 // 8, max(fitting))
-    shared = any(least <= size <= most and even(tasks, cores) for size, tasks in tiles)
-    return Bounds(least, most, cores if shared else 1)
+    widest = Bounds(1, registers // 2 if unrolled else registers, registers, cores)
+    tiles = [(v * r, v, extents.others * extents.vectors // v * (extents.rows // r)) for v, r in _tiles(extents)]
+    least = min(registers * 3 // 8, max(size for size, vectors, _ in tiles if widest.fits(size, vectors)))
+    bounds = replace(widest, least_accumulators=least)
+    return bounds if any(bounds.holds(*tile) for tile in tiles) else replace(bounds, cores=1)
 
 
 def _tiles(extents: Extents) -> Iterator[tuple[int, int]]:

@@ -29,7 +29,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.hardware.vectors import Machine, VectorUnit
-from felixlike.lowering import PREFETCH, SKIP
+from felixlike.lowering import PREFETCH, SKIP, TRANSPOSE
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, rounded
@@ -52,9 +52,10 @@ _REUSES = 16
 class Roles:
     """What the axes of a contraction are for.
 
-    vector: in vectors.  rows: broadcast against them.  window: whose tiles share a copy of the padded input.  summed:
-    the outermost reduction, which is no window's.  lanes: of a vector.  panel: the operand that is copied first.  None
-    where there is no such axis or operand."""
+    vector: in vectors.  rows: broadcast against them.  window: another along which an operand is used again: tiles
+    along it share a copy of the padded input, or what one of them brought into the caches.  summed: the outermost
+    reduction, which is no window's.  lanes: of a vector.  panel: the operand that is copied first.  None where there is
+    no such axis or operand."""
 
     vector: Axis
     rows: Axis | None
@@ -137,7 +138,7 @@ def choose_roles(contraction: Contraction, unit: VectorUnit) -> Roles | None:
         if apart and panel is None:
             continue
         left = [a for a in contraction.spatial if a not in (axis, rows) and a.extent > 1]
-        window = next((a for a in reversed(left) if _slides(contraction, a) and _reuses(contraction, a)), None)
+        window = next((a for a in reversed(left) if _reuses(contraction, a)), None)
         summed = next((a for a in contraction.reduction if a.extent > 1 and not _slides(contraction, a)), None)
         transposed = contraction.written[-1] != axis.place
         cost = (lanes / width, len(apart), rows is None, transposed)
@@ -204,7 +205,8 @@ def _tile(
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
     extents = _extents(contraction, roles)
     v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, _MOST_VECTORS)
-    shared_rows = roles.window is not None or (panel is not None and _enough_without_rows(extents, machine))
+    slides = roles.window is not None and _slides(contraction, roles.window)
+    shared_rows = slides or (panel is not None and _enough_without_rows(extents, machine))
     rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - shared_rows, _MOST_ROWS)
     window = [] if roles.window is None else _factors(schedule, loops[roles.window.place], 2, roles.window.extent)
     taken = (roles.vector, roles.rows, roles.window)
@@ -234,8 +236,9 @@ def _tile(
     unrolled = bool(taps) and 1 < taps[-1].extent <= _UNROLLED_TAPS
     if unrolled:
         schedule.unroll(inner_tap[0])
-    for tap in outer_taps:
-        schedule.annotate(tap, SKIP, True)
+    for tap, axis in zip(outer_taps, taps[:-1], strict=True):
+        if axis.extent > 1:
+            schedule.annotate(tap, SKIP, True)
     if summed and any(o.constant and roles.vector.place in o.axes for o in contraction.operands):
         schedule.annotate(summed[0], PREFETCH, True)
     bounds = reachable_bounds(extents, registers=machine.unit.registers, unrolled=unrolled, cores=machine.cores)
@@ -246,6 +249,8 @@ def _tile(
         _vectorize(schedule, last, 1, roles.lanes)
         for loop in schedule.get_loops(last)[2 + len(home) : -1] if home else []:
             schedule.unroll(loop)
+    elif contraction.written[-1] != roles.vector.place:
+        _turn(schedule, last, block, roles.lanes)
 
 
 def _block(extent: int) -> int:
@@ -293,6 +298,17 @@ def _in_step(schedule: Any, block: Any, tile: Any) -> bool:
     return (
         read is not None and bool(statement.body.indices[-1].same_as(last)) and bool(read.region[-1].min.same_as(last))
     )
+
+
+def _turn(schedule: Any, last: Any, tile: Any, lanes: int) -> None:
+    """Mark the write-back of a tile whose vectors lie across what is written: the loop over the elements of vectors, if
+    none but the rows' is inside it."""
+    statement, source = schedule.get(last), schedule.get(tile).writes[0].source
+    loops = schedule.get_loops(last)[-len(statement.iter_vars) :]
+    read = next(r for r in statement.reads if r.source.same_as(source))
+    across = next((i for i, v in enumerate(statement.iter_vars) if read.region[-1].min.same_as(v.var)), None)
+    if across is not None:
+        schedule.annotate(loops[across], TRANSPOSE, lanes)
 
 
 def _vectorize(schedule: Any, block: Any, place: int, lanes: int) -> None:

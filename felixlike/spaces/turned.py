@@ -4,8 +4,8 @@
         Y[n, c, h, w] = X[n, h, w, c]  →     for s_1, c_1:
                                                  for c_2 in 16, s_2 in 16: Y[n, c, s] = X[n, s, c]      (in registers)
 
-s: h and w, which follow each other in both. A block is read and written in whole vectors (`lowering/turn.py`); element
-by element, one side would touch a cache line for each. Works on indices, never on names of operators.
+s: h and w, which follow each other in both. A block is read and written in whole vectors (`lowering/transpose.py`);
+element by element, one side would touch a cache line for each. Works on indices, never on names of operators.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.lowering import TURN
+from felixlike.lowering import TRANSPOSE
 from felixlike.spaces.surroundings import costs, elementwise
 
 _NARROWEST = 4
@@ -56,7 +56,7 @@ def turned_copies(schedule: Any, lanes: int) -> list[Any]:
     (row_task, row_block, row), (column_task, column_block, column) = parts
     schedule.reorder(row_task, column_task, column_block, row_block, row, column)
     schedule.parallel(schedule.fuse(*others, row_task, column_task))
-    schedule.annotate(row, TURN, True)
+    schedule.annotate(row, TRANSPOSE, size)
     return [schedule]
 
 

@@ -1,7 +1,7 @@
 """The tile of accumulators must fit into the vector registers, and fill enough of them.
 
     parallel for … in p: …
-        for … in unrolled t: for … in vector: C[…] += …        least ≤ t ≤ most;  p even
+        for … in unrolled r, v: for … in vector: C[…] += …     least ≤ r·v ≤ most;  r·v + v < registers;  p even
 
 `spaces.bounds` says why, and refuses schedules that do not keep to it.
 """
@@ -24,11 +24,15 @@ def tile_bounds(replay: Replay, program: Program) -> tuple[Constraint, ...]:
             continue
         name = store.block
         spatial = [loop for loop in path if loop.variable not in store.reduction]
-        tile = mul(loop.extent for loop in spatial if loop.kind == "unrolled")
+        unrolled = [loop.extent for loop in spatial if loop.kind == "unrolled"]
+        tile = mul(unrolled)
         tasks = mul(loop.extent for loop in spatial if loop.kind == "parallel")
         found += [
             Constraint(
                 tile - bounds.most_accumulators, f"{name} must fit into {bounds.most_accumulators} accumulators"
+            ),
+            Constraint(
+                tile + mul(unrolled[-1:]) + 1 - bounds.registers, f"{name} must fit into {bounds.registers} registers"
             ),
             Constraint(bounds.least_accumulators - tile, f"{name} must use {bounds.least_accumulators} accumulators"),
         ]

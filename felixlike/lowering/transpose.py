@@ -1,0 +1,155 @@
+"""A tile whose vectors lie across what it is written to is turned over in registers.
+
+    for c in 16, x in 14:               for start in 0, 6:
+        Z[c, x] = f(tile[x, c])   →         R = tile[start : start + 8, 0 : 16], transposed by shuffles
+                                            for c in 16: vector x in 8: Z[c, start + x] = f(R[c, x])
+
+In: an IRModule of scheduled PrimFuncs in which a schedule marked such pairs of loops with TRANSPOSE. Out: the same
+without blocks, the pairs rewritten. LLVM would scatter vectors, an element a cycle, while nothing else goes on: a
+seventh of the time where few channels are summed. Squares of rows are exchanged in log₂ steps (Eklundh 1972, A fast
+computer method for matrix transposing), for all squares of a vector at once. Where squares do not divide the rows, the
+last one begins earlier and writes some elements again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from felixlike.lowering.marks import with_marked_loops
+
+TRANSPOSE = "felixlike.transpose"
+"""Annotation of a loop over the elements of vectors, around nothing but a loop over the tile's rows. Its value:
+elements of a vector, a power of two."""
+
+_LEAST, _MOST = 4, 8
+"""Rows of a square. Less does not pay; more would need more registers than there are."""
+
+
+def transpose(module: Any) -> Any:
+    """The IRModule with marked loops rewritten: functions without any are left alone."""
+    return with_marked_loops(module, TRANSPOSE, lambda _: _turned)
+
+
+def _turned(loop: Any) -> Any:
+    from felixlike import tvmlib
+    from felixlike.tvmlib import tirx
+
+    lanes = int(loop.annotations[TRANSPOSE])
+    rows, load = loop.body, _across(loop)
+    size = min(lanes, _MOST, 1 << (int(rows.extent).bit_length() - 1)) if load is not None else 0
+    if load is None or size < _LEAST or int(loop.extent) % lanes:
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body)
+    column, row, store = loop.loop_var, rows.loop_var, rows.body
+    outer = tirx.Var(column.name, str(column.ty.dtype))
+    turned = tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
+    read, written = (_place(b, i, loop) for b, i in ((load.source, load.indices), (store.buffer, store.indices)))
+    statements: list[Any] = []
+    for start in (*range(0, int(rows.extent) - size, size), int(rows.extent) - size):
+        starts = [
+            tvmlib.simplify(tvmlib.substituted(read, {column: outer * lanes, row: start + i})) for i in range(size)
+        ]
+        statements += _shuffled(turned, load.source, starts)
+        lane, step = (tirx.Var(v.name, str(v.ty.dtype)) for v in (column, row))
+        value = tvmlib.structural_map(
+            store.value,
+            (tvmlib.ir.TensorLoad, lambda one, at=(lane, step): turned[at] if _same(one, load) else one),
+        )
+        body = tirx.BufferStore(store.buffer, value, _in_line(store.buffer, written))
+        body = tvmlib.substituted(body, {column: outer * lanes + lane, row: step + start})
+        statements.append(_loop(lane, lanes, "UNROLLED", _loop(step, size, "VECTORIZED", body)))
+    everything = _loop(outer, int(loop.extent) // lanes, "SERIAL", tirx.stmt_seq(*statements))
+    return tirx.stmt_seq(tirx.AllocBuffer(turned), everything)
+
+
+def _across(loop: Any) -> Any | None:
+    """The load whose elements the loop steps through, and whose vectors the loop inside it; None where the pair of
+    loops is something else, or several elements are loaded so."""
+    from felixlike import tvmlib
+    from felixlike.tvmlib import tirx
+
+    rows = loop.body
+    plain = isinstance(rows, tirx.For) and isinstance(rows.body, tirx.BufferStore)
+    if not plain or any(int(f.min) for f in (loop, rows)):
+        return None
+    column, row = loop.loop_var, rows.loop_var
+
+    def steps(access: Any, buffer: Any) -> tuple[int | None, int | None]:
+        place = _place(buffer, access.indices, loop)
+        return _step(place, column), _step(place, row)
+
+    loads = [(load, *steps(load, load.source)) for load in tvmlib.found(rows.body.value, tvmlib.ir.TensorLoad)]
+    found = [load for load, by_column, by_row in loads if by_column == 1 and by_row is not None and by_row > 1]
+    by_column, by_row = steps(rows.body, rows.body.buffer)
+    along = by_row == 1 and by_column is not None and by_column > 1
+    return found[0] if along and found and all(_same(found[0], other) for other in found) else None
+
+
+def _place(buffer: Any, indices: Any, loop: Any) -> Any:
+    """Which element of a buffer indices stand for, counted in the order of memory; simple in the pair of loops."""
+    from felixlike import tvmlib
+
+    analyzer = tvmlib.sym.Analyzer()
+    for f in (loop, loop.body):
+        analyzer.bind(f.loop_var, tvmlib.ir.Range(0, f.extent))
+    place: Any = 0
+    for index, extent in zip(indices, buffer.shape, strict=True):
+        place = place * extent + index
+    return analyzer.simplify(place)
+
+
+def _in_line(buffer: Any, place: Any) -> list[Any]:
+    """Indices of an element that is counted in the order of memory."""
+    return [*(0 for _ in buffer.shape[1:]), place]
+
+
+def _step(place: Any, variable: Any) -> int | None:
+    """By how much a step of a variable changes a place; None where that depends on it."""
+    from felixlike import tvmlib
+
+    step = tvmlib.simplify(tvmlib.substituted(place, {variable: variable + 1}) - place)
+    return int(step) if isinstance(step, tvmlib.tirx.IntImm) else None
+
+
+def _same(load: Any, other: Any) -> bool:
+    from felixlike import tvmlib
+
+    return bool(load.source.same_as(other.source)) and tvmlib.structural_equal(load.indices, other.indices)
+
+
+def _shuffled(turned: Any, tile: Any, starts: list[Any]) -> Iterator[Any]:
+    """What loads the vectors that begin at some places of a tile, and writes them transposed.
+
+    After the step of squares of 2·d, row i holds in each of them what the rows i − i mod 2·d … of that square's column
+    i mod 2·d held."""
+    from felixlike.tvmlib import tirx
+
+    lanes, size = (int(extent) for extent in turned.shape)
+    rows: list[Any] = []
+
+    def named(value: Any) -> Iterator[Any]:
+        rows.append(tirx.Var("row", value.ty))
+        yield tirx.Bind(rows[-1], value)
+
+    for start in starts:
+        vector = tirx.Ramp(start, tirx.const(1, str(start.ty.dtype)), lanes)
+        yield from named(tile[tuple(_in_line(tile, vector))])
+    distance = 1
+    while distance < size:
+        before, rows = rows, []
+        for i in range(size):
+            pair = [before[i & ~distance], before[i | distance]]
+            own = [k & ~distance | i & distance for k in range(lanes)]
+            yield from named(tirx.Shuffle(pair, [k + lanes * bool(j & distance) for j, k in enumerate(own)]))
+        distance *= 2
+    for column in range(lanes):
+        taken = [column - column % size + k for k in range(size)]
+        place = (column, tirx.Ramp(tirx.const(0, "int64"), tirx.const(1, "int64"), size))
+        yield tirx.BufferStore(turned, tirx.Shuffle([rows[column % size]], taken), place)
+
+
+def _loop(variable: Any, extent: int, kind: str, body: Any) -> Any:
+    from felixlike.tvmlib import tirx
+
+    start, stop = (tirx.const(value, str(variable.ty.dtype)) for value in (0, extent))
+    return tirx.For(variable, start, stop, tirx.ForKind[kind], body)
