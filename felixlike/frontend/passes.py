@@ -16,9 +16,11 @@ from felixlike.frontend.rewrites import (
     with_folded_batch_norms,
     with_joint_projections,
     with_late_reshapes,
+    with_room,
     with_safe_indices,
     with_transposed_factors,
 )
+from felixlike.hardware.vectors import vector_unit
 
 
 def fuse(module: Any, target: Any) -> Any:
@@ -27,6 +29,7 @@ def fuse(module: Any, target: Any) -> Any:
 
     t = tvmlib.relax.transform
     backend = tvmlib.relax.backend
+    on_cpu = str(target.kind.name) == "llvm"
     passes = [
         # Sampling, sorting and scans have no legalisation of their own: TVM's kernels for them, as in its CPU pipeline.
         backend.DispatchSampling(),
@@ -46,9 +49,9 @@ def fuse(module: Any, target: Any) -> Any:
         # Folded batch norms, weights by phase and transposed weights are computed now instead of on every call.
         t.FoldConstant(),
         # Convolutions of a chain read and write vectors of channels.
-        *([_pass(with_channels_last)] if str(target.kind.name) == "llvm" else []),
+        *([_pass(with_channels_last)] if on_cpu else []),
         # Convolutions with small windows become products of transformed tiles.
-        *([_pass(with_fast_convolutions)] if str(target.kind.name) == "llvm" else []),
+        *([_pass(with_fast_convolutions)] if on_cpu else []),
         # Queries, keys and values are one product; the weights of all three are known now.
         _pass(with_joint_projections),
         # What is done to the elements of a contraction joins it, although a reshape is between them.
@@ -56,6 +59,8 @@ def fuse(module: Any, target: Any) -> Any:
         # Transposed factors of products are read where they lie.
         t.CanonicalizeBindings(),
         _pass(with_transposed_factors),
+        # Convolutions whose channels or columns fill no vectors compute some more.
+        *([_pass(with_room, vector_unit(tvmlib.cpu_features(target)))] if on_cpu else []),
         # Operators become PrimFuncs. Some leave constants behind (masks, index tensors): fold again.
         t.LegalizeOps(),
         t.FoldConstant(),
@@ -73,8 +78,10 @@ def fuse(module: Any, target: Any) -> Any:
     return with_marks(fused, target)
 
 
-def _pass(rewrite: Callable[[Any], Any]) -> Any:
-    """A function from module to module as TVM's pass."""
+def _pass(rewrite: Callable[..., Any], *arguments: Any) -> Any:
+    """A function from module, and more arguments, to module as TVM's pass."""
     from felixlike import tvmlib
 
-    return tvmlib.transform.module_pass(lambda module, _: rewrite(module), opt_level=0, name=rewrite.__name__)
+    return tvmlib.transform.module_pass(
+        lambda module, _: rewrite(module, *arguments), opt_level=0, name=rewrite.__name__
+    )

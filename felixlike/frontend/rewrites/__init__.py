@@ -6,6 +6,7 @@ from felixlike.frontend.rewrites.deconvolution import in_phases
 from felixlike.frontend.rewrites.indices import with_safe_indices
 from felixlike.frontend.rewrites.pads import with_absorbed_pads
 from felixlike.frontend.rewrites.projections import with_joint_projections
+from felixlike.frontend.rewrites.room import with_room
 from felixlike.frontend.rewrites.transposed_factors import with_transposed_factors
 from felixlike.frontend.rewrites.views import with_late_reshapes
 from felixlike.frontend.rewrites.winograd import with_fast_convolutions
@@ -18,6 +19,7 @@ __all__ = [
     "with_folded_batch_norms",
     "with_joint_projections",
     "with_late_reshapes",
+    "with_room",
     "with_safe_indices",
     "with_transposed_factors",
 ]

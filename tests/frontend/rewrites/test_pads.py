@@ -13,14 +13,14 @@ from felixlike.frontend import import_model
 F = torch.nn.functional
 
 ABSORBED: dict[str, tuple[Any, tuple[int, ...], list[str]]] = {
-    "one_side": (nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(3, 4, 3, 2)), (1, 3, 8, 9), ["fused_conv2d_add"]),
+    "one_side": (nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(3, 16, 3, 2)), (1, 3, 8, 9), ["fused_conv2d_add"]),
     "and_its_own": (
-        nn.Sequential(nn.ZeroPad2d((2, 1, 0, 1)), nn.Conv2d(3, 4, 3, padding=(1, 2), bias=False)),
+        nn.Sequential(nn.ZeroPad2d((2, 1, 0, 1)), nn.Conv2d(3, 16, 3, padding=(1, 2), bias=False)),
         (1, 3, 8, 7),
         ["conv2d"],
     ),
     "one_dimension": (
-        nn.Sequential(nn.ConstantPad1d((3, 0), 0.0), nn.Conv1d(3, 4, 4)),
+        nn.Sequential(nn.ConstantPad1d((3, 0), 0.0), nn.Conv1d(3, 16, 4)),
         (2, 3, 9),
         ["fused_conv1d_add"],
     ),

@@ -1,0 +1,87 @@
+"""Convolutions get room where that fills vectors and tiles, and compute the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from felixlike import tvmlib
+from felixlike.deploy import compile_model, max_relative_error
+from felixlike.frontend import import_model
+from felixlike.frontend.rewrites.room import Convolution
+from felixlike.hardware.vectors import VectorUnit
+
+_AVX512 = VectorUnit(512, 32)
+
+ROOMIER: dict[str, tuple[Any, tuple[int, ...], int]] = {
+    "channels": (nn.Conv2d(3, 113, 3), (1, 3, 8, 8), 128),
+    "columns": (nn.Conv2d(8, 16, (7, 1), padding=(3, 0)), (1, 8, 9, 17), 16),
+    "both": (nn.Conv2d(5, 53, 3, padding=2, dilation=2, bias=False), (1, 5, 13, 19), 64),
+    "one_dimension": (nn.Conv1d(4, 13, 5, stride=2, padding=1), (2, 4, 45), 16),
+    "three_dimensions": (nn.Conv3d(2, 12, 2), (1, 2, 3, 4, 5), 16),
+    "depthwise": (nn.Conv2d(12, 12, 3, padding=1, groups=12), (1, 12, 7, 29), 12),
+    "groups": (nn.Conv2d(12, 8, 3, padding=1, groups=4), (1, 12, 5, 29), 8),
+    "one_column": (nn.Conv2d(3, 13, (1, 5)), (1, 3, 17, 5), 16),
+    "what_follows": (nn.Sequential(nn.Conv2d(3, 13, 3), nn.BatchNorm2d(13), nn.SiLU()), (2, 3, 8, 8), 16),
+}
+"""Model, shape of its input, and output channels of its weights on AVX-512."""
+
+KEPT: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "full_vectors": (nn.Conv2d(3, 32, 3), (1, 3, 14, 14)),
+    "no_window": (nn.Conv2d(3, 13, 1), (1, 3, 17, 17)),
+    "far_too_few": (nn.Conv2d(3, 3, 3, padding=1), (1, 3, 16, 16)),
+    "strided_depthwise": (nn.Conv2d(12, 12, 3, stride=2, groups=12), (1, 12, 29, 29)),
+}
+
+
+def _task(model: Any, shape: tuple[int, ...]) -> Any:
+    target = tvmlib.Target({"kind": "llvm", "num-cores": 2, "mcpu": "skylake-avx512"})
+    (task,) = import_model(model.eval(), (shape,), target).tasks
+    return task
+
+
+@pytest.mark.parametrize("name", ROOMIER)
+def test_a_kernel_computes_more_and_writes_what_is_wanted(name: str) -> None:
+    model, shape, channels = ROOMIER[name]
+    task = _task(model, shape)
+    assert "strided_slice" in task.name
+    assert int(task.module["main"].params[1].shape[0]) == channels
+
+
+@pytest.mark.parametrize("name", [*ROOMIER, *KEPT])
+def test_answers_stay(name: str) -> None:
+    model, shape = ROOMIER[name][:2] if name in ROOMIER else KEPT[name]
+    x = torch.randn(shape)
+    imported = import_model(model.eval(), (x,))
+    assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept_where_room_gains_nothing(name: str) -> None:
+    assert "strided_slice" not in _task(*KEPT[name]).name
+
+
+def test_a_chain_with_channels_last_gets_room_too() -> None:
+    layers = [nn.Conv2d(13, 13, 3, padding=1) for _ in range(6)]
+    x = torch.randn(1, 13, 12, 12)
+    model = nn.Sequential(*layers).eval()
+    target = tvmlib.Target({"kind": "llvm", "num-cores": 2, "mcpu": "skylake-avx512"})
+    imported = import_model(model, (x,), target)
+    found = [str(task.module["main"]) for task in imported.tasks if "conv" in task.name]
+    assert found
+    assert all("strided_slice" in text for text in found)
+    assert max_relative_error(compile_model(import_model(model, (x,))), model, (x,)).error < 1e-5
+
+
+@pytest.mark.parametrize("columns", range(1, 40))
+def test_full_tiles_take_as_long_as_their_arithmetic(columns: int) -> None:
+    """Nothing is faster than whole vectors and enough accumulators; such extents exist for every number of columns."""
+    times = [
+        Convolution(64, 1, False, columns + more, False, 1, 3).time(_AVX512, 16) / (columns + more)
+        for more in range(16)
+    ]
+    assert min(times) == 64 / 16
+    assert all(time >= 64 / 16 for time in times)
