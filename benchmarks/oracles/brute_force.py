@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.oracles.counter import Counter, item
-from benchmarks.oracles.unfused import unfused
+from benchmarks.oracles.unfused import kinds_by_trace, unfused
 from benchmarks.oracles.walk import Aligns, Loop, Store, aligned, lanes_of, walked
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import Device
@@ -24,7 +24,7 @@ def count(sketch: Sketch, point: tuple[int, ...], device: Device) -> dict[str, d
     func = unfused(sketch, point)
     stores, homes = walked(func, panels=PACKING in str(sketch._trace))
     aligns = aligned(func)
-    lanes = lanes_of(sketch.schedule(point))
+    lanes = lanes_of(sketch.schedule(point), fused_whole=not kinds_by_trace(sketch))
     return {s.block: _row(s, stores[:i], homes, aligns, device, lanes[s.block]) for i, s in enumerate(stores)}
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from benchmarks.oracles.unfused import TOGETHER
 from felixlike import tvmlib
 from felixlike.frontend.constants import PACKING
+from felixlike.symbolic.nest import numbered
 from felixlike.symbolic.primitives.storage_align import ALIGNED
 from felixlike.symbolic.program import WITHIN_BLOCK
 
@@ -112,6 +113,8 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
         )
 
     visit(func.body, [])
+    for store_found, name in zip(stores, numbered([s.block for s in stores]), strict=True):
+        store_found.block = name
     return stores, homes
 
 
@@ -129,10 +132,10 @@ def _loads(expression: Any) -> list[Any]:
     return tvmlib.found(expression, tvmlib.ir.TensorLoad)
 
 
-def lanes_of(schedule: Any) -> dict[str, int]:
-    """For each block the iterations of its vector loop; 1 in nests that are fused whole and split, and on GPUs, where
-    loops are not vectors one by one."""
-    found: dict[str, int] = defaultdict(lambda: 1)
+def lanes_of(schedule: Any, *, fused_whole: bool) -> dict[str, int]:
+    """For each block the iterations of its vector loop; 1 on GPUs, where loops are not vectors one by one, and in nests
+    that are fused whole and split, if MetaSchedule's postprocessor does that."""
+    found: list[tuple[str, int]] = []
 
     def visit(stmt: Any, lanes: int) -> None:
         match type(stmt).__name__:
@@ -140,18 +143,20 @@ def lanes_of(schedule: Any) -> dict[str, int]:
                 pass
             case "For":
                 vector = stmt.kind == tvmlib.tirx.ForKind.VECTORIZED
-                whole = str(stmt.loop_var.name).endswith("_fused_1")
+                whole = fused_whole and str(stmt.loop_var.name).endswith("_fused_1")
                 visit(stmt.body, lanes * int(stmt.extent) if vector and not whole else lanes)
             case "SeqStmt":
                 for part in stmt.seq:
                     visit(part, lanes)
             case "SBlockRealize" if stmt.block.iter_vars:
-                found[str(stmt.block.name_hint).removesuffix("_update")] = lanes
+                found.append((str(stmt.block.name_hint).removesuffix("_update"), lanes))
             case "SBlockRealize":
                 visit(stmt.block.body, lanes)
 
     visit(schedule.mod["main"].body, 1)
-    return found
+    found = [(name, lanes) for name, lanes in found if not name.endswith("_init")]
+    names = numbered(name for name, _ in found)
+    return defaultdict(lambda: 1, zip(names, (lanes for _, lanes in found), strict=True))
 
 
 class _Values(dict[Any, Ints]):

@@ -7,7 +7,8 @@ has, which is what is compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -59,7 +60,16 @@ def scheduled_nest(schedule: Any) -> list[tuple[str, tuple[NestLoop, ...]]]:
                     visit(part, path)
 
     visit(schedule.mod["main"].body, ())
-    return [(name.removesuffix("_update"), loops) for name, loops in found if not name.endswith("_init")]
+    kept = [(name.removesuffix("_update"), loops) for name, loops in found if not name.endswith("_init")]
+    return list(zip(numbered(name for name, _ in kept), (loops for _, loops in kept), strict=True))
+
+
+def numbered(names: Iterable[str]) -> Iterator[str]:
+    """Names told apart: TVM gives all blocks that one reduction is split into the same."""
+    seen: Counter[str] = Counter()
+    for name in names:
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name}'{seen[name]}"
 
 
 def _nest(

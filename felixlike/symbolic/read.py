@@ -58,6 +58,7 @@ class _Reader:
         self._fits: Expr = const(1)
         self._unit: set[Expr] = set()
         self._names: Counter[str] = Counter()
+        self._blocks: Counter[str] = Counter()
         self._buffers: dict[Any, Buffer] = {}
         self._internal: list[Any] = []
         self._aligns: list[tuple[Any, tuple[int, int, int]]] = []
@@ -93,6 +94,8 @@ class _Reader:
         match type(stmt).__name__:
             case "For":
                 return (self._loop(stmt),)
+            case "SBlockRealize" if str(stmt.block.name_hint) in self._replay.initial:
+                return ()  # constants are no work; where they stand follows from the reduction
             case "SBlockRealize":
                 return (self._store(stmt),)
             case "SeqStmt":
@@ -182,9 +185,12 @@ class _Reader:
 
     def _unique(self, name: str) -> str:
         """A name no earlier loop has; loops of different nests often share one."""
-        self._names[name] += 1
-        seen = self._names[name]
-        return name if seen == 1 else f"{name}'{seen}"
+        return self._named_apart(name, self._names)
+
+    @staticmethod
+    def _named_apart(name: str, names: Counter[str]) -> str:
+        names[name] += 1
+        return name if names[name] == 1 else f"{name}'{names[name]}"
 
     def _store(self, realize: Any) -> Store:
         block = realize.block
@@ -243,7 +249,7 @@ class _Reader:
         reads = Counter(access for access, _ in loads)
         spatial, reduction = (list(filter(kind, block.iter_vars)) for kind in (tvmlib.is_spatial, tvmlib.is_reduction))
         return Store(
-            block=str(block.name_hint),
+            block=self._named_apart(str(block.name_hint).removesuffix("_update"), self._blocks),
             target=target,
             loads=tuple(reads),
             repeats=tuple(reads.values()),

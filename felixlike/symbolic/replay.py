@@ -61,6 +61,8 @@ class Replay:
         """Copies of every shared buffer that a software pipeline keeps."""
         self.kinds: list[tuple[Any, str]] = []
         """TVM's variables of the loops whose kind the trace itself says: "parallel", "vector" or "unrolled"."""
+        self.initial: set[str] = set()
+        """Names of the blocks that the trace itself lets write the initial values of reductions."""
         self.pipeline: tuple[Any, ...] = ()
         """TVM's variables of the loops that a software pipeline overlaps."""
         self.uneven: list[Any] = []
@@ -76,6 +78,7 @@ class Replay:
         self._values: dict[int | None, Any] = {}
         self._pending: dict[str, Any] = {}
         self._split = {tvmlib.identity(i.inputs[0]) for i in trace.insts if str(i.kind.name) == "Split"}
+        self._used = {tvmlib.identity(v) for i in trace.insts for v in i.inputs}
         self._unsettled = False
         self._run(trace)
 
@@ -138,6 +141,10 @@ class Replay:
     def splits(self, loop: Any) -> bool:
         """Whether the trace splits a loop, a random variable of its own."""
         return tvmlib.identity(loop) in self._split
+
+    def names(self, loop: Any) -> bool:
+        """Whether the trace does anything with a loop under this random variable."""
+        return tvmlib.identity(loop) in self._used
 
     def share(self, loop: Any, factors: Sequence[Expr | None]) -> list[Part]:
         """Split a loop (or several fused in name) in name: by factors that need not divide, at most one of them None

@@ -1,4 +1,4 @@
-"""Rows: right at odd sizes and at other decisions than the first, and declined where it does not apply."""
+"""Rows: right at odd sizes and other decisions than the first, golden programs, exact formulas, declined elsewhere."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import numpy as np
 import pytest
 import workloads
 
+from benchmarks import operators as op
+from benchmarks import oracles
 from felixlike import tvmlib
+from felixlike.features import NAMES, formulas, tvm_view
+from felixlike.frontend.task import make_task
 from felixlike.measure.reference import double_precision
 from felixlike.spaces.rows import row_by_row
+from felixlike.symbolic import Sketch, sketches
 from felixlike.tvmlib import te, topi
 
 _LANES = 8
+
+_AVX512 = tvmlib.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
 
 
 def _of(operator: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
@@ -152,3 +159,49 @@ def test_the_given_schedule_stays() -> None:
 )
 def test_declined(func: Any) -> None:
     assert row_by_row(tvmlib.Schedule(_module(func)), _LANES) == []
+
+
+_UNDERSTOOD: dict[str, Callable[[], Any]] = {
+    "softmax": lambda: op.softmax(6, 128),
+    "softmax_rest": lambda: op.softmax(7, 53),
+    "layer_norm": lambda: op.layer_norm(6, 96),
+    "global_pool": lambda: op.global_pool(6, 7),
+    "softmax_columns": lambda: _COLUMNS["softmax"](5, 48),
+}
+
+
+def _sketches(name: str) -> tuple[Sketch, ...]:
+    found = sketches(make_task(_UNDERSTOOD[name](), _AVX512, name=name), space="own")
+    assert found
+    assert all(sketch.understood for sketch in found), [sketch.reason for sketch in found]
+    return found
+
+
+@pytest.mark.parametrize("name", _UNDERSTOOD)
+def test_program(name: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"programs/own_{name}", str(_sketches(name)[-1].program))
+
+
+@pytest.mark.parametrize("name", _UNDERSTOOD)
+def test_formulas_equal_what_is_counted(name: str) -> None:
+    for sketch in _sketches(name):
+        found = formulas(sketch, oracles.SMALL_CACHES)
+        points = sketch.sample(2, seed=5)
+        for point, rows in zip(points.tolist(), found.evaluate(points), strict=True):
+            assert sketch.accepts(point)
+            counted = oracles.count(sketch, tuple(point), oracles.SMALL_CACHES)
+            assert set(counted) == set(found.stores)
+            for block, columns in counted.items():
+                for column, value in columns.items():
+                    assert np.isclose(rows[found.stores.index(block)][NAMES.index(column)], value, rtol=1e-9), column
+
+
+@pytest.mark.parametrize("name", _UNDERSTOOD)
+def test_views_equal_tvms_features(name: str) -> None:
+    for sketch in _sketches(name):
+        points = sketch.sample(2, seed=7)
+        for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
+            theirs = oracles.tvm_features(sketch, sketch.schedule(point))
+            known = ~np.isnan(ours)
+            assert known[theirs != 0].mean() > 0.7
+            np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-6, atol=1e-9)

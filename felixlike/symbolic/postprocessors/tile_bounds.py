@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from felixlike import tvmlib
 from felixlike.spaces import noted_bounds
 from felixlike.symbolic.constraints import Constraint
 from felixlike.symbolic.expression import ceildiv, mul
@@ -18,8 +19,10 @@ from felixlike.symbolic.replay import Replay
 def tile_bounds(replay: Replay, program: Program) -> tuple[Constraint, ...]:
     """What the notes on a schedule's blocks ask of its loops."""
     found: list[Constraint] = []
+    blocks = tvmlib.found(replay.schedule.mod["main"].body, tvmlib.s_tir.SBlock)
+    noted = {str(block.name_hint): noted_bounds(block) for block in blocks}
     for store, path in program.stores():
-        bounds = noted_bounds(replay.schedule.get(replay.schedule.get_sblock(store.block)))
+        bounds = noted.get(store.block)
         if bounds is None:
             continue
         name = store.block

@@ -15,6 +15,7 @@ from felixlike.symbolic.primitives import (
     layout,
     location,
     lookup,
+    merge,
     pad,
     reorder,
     rfactor,
@@ -41,6 +42,7 @@ PRIMITIVES: dict[str, Primitive] = {
     **pad.PRIMITIVES,
     **cache.PRIMITIVES,
     **rfactor.PRIMITIVES,
+    **merge.PRIMITIVES,
     **location.PRIMITIVES,
     **storage_align.PRIMITIVES,
 }

@@ -8,6 +8,7 @@ GPUs. Other notes only steer rules that have already run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from felixlike.symbolic.expression import Expr, const
@@ -31,6 +32,8 @@ def _annotate(state: Replay, instruction: Any, _: int) -> None:
             state.pipeline = target.variables
         case "software_pipeline_order" | "software_pipeline_async_stages":
             pass
+        case _ if isinstance(value, Sequence) and not isinstance(value, str):
+            state.schedule.annotate(target, key, list(value))
         case _:
             state.schedule.annotate(target, key, value)
 

@@ -7,7 +7,7 @@
 
 On GPUs a loop is also split by numbers of threads that need not divide it; it is then split in name only, and a share
 of the program says into what; unless a block moves in between the new loops. On CPUs vectors are split off, whose
-length must divide the loop.
+length must divide the loop, unless that has a number of iterations: then a guard skips the rest.
 
 The outermost extent comes back from TVM as ⌈512 / (t1·t2)⌉; under perfect tiling that is the variable t0.
 """
@@ -75,6 +75,8 @@ def _off(state: Replay, loop: Any, factors: list[Any], unit_loops: bool) -> list
     left = floordiv(extent, size)
     constant, terms = linear_parts(extent)
     exact = all(number % size == 0 for number in (constant, *(factor for _, factor in terms)))
+    if not exact and extent.is_const and outer is None:
+        return _guarded(state, loop, [None, *map(const, numbers)], preserve_unit_iters=unit_loops)
     if not exact or (outer is not None and not (left.is_const and left.value == int(outer))):
         raise UnsupportedSketch(f"{size} need not divide the loop of {extent}", where="Split")
     parts = [None, *numbers]
@@ -82,7 +84,7 @@ def _off(state: Replay, loop: Any, factors: list[Any], unit_loops: bool) -> list
 
 
 def _guarded(state: Replay, loop: Any, sizes: list[Expr | None], *, preserve_unit_iters: bool) -> list[Any]:
-    """A split by threads that need not divide, done in TVM since a block moves in between its loops."""
+    """A split by threads, or vectors, that need not divide, done in TVM: a block moves in between its loops."""
     factors = [f if f is None else int(f.value) if f.is_const else state.opaque(f.name) for f in sizes]
     parts = list(state.schedule.split(loop, factors, preserve_unit_iters=preserve_unit_iters))
     state.uneven += [state.schedule.get(part).loop_var for part in parts]
