@@ -4,6 +4,7 @@ The schedules and workloads that everybody else sees stay as they are; only the 
 
 from typing import Any
 
+from felixlike.lowering.first_and_last import BLOCKS, first_and_last
 from felixlike.lowering.lone_output import lone_output
 from felixlike.lowering.prefetch import PREFETCH, prefetch
 from felixlike.lowering.reciprocal import share_reciprocals
@@ -13,11 +14,13 @@ from felixlike.lowering.transpose import TRANSPOSE, transpose
 from felixlike.lowering.vector_math import FUNCTIONS, vectorise_math
 
 __all__ = [
+    "BLOCKS",
     "FUNCTIONS",
     "PEEL",
     "PREFETCH",
     "SKIP",
     "TRANSPOSE",
+    "first_and_last",
     "lone_output",
     "lower",
     "peel_rests",
@@ -31,4 +34,4 @@ __all__ = [
 
 def lower(module: Any) -> Any:
     """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for CPUs."""
-    return vectorise_math(share_reciprocals(peel_rests(transpose(prefetch(skip_padding(module))))))
+    return vectorise_math(share_reciprocals(peel_rests(first_and_last(transpose(prefetch(skip_padding(module)))))))
