@@ -10,6 +10,7 @@ from felixlike.lowering.prefetch import PREFETCH, prefetch
 from felixlike.lowering.reciprocal import share_reciprocals
 from felixlike.lowering.rest import PEEL, peel_rests
 from felixlike.lowering.skip import SKIP, skip_padding
+from felixlike.lowering.tile_rows import tile_rows
 from felixlike.lowering.transpose import TRANSPOSE, transpose
 from felixlike.lowering.vector_math import FUNCTIONS, vectorise_math
 
@@ -27,6 +28,7 @@ __all__ = [
     "prefetch",
     "share_reciprocals",
     "skip_padding",
+    "tile_rows",
     "transpose",
     "vectorise_math",
 ]
@@ -34,4 +36,6 @@ __all__ = [
 
 def lower(module: Any) -> Any:
     """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for CPUs."""
-    return vectorise_math(share_reciprocals(peel_rests(first_and_last(transpose(prefetch(skip_padding(module)))))))
+    return vectorise_math(
+        share_reciprocals(peel_rests(first_and_last(prefetch(tile_rows(transpose(skip_padding(module)))))))
+    )
