@@ -5,8 +5,8 @@
         unroll r in 8, v in 3: T[r, v] += …       unroll v in 3: T_0[v] += …   …   unroll v in 3: T_7[v] += …
 
 In: an IRModule of scheduled PrimFuncs in which a schedule marked reductions with PREFETCH. Out: the same without
-blocks, with the tiles that they sum up in rows. Of what lies on the stack LLVM knows that no instruction that fetches reads it,
-and only such sums stay in registers from one step to the next.
+blocks, with the tiles that they sum up in rows. Of what lies on the stack LLVM knows that no instruction that fetches
+reads it, and only such sums stay in registers from one step to the next.
 """
 
 from __future__ import annotations
