@@ -4,26 +4,31 @@ The schedules and workloads that everybody else sees stay as they are; only the 
 
 from typing import Any
 
+from felixlike.lowering.first_and_last import BLOCKS, first_and_last
 from felixlike.lowering.lone_output import lone_output
 from felixlike.lowering.prefetch import PREFETCH, prefetch
 from felixlike.lowering.reciprocal import share_reciprocals
 from felixlike.lowering.rest import PEEL, peel_rests
 from felixlike.lowering.skip import SKIP, skip_padding
+from felixlike.lowering.tile_rows import tile_rows
 from felixlike.lowering.transpose import TRANSPOSE, transpose
 from felixlike.lowering.vector_math import FUNCTIONS, vectorise_math
 
 __all__ = [
+    "BLOCKS",
     "FUNCTIONS",
     "PEEL",
     "PREFETCH",
     "SKIP",
     "TRANSPOSE",
+    "first_and_last",
     "lone_output",
     "lower",
     "peel_rests",
     "prefetch",
     "share_reciprocals",
     "skip_padding",
+    "tile_rows",
     "transpose",
     "vectorise_math",
 ]
@@ -31,4 +36,6 @@ __all__ = [
 
 def lower(module: Any) -> Any:
     """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for CPUs."""
-    return vectorise_math(share_reciprocals(peel_rests(transpose(prefetch(skip_padding(module))))))
+    return vectorise_math(
+        share_reciprocals(peel_rests(first_and_last(prefetch(tile_rows(transpose(skip_padding(module)))))))
+    )

@@ -27,7 +27,7 @@ _LINE = 64
 _WORTH = 2**19
 """Bytes of an operand from which it is fetched: less than that stays in the caches by itself."""
 
-_STACK = 1024
+STACK = 1024
 """Bytes: buffers of less TVM keeps on the stack."""
 
 _L2 = 2
@@ -46,7 +46,7 @@ def _ahead(func: Any) -> Change:
 
     def ahead(loop: Any) -> Any:
         around = [other for other in loops if _holds(other, loop)]  # innermost first
-        loads = _packed(loop, func.params) if _on_stack(loop) else []
+        loads = _once(_packed(loop, func.params)) if _on_stack(loop) else []
         fetches = [fetch for load in loads for fetch in _fetches(loop, around, load)]
         body = tvmlib.tirx.stmt_seq(*fetches, loop.body) if fetches else loop.body
         return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
@@ -68,7 +68,7 @@ def _on_stack(loop: Any) -> bool:
 
     written = [store.buffer for store in tvmlib.found(loop.body, tvmlib.tirx.BufferStore)]
     sizes = [math.prod(int(e) for e in b.shape) * tvmlib.bits(b.dtype) // 8 for b in written]
-    return max(sizes) < _STACK
+    return max(sizes) < STACK
 
 
 def _packed(loop: Any, params: Any) -> list[Any]:
@@ -87,6 +87,17 @@ def _packed(loop: Any, params: Any) -> list[Any]:
     ]
 
 
+def _once(loads: list[Any]) -> list[Any]:
+    """Without those that load what another one does."""
+    from felixlike import tvmlib
+
+    found: list[Any] = []
+    for load in loads:
+        if not any(load.source.same_as(o.source) and tvmlib.structural_equal(load.indices, o.indices) for o in found):
+            found.append(load)
+    return found
+
+
 def _fetches(loop: Any, around: list[Any], load: Any) -> list[Any]:
     """What fetches, in each step of a pass over a block, its share of the next one; nothing where that cannot be told,
     or does not pay.  Where the share is less than a line, some steps fetch the same one."""
@@ -96,7 +107,10 @@ def _fetches(loop: Any, around: list[Any], load: Any) -> list[Any]:
     buffer, steps = load.source, int(loop.extent)
     shape = [int(extent) for extent in buffer.shape]
     size = tvmlib.bits(buffer.dtype) // 8
-    inner = tvmlib.found(loop.body, tirx.For)
+    inner: list[Any] = []
+    for other in tvmlib.found(loop.body, tirx.For):  # where rows are written out, each has the same loops
+        if not any(other.loop_var.same_as(f.loop_var) for f in inner):
+            inner.append(other)
     place = 0
     for index, extent in zip(load.indices, shape, strict=True):
         place = place * extent + index

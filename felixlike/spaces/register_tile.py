@@ -29,7 +29,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.hardware.vectors import Machine, VectorUnit
-from felixlike.lowering import PREFETCH, SKIP, TRANSPOSE
+from felixlike.lowering import BLOCKS, PREFETCH, SKIP, TRANSPOSE
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, rounded
@@ -236,6 +236,8 @@ def _tile(
     unrolled = bool(taps) and 1 < taps[-1].extent <= _UNROLLED_TAPS
     if unrolled:
         schedule.unroll(inner_tap[0])
+    for loop in blocks:
+        schedule.annotate(loop, BLOCKS, True)
     for tap, axis in zip(outer_taps, taps[:-1], strict=True):
         if axis.extent > 1:
             schedule.annotate(tap, SKIP, True)

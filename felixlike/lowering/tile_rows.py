@@ -1,0 +1,94 @@
+"""A tile of sums that TVM would not keep on the stack, as a buffer a row, which it does.
+
+    T = alloc[8, 48]                          T_0, …, T_7 = alloc[48]
+    for k:                               →    for k:
+        unroll r in 8, v in 3: T[r, v] += …       unroll v in 3: T_0[v] += …   …   unroll v in 3: T_7[v] += …
+
+In: an IRModule of scheduled PrimFuncs in which a schedule marked reductions with PREFETCH. Out: the same without
+blocks, with the tiles that they sum up in rows. Of what lies on the stack LLVM knows that no instruction that fetches
+reads it, and only such sums stay in registers from one step to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from felixlike.lowering.prefetch import PREFETCH, STACK
+
+
+def tile_rows(module: Any) -> Any:
+    """The IRModule with tiles in rows: functions without marked loops are left alone."""
+    from felixlike import tvmlib
+
+    return tvmlib.map_functions(module, _changed)
+
+
+def _changed(func: Any) -> Any:
+    from felixlike import tvmlib
+    from felixlike.tvmlib import tirx
+
+    marked = [loop for loop in tvmlib.found(func.body, tirx.For) if PREFETCH in loop.annotations]
+    if not marked:
+        return func
+    plain = tvmlib.without_blocks(func)
+    summed = [
+        store.buffer
+        for loop in tvmlib.found(plain.body, tirx.For)
+        if PREFETCH in loop.annotations
+        for store in tvmlib.found(loop.body, tirx.BufferStore)
+    ]
+    for alloc in tvmlib.found(plain.body, tirx.AllocBuffer):
+        buffer = alloc.buffer
+        if any(buffer.same_as(other) for other in summed) and _bytes(buffer) >= STACK:
+            plain = _in_rows(plain, buffer)
+    return plain
+
+
+def _bytes(buffer: Any) -> int:
+    from felixlike import tvmlib
+
+    return math.prod(int(extent) for extent in buffer.shape) * tvmlib.bits(buffer.dtype) // 8
+
+
+def _in_rows(func: Any, buffer: Any) -> Any:
+    """A function with a buffer in rows; as it is where rows are too long, or reached by other than unrolled loops."""
+    from felixlike import tvmlib
+    from felixlike.tvmlib import tirx
+
+    *outer, rows, length = (int(extent) for extent in buffer.shape)
+    if math.prod(outer) > 1 or _bytes(buffer) // rows >= STACK:
+        return func
+
+    def places(root: Any) -> list[Any]:
+        nodes = [*tvmlib.found(root, tvmlib.ir.TensorLoad), *tvmlib.found(root, tirx.BufferStore)]
+        return [n.indices for n in nodes if (n.buffer if isinstance(n, tirx.BufferStore) else n.source).same_as(buffer)]
+
+    def written_out(loop: Any) -> Any:
+        if loop.kind != tirx.ForKind.UNROLLED or not any(tvmlib.uses(p[-2], loop.loop_var) for p in places(loop.body)):
+            return loop
+        steps = range(int(loop.extent))
+        return tirx.stmt_seq(*(tvmlib.substituted(loop.body, {loop.loop_var: step}) for step in steps))
+
+    body = tvmlib.structural_map(func.body, (tirx.For, written_out))
+    numbers = [tvmlib.simplify(place[-2]) for place in places(body)]
+    if not all(isinstance(number, tirx.IntImm) for number in numbers):
+        return func
+    parts = [tirx.decl_buffer((length,), buffer.dtype, name=f"{buffer.name}_{row}") for row in range(rows)]
+
+    def part(indices: Any) -> Any:
+        return parts[int(tvmlib.simplify(indices[-2]))]
+
+    def load(node: Any) -> Any:
+        return part(node.indices)[node.indices[-1]] if node.source.same_as(buffer) else node
+
+    def store(node: Any) -> Any:
+        own = node.buffer.same_as(buffer)
+        return tirx.BufferStore(part(node.indices), node.value, [node.indices[-1]]) if own else node
+
+    def alloc(node: Any) -> Any:
+        return tirx.stmt_seq(*map(tirx.AllocBuffer, parts)) if node.buffer.same_as(buffer) else node
+
+    for kind, change in ((tvmlib.ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.AllocBuffer, alloc)):
+        body = tvmlib.structural_map(body, (kind, change))
+    return func.with_body(tvmlib.structural_map(body, (tirx.SeqStmt, lambda seq: tirx.stmt_seq(*seq.seq))))
