@@ -43,19 +43,18 @@ def _turned(loop: Any) -> Any:
     column, row, store = loop.loop_var, rows.loop_var, rows.body
     outer = tirx.Var(column.name, str(column.ty.dtype))
     turned = tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
-    read, written = (_place(b, i, loop) for b, i in ((load.source, load.indices), (store.buffer, store.indices)))
+    read = _along(load.source, load.indices, loop, column)
+    written = _along(store.buffer, store.indices, loop, row)
     statements: list[Any] = []
     for start in (*range(0, int(rows.extent) - size, size), int(rows.extent) - size):
-        starts = [
-            tvmlib.simplify(tvmlib.substituted(read, {column: outer * lanes, row: start + i})) for i in range(size)
-        ]
-        statements += _shuffled(turned, load.source, starts)
+        places = [{column: outer * lanes, row: start + i} for i in range(size)]
+        statements += _shuffled(turned, load.source, [_placed(read, place) for place in places])
         lane, step = (tirx.Var(v.name, str(v.ty.dtype)) for v in (column, row))
         value = tvmlib.structural_map(
             store.value,
             (tvmlib.ir.TensorLoad, lambda one, at=(lane, step): turned[at] if _same(one, load) else one),
         )
-        body = tirx.BufferStore(store.buffer, value, _in_line(store.buffer, written))
+        body = tirx.BufferStore(store.buffer, value, written)
         body = tvmlib.substituted(body, {column: outer * lanes + lane, row: step + start})
         statements.append(_loop(lane, lanes, "UNROLLED", _loop(step, size, "VECTORIZED", body)))
     everything = _loop(outer, int(loop.extent) // lanes, "SERIAL", tirx.stmt_seq(*statements))
@@ -98,9 +97,21 @@ def _place(buffer: Any, indices: Any, loop: Any) -> Any:
     return analyzer.simplify(place)
 
 
-def _in_line(buffer: Any, place: Any) -> list[Any]:
-    """Indices of an element that is counted in the order of memory."""
-    return [*(0 for _ in buffer.shape[1:]), place]
+def _along(buffer: Any, indices: Any, loop: Any, variable: Any) -> list[Any]:
+    """The indices, where the variable steps through the last dimension alone; or the same element counted in the order
+    of memory, as after loops over neighbouring dimensions were fused."""
+    from felixlike import tvmlib
+
+    *outer, last = indices
+    if _step(last, variable) == 1 and not any(tvmlib.uses(index, variable) for index in outer):
+        return [*indices]
+    return [*(0 for _ in outer), _place(buffer, indices, loop)]
+
+
+def _placed(indices: list[Any], values: dict[Any, Any]) -> list[Any]:
+    from felixlike import tvmlib
+
+    return [tvmlib.simplify(tvmlib.substituted(index, values)) if hasattr(index, "ty") else index for index in indices]
 
 
 def _step(place: Any, variable: Any) -> int | None:
@@ -117,7 +128,7 @@ def _same(load: Any, other: Any) -> bool:
     return bool(load.source.same_as(other.source)) and tvmlib.structural_equal(load.indices, other.indices)
 
 
-def _shuffled(turned: Any, tile: Any, starts: list[Any]) -> Iterator[Any]:
+def _shuffled(turned: Any, tile: Any, places: list[list[Any]]) -> Iterator[Any]:
     """What loads the vectors that begin at some places of a tile, and writes them transposed.
 
     After the step of squares of 2·d, row i holds in each of them what the rows i − i mod 2·d … of that square's column
@@ -131,9 +142,8 @@ def _shuffled(turned: Any, tile: Any, starts: list[Any]) -> Iterator[Any]:
         rows.append(tirx.Var("row", value.ty))
         yield tirx.Bind(rows[-1], value)
 
-    for start in starts:
-        vector = tirx.Ramp(start, tirx.const(1, str(start.ty.dtype)), lanes)
-        yield from named(tile[tuple(_in_line(tile, vector))])
+    for *outer, first in places:
+        yield from named(tile[(*outer, tirx.Ramp(first, tirx.const(1, str(first.ty.dtype)), lanes))])
     distance = 1
     while distance < size:
         before, rows = rows, []
