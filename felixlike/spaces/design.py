@@ -16,6 +16,7 @@ from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
 from felixlike.hardware.vectors import Machine, vector_unit
 from felixlike.spaces.bounds import keeps_to_bounds
+from felixlike.spaces.flat import flat
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import row_by_row
 
@@ -69,6 +70,12 @@ def _rows(schedule: Any, block: Any, machine: Machine) -> list[Any]:
     return row_by_row(schedule, machine.unit.lanes(_ROWS_BITS)) if is_root else []
 
 
+def _flat(schedule: Any, block: Any, machine: Machine) -> list[Any]:
+    """`flat`, for the root block alike."""
+    is_root = schedule.get_sref(block).parent is None
+    return flat(schedule, machine.unit.lanes(_ROWS_BITS)) if is_root else []
+
+
 _ROWS_BITS = 32
 """Of the elements by which `row_by_row` counts the lanes of a vector: float32, whatever the function computes in."""
 
@@ -94,5 +101,6 @@ RULES = (
     ),
     # It takes initial values out itself, and leaves in what stands under a test, where TVM refuses to.
     _Rule(_rows, (tvmlib.ms.postproc.DisallowDynamicLoop,)),
+    _Rule(_flat, (tvmlib.ms.postproc.DisallowDynamicLoop,)),
 )
 """Our rules, the first that applies wins."""

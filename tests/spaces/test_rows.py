@@ -152,3 +152,10 @@ def test_the_given_schedule_stays() -> None:
 )
 def test_declined(func: Any) -> None:
     assert row_by_row(tvmlib.Schedule(_module(func)), _LANES) == []
+
+
+def test_stages_may_lack_rows_of_which_there_is_one() -> None:
+    def spread(x: Any) -> Any:
+        return topi.sum(topi.abs(topi.subtract(x, topi.sum(x, axis=0, keepdims=True))), axis=0)
+
+    _check(_of(spread, (13, 16)))
