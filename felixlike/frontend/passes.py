@@ -20,6 +20,7 @@ from felixlike.frontend.rewrites import (
     with_safe_indices,
     with_transposed_factors,
 )
+from felixlike.frontend.simple_indices import with_simple_indices
 from felixlike.hardware.vectors import vector_unit
 
 
@@ -68,6 +69,7 @@ def fuse(module: Any, target: Any) -> Any:
         t.AnnotateTIROpPattern(),
         t.FuseOps(),
         t.FuseTIR(),
+        _pass(with_simple_indices),
         # A reshape alone is a view of its input at run time; as a PrimFunc it would be a copy and a task.
         t.RewriteDataflowReshape(),
         # PrimFuncs that were fused into others are called by nothing now.

@@ -6,7 +6,7 @@ In: an nn.Module with shapes, or an ExportedProgram. Out: a Source. Refusals of 
 import contextlib
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from felixlike.errors import EmptyModel, ExportFailed, InvalidModel, InvalidShape, UnsupportedOperator, first_line
@@ -113,7 +113,7 @@ def _convert(program: Any, *, name: str, examples: Sequence[Any]) -> Source:
                 # A reshape that ends the model is only a view of what it reshapes if it is not itself the output.
                 unwrap_unit_return_tuple=False,
                 run_ep_decomposition=False,
-                custom_convert_map={"embedding.default": _embedding, "convolution.default": _convolution},
+                custom_convert_map=_OWN,
             )
         except Exception as error:
             raise UnsupportedOperator(
@@ -158,6 +158,34 @@ def _convolution(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(convolved)
 
 
+def _reduction(name: str) -> Callable[[Any, Any], Any]:
+    """aten.amax and its like, which TVM's importer lacks: along some dimensions, or all."""
+
+    def converted(node: Any, importer: Any) -> Any:
+        from felixlike import tvmlib
+
+        given = [*node.args, *([], False)[len(node.args) - 1 :]]
+        dims = node.kwargs.get("dim", given[1])
+        keepdims = node.kwargs.get("keepdim", given[2])
+        axes = [dims] if isinstance(dims, int) else [*dims] or None
+        data, dtype = importer.env[given[0]], str(node.meta["val"].dtype).removeprefix("torch.")
+        if str(data.ty.dtype) != dtype:  # products of integers are int64
+            data = importer.block_builder.emit(tvmlib.relax.op.astype(data, dtype))
+        return importer.block_builder.emit(getattr(tvmlib.relax.op, name)(data, axes, keepdims=keepdims))
+
+    return converted
+
+
+_OWN: dict[str, Callable[[Any, Any], Any]] = {
+    "embedding.default": _embedding,
+    "convolution.default": _convolution,
+    "amax.default": _reduction("max"),
+    "amin.default": _reduction("min"),
+    "prod.dim_int": _reduction("prod"),
+}
+"""Operators that TVM's importer lacks, or that need more than it does: (node, importer) → the value."""
+
+
 def _on_cpu(model: Any) -> Any:
     """The model itself, or a copy of one that is on a GPU: constants are read on the CPU."""
     if any(tensor.device.type == "cuda" for tensor in (*model.parameters(), *model.buffers())):
@@ -184,7 +212,7 @@ def _check_state(program: Any, where: str) -> None:
 
 def _check_operators(program: Any, importer: Any, where: str) -> None:
     """Name all operators that TVM's importer lacks, and those whose output's shape depends on values."""
-    known = importer.ExportedProgramImporter().convert_map
+    known = {*importer.ExportedProgramImporter().convert_map, *_OWN}
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     missing = sorted({str(node.target) for node in nodes if node.target.__name__ not in known})
     if missing:

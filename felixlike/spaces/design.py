@@ -17,6 +17,7 @@ from felixlike.frontend.task import Task
 from felixlike.hardware.vectors import Machine, vector_unit
 from felixlike.spaces.bounds import keeps_to_bounds
 from felixlike.spaces.cases import case_by_case
+from felixlike.spaces.flat import flat
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import row_by_row
 from felixlike.spaces.turned import turned_copies
@@ -98,5 +99,6 @@ RULES = (
     _Rule(partial(_whole, row_by_row), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
     _Rule(partial(_whole, case_by_case), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
     _Rule(partial(_whole, turned_copies), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
+    _Rule(partial(_whole, flat), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
 )
 """Our rules, the first that applies wins."""

@@ -9,6 +9,8 @@ Nests are joined by `merge` rather than compute_at, which refuses blocks under a
 divides. TVM does not look whether loops may be merged; `_rows` does.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -16,6 +18,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.lowering import PEEL
+from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
 
 _ACCUMULATORS = (1, 4)
 """Vectors of partial results a reduction is split into: more hide the latency of additions, fewer suit short rows."""
@@ -23,10 +26,6 @@ _MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
 """Rows a task, vectors of a row unrolled, vectors of columns a task: bounds of what is sampled."""
 _NARROWEST = 4
 """Elements of the shortest vector that columns are worth being computed in."""
-_CHEAP = frozenset(["prim.if_then_else", "prim.likely", "tirx.reinterpret"])
-"""Calls that may be computed again wherever their value is read; others, like exp, are worth a buffer."""
-_Access = tuple[Any, tuple[Any, ...]]
-"""A buffer and the indices of one element."""
 
 
 def row_by_row(sch: Any, lanes: int) -> list[Any]:
@@ -38,7 +37,7 @@ def row_by_row(sch: Any, lanes: int) -> list[Any]:
     the same rows.  Along rows (the reduced axes are the innermost of what is read): partial results in the lanes of
     `lanes` or 4 · `lanes` accumulators, combined in halves.  Along columns: vectors of neighbouring columns."""
     found: list[Any] = []
-    if not _plain(sch):
+    if not in_plain_nests(sch):
         return found
     for accumulators in _ACCUMULATORS:
         try:
@@ -64,7 +63,7 @@ def _scheduled(sch: Any, lanes: int, accumulators: int) -> Any:
     if read is None:
         return None
     if first.step(read, first.innermost(first.reduced)) == 1:
-        if accumulators > 1 and _contiguous(first, first.reduced)[0] < 2 * accumulators * lanes:
+        if accumulators > 1 and contiguous(first, first.reduced)[0] < 2 * accumulators * lanes:
             return None
         return _along_rows(sch, stages, rows, lanes, accumulators)
     if accumulators == 1 and rows[first.name] and first.step(read, first.innermost(rows[first.name])) == 1:
@@ -72,102 +71,35 @@ def _scheduled(sch: Any, lanes: int, accumulators: int) -> Any:
     return None
 
 
-def _plain(sch: Any) -> bool:
-    """True if every block stands in a perfect nest of loops, one for each of its variables, in their order."""
-    probe = sch.copy()
-    for realize in tvmlib.found(probe.mod["main"].body, tvmlib.s_tir.SBlockRealize):
-        if realize.block.name_hint != "root":
-            loops = [probe.get(loop).loop_var for loop in probe.get_loops(probe.get_sblock(realize.block.name_hint))]
-            values = list(realize.iter_values)
-            if len(loops) != len(values) or not all(a.same_as(b) for a, b in zip(loops, values, strict=True)):
-                return False
-    return True
-
-
-def _whole(stage: "_Stage", access: _Access) -> bool:
+def _whole(stage: Stage, access: Access) -> bool:
     """True if a reduction reads every element of a buffer once: contractions read each often, windows overlap."""
     return prod(stage.extents.values()) == prod(int(extent) for extent in access[0].shape)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """A block: its variables with their extents in the order of its loops, and what it accesses, by index."""
-
-    name: str
-    extents: dict[Any, int]
-    reduced: tuple[Any, ...]
-    reads: tuple[_Access, ...]
-    writes: tuple[_Access, ...]
-    costly: bool
-    output: bool
-
-    def step(self, access: _Access, variable: Any) -> int:
-        """By how many elements an access moves where a variable, all others 0, goes from 0 to 1; -1 if data decide."""
-        buffer, indices = access
-        address = tvmlib.tirx.const(0, "int64")
-        for index, extent in zip(indices, buffer.shape, strict=True):
-            address = address * extent + index.astype("int64")
-
-        start = dict.fromkeys(self.extents, 0)
-        moved = tvmlib.simplify(tvmlib.substituted(address, start | {variable: 1}) - tvmlib.substituted(address, start))
-        return int(moved) if isinstance(moved, tvmlib.tirx.IntImm) else -1
-
-    def innermost(self, variables: Sequence[Any]) -> Any:
-        """The last of some variables that is more than one iteration, or the last."""
-        return next((v for v in reversed(variables) if self.extents[v] > 1), variables[-1])
-
-
-def _stages(sch: Any) -> list[_Stage]:
-    """The function's blocks in their order."""
-    main = sch.mod["main"]
-    stages = []
-    for block in tvmlib.found(main.body, tvmlib.s_tir.SBlock):
-        if block.name_hint == "root":
-            continue
-        calls = {str(getattr(call.op, "name", "")) for call in tvmlib.found(block.body, tvmlib.ir.Call)}
-        written = [region.source for region in block.writes]
-        stages.append(
-            _Stage(
-                name=str(block.name_hint),
-                extents={i.var: int(i.dom.extent) for i in block.iter_vars},
-                reduced=tuple(i.var for i in block.iter_vars if tvmlib.is_reduction(i)),
-                reads=tuple(
-                    (load.source, tuple(load.indices))
-                    for load in tvmlib.found(block.body, tvmlib.ir.TensorLoad)
-                    if load.source not in written
-                ),
-                writes=tuple((r.source, tuple(x.min for x in r.region)) for r in block.writes),
-                costly=not calls <= _CHEAP,
-                output=any(p.same_as(buffer) for p in main.params for buffer in written),
-            )
-        )
-    return stages
-
-
-def _inlined(sch: Any) -> list[_Stage]:
+def _inlined(sch: Any) -> list[Stage]:
     """Put the cheap stages between reductions into those that read them; the stages that are left.
 
     Kept: one value a row, which is computed once; and what is costly and read twice, like softmax's exponentials."""
     _undo_last_reshape(sch)
-    stages = _stages(sch)
+    stages = stages_of(sch)
     rows = {prod(e for v, e in s.extents.items() if v not in s.reduced) for s in stages if s.reduced}
     for stage in stages:
         readers = sum(any(r[0].same_as(w[0]) for r in s.reads for w in stage.writes) for s in stages)
         once = prod(stage.extents.values()) in rows
         if not (stage.reduced or stage.output or once or (stage.costly and readers > 1)):
             sch.compute_inline(sch.get_sblock(stage.name))
-    return _stages(sch)
+    return stages_of(sch)
 
 
 def _undo_last_reshape(sch: Any) -> None:
     """Let the stage before a final reshape write the output itself, in its own loops, which know the rows."""
-    last = _stages(sch)[-1]
+    last = stages_of(sch)[-1]
     plain = all(index in last.extents for _, indices in last.reads for index in indices)
     if last.output and not last.reduced and len(last.reads) == 1 and not plain:
         sch.reverse_compute_inline(sch.get_sblock(last.name))
 
 
-def _rows(stages: Sequence[_Stage]) -> dict[str, tuple[Any, ...]] | None:
+def _rows(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None:
     """For each stage, by name, the variables that number the rows, in one order; None where stages disagree.
 
     Every stage must write and read what others need at its own row: then all of them may run row by row."""
@@ -199,11 +131,14 @@ def _rows(stages: Sequence[_Stage]) -> dict[str, tuple[Any, ...]] | None:
         at = {number: dimension for dimension, number in places[buffer].items()}
         if any(n not in at or not known[stage.name][n].same_as(indices[at[n]]) for n in long):
             return None
-    return {name: tuple(mine[n] for n in sorted(mine)) for name, mine in known.items()}
+    common = [
+        n for n in range(len(extents)) if all(n in mine for mine in known.values())
+    ]  # one value a row may be missing
+    return {name: tuple(mine[n] for n in common) for name, mine in known.items()}
 
 
 def _along_rows(
-    sch: Any, stages: Sequence[_Stage], rows: dict[str, tuple[Any, ...]], lanes: int, accumulators: int
+    sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int, accumulators: int
 ) -> Any:
     """Everything at a loop over rows; reductions in lanes."""
     nests: list[_Nest] = []
@@ -220,7 +155,7 @@ def _along_rows(
     return sch
 
 
-def _along_columns(sch: Any, stages: Sequence[_Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> Any:
+def _along_columns(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> Any:
     """Everything at a loop over groups of neighbouring columns; None where no vector divides their number.
 
     The columns are numbered by the last row variable of more than one value."""
@@ -269,14 +204,14 @@ class _Nest:
     reduces: bool
 
 
-def _split_stage(sch: Any, stage: _Stage, rows: tuple[Any, ...], lanes: int, accumulators: int) -> list[_Nest]:
+def _split_stage(sch: Any, stage: Stage, rows: tuple[Any, ...], lanes: int, accumulators: int) -> list[_Nest]:
     """Order the loops of a stage, fuse those along the row, and give a reduction its lanes: the nests it becomes."""
     block = sch.get_sblock(stage.name)
     loops = dict(zip(stage.extents, sch.get_loops(block), strict=True))
     along = [v for v in stage.extents if v not in rows]
     if list(loops) != [*rows, *along]:
         sch.reorder(*(loops[v] for v in (*rows, *along)))
-    length, fused = _contiguous(stage, along)
+    length, fused = contiguous(stage, along)
     if fused > 1:
         sch.fuse(*(loops[v] for v in along[len(along) - fused :]))
     width = min(_power_of_two_below(length), lanes * (accumulators if stage.reduced else 1))
@@ -292,21 +227,6 @@ def _split_stage(sch: Any, stage: _Stage, rows: tuple[Any, ...], lanes: int, acc
             nests.append(_Nest(sch.rfactor(loop, dimension), len(rows), 2 * width, width, reduces=True))
         length = width = 1
     return [*nests, _Nest(block, len(rows), length, width, reduces=bool(stage.reduced))]
-
-
-def _contiguous(stage: _Stage, along: Sequence[Any]) -> tuple[int, int]:
-    """How many elements the innermost loops run through in one go in all buffers, and how many loops that are."""
-    accesses = stage.reads if stage.reduced else (*stage.reads, *stage.writes)
-    length, steps, count = 1, [1] * len(accesses), 0
-    for variable in reversed(along):
-        extent = stage.extents[variable]
-        found = [stage.step(access, variable) for access in accesses]
-        if extent > 1 and length > 1 and any(f != s * length for f, s in zip(found, steps, strict=True)):
-            break
-        steps = steps if extent == 1 or length > 1 else found
-        length *= extent
-        count += 1
-    return length, count
 
 
 def _row_loop(sch: Any, nest: _Nest) -> Any:

@@ -224,3 +224,21 @@ def test_refused_by_tvms_importer() -> None:
     model = nn.Linear(4, 4).to(torch.bfloat16)
     with pytest.raises(UnsupportedOperator, match="Linear: TVM's importer refused the model"):
         import_model(model, torch.ones(2, 4, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.amax(1),
+        lambda x: x.amin((0, 2), keepdim=True),
+        lambda x: x.amax(),
+        lambda x: x.logsumexp(-1),
+        lambda x: x.prod(1, keepdim=True),
+        lambda x: (x * 4).to(torch.int32).prod(2),
+    ],
+)
+def test_reductions_that_the_importer_lacks(function: Any) -> None:
+    model, x = Apply(function), torch.randn(3, 5, 4)
+    got, want = compile_model(import_model(model, (x,)))(x), model(x)
+    assert got.dtype == want.dtype
+    torch.testing.assert_close(got, want)

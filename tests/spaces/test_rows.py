@@ -205,3 +205,10 @@ def test_views_equal_tvms_features(name: str) -> None:
             known = ~np.isnan(ours)
             assert known[theirs != 0].mean() > 0.7
             np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-6, atol=1e-9)
+
+
+def test_stages_may_lack_rows_of_which_there_is_one() -> None:
+    def spread(x: Any) -> Any:
+        return topi.sum(topi.abs(topi.subtract(x, topi.sum(x, axis=0, keepdims=True))), axis=0)
+
+    _check(_of(spread, (13, 16)))

@@ -1,0 +1,41 @@
+"""Indices without divisions that do nothing.
+
+    Y[c, h, w] = X[((w // 28 + h) // 28 + c) % 128, (w // 28 + h) % 28, w % 28]   →   X[c, h, w]     where w, h < 28
+
+In: a fused Relax module. Out: the same, where a division in a PrimFunc is simpler for the values its block's variables
+have. TVM writes reshapes for any values; what only seems to jump is kept from vectors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def with_simple_indices(module: Any) -> Any:
+    """A module whose PrimFuncs divide only where that changes something."""
+    from felixlike import tvmlib
+
+    return tvmlib.map_functions(module, _simplified)
+
+
+def _simplified(func: Any) -> Any:
+    from felixlike import tvmlib
+
+    analyzer = tvmlib.sym.Analyzer()
+    for block in tvmlib.found(func.body, tvmlib.s_tir.SBlock):
+        for iterator in block.iter_vars:
+            if isinstance(iterator.dom.extent, tvmlib.tirx.IntImm):
+                analyzer.bind(iterator.var, iterator.dom)
+
+    def simpler(division: Any) -> Any:
+        found = analyzer.simplify(division)
+        return division if _divisions(found) > _divisions(division) else found
+
+    kinds = [(kind, simpler) for kind in (tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod)]
+    return tvmlib.structural_map(func, kinds) if _divisions(func.body) else func
+
+
+def _divisions(node: Any) -> int:
+    from felixlike import tvmlib
+
+    return sum(len(tvmlib.found(node, kind)) for kind in (tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod))

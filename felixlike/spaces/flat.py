@@ -1,0 +1,120 @@
+"""Flat: elements that are computed one by one, in vectors that run over the ends of dimensions.
+
+    for n, c, h, w in (4, 64, 28, 28):              parallel for r_0: for r_1:
+        Y[n, c, h, w] = f(X[n, c, h, w])    →           for p_0: unroll p_1: vector p_2 in 16:
+                                                            Y[r, p] = f(X[r, p])        (r of 256, p of 784)
+
+In: the schedule of a whole unscheduled function. Out: one in which all is computed where it is written. Of the
+innermost loops that everything read and written runs through in one go, as many become one as fill whole vectors.
+MetaSchedule's default space keeps loops apart, so that its vectors are as long as a dimension, 28 elements, which LLVM
+takes apart.
+"""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.lowering import PEEL
+from felixlike.spaces.stages import Stage, contiguous, in_plain_nests, stages_of
+
+_MOST_UNROLLED = 8
+"""Vectors that are computed one after another without a test."""
+
+_MOST_ROWS = 64
+"""Rows a task."""
+
+_LONG = 4
+"""Vectors of a row that is long enough."""
+
+_LONGEST_STEP = 4
+"""Elements between two lanes of what is read, from which on vectors do not pay."""
+
+
+def flat(sch: Any, lanes: int) -> list[Any]:
+    """A new schedule with every output in one parallel nest, in vectors; [] where this does not apply.
+
+    sch: of the whole function, stays as it is.  lanes: elements of a vector, a power of two.
+
+    Applies if no block sums up, and neighbours in an output are computed from neighbours, or from the same element."""
+    if not in_plain_nests(sch):
+        return []
+    new = sch.copy()
+    try:
+        stages = _inlined(new)
+        if not stages or not all(_in_vectors(new, stage, lanes) for stage in stages):
+            return []
+    except tvmlib.ScheduleError:
+        return []
+    return [new]
+
+
+def _inlined(sch: Any) -> list[Stage]:
+    """What is left once everything but the outputs is computed where it is read; none where something sums up."""
+    stages = stages_of(sch)
+    if any(stage.reduced for stage in stages):
+        return []
+    for stage in stages:
+        if not stage.output:
+            sch.compute_inline(sch.get_sblock(stage.name))
+    return stages_of(sch)
+
+
+def _in_vectors(sch: Any, stage: Stage, lanes: int) -> bool:
+    """Compute one output in vectors; whether that is possible."""
+    variables = list(stage.extents)
+    if not any(extent > 1 for extent in stage.extents.values()):
+        return False
+    last = stage.innermost(variables)
+    steps = [stage.step(access, last) for access in stage.reads]
+    if stage.step(stage.writes[0], last) != 1 or any(step > _LONGEST_STEP for step in steps):
+        return False
+    loops = sch.get_loops(sch.get_sblock(stage.name))
+    edges = _edges(sch.get(sch.get_sblock(stage.name)).body, last)
+    fused = len(variables) - variables.index(last) if edges else _fused(stage, variables, lanes)
+    length = prod(stage.extents[v] for v in variables[-fused:])
+    width = gcd(lanes, length, *edges)
+    if length < min(4, lanes) or (edges and width < min(4, lanes)):
+        return False
+    inner = sch.fuse(*loops[-fused:]) if fused > 1 else loops[-1]
+    outer = list(loops[:-fused])
+    if outer:
+        rows = sch.fuse(*outer) if len(outer) > 1 else outer[0]
+        sch.parallel(sch.split(rows, sch.sample_perfect_tile(rows, 2, _MOST_ROWS))[0])
+    if edges or width in (lanes, length):
+        vectors, lane = sch.split(inner, [None, width])
+        parts = 2 if outer else 3
+        loops = sch.split(vectors, sch.sample_perfect_tile(vectors, parts, _MOST_UNROLLED))
+        if not outer:
+            sch.parallel(loops[0])
+        sch.unroll(loops[-1])
+        sch.vectorize(lane)
+    else:
+        # TVM refuses to vectorise what is under a test.
+        if not outer:
+            sch.parallel(sch.add_unit_loop(inner))
+        vectors, _ = sch.split(inner, [None, min(4 * lanes, 1 << (length.bit_length() - 1))])
+        sch.annotate(vectors, PEEL, [length, lanes])
+    return True
+
+
+def _fused(stage: Stage, variables: list[Any], lanes: int) -> int:
+    """How many of the innermost loops become one: the fewest that run on and fill some vectors; all but those number
+    rows."""
+    _, most = contiguous(stage, variables)
+    lengths = [prod(stage.extents[v] for v in variables[-count:]) for count in range(1, most + 1)]
+    return max(range(1, most + 1), key=lambda count: (_suits(lengths[count - 1], lanes), -count))
+
+
+def _suits(length: int, lanes: int) -> tuple[bool, bool, int]:
+    """How well vectors run along so many elements."""
+    whole, long = length % lanes == 0, length >= _LONG * lanes
+    return whole, long, 0 if long else length
+
+
+def _edges(body: Any, variable: Any) -> list[int]:
+    """Where a condition on a variable changes, as at the seams of a concatenation: no vector may reach across."""
+    tests = [test for kind in (tvmlib.tirx.LT, tvmlib.tirx.LE) for test in tvmlib.found(body, kind)]
+    sides = [(test.a, test.b) for test in tests] + [(test.b, test.a) for test in tests]
+    return [int(b.value) for a, b in sides if a.same_as(variable) and isinstance(b, tvmlib.tirx.IntImm)]

@@ -1,0 +1,99 @@
+"""What the blocks of a function do: their loops and accesses, as rules for whole functions read them.
+
+In: the schedule of an unscheduled function. Out: `Stage`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import tvmlib
+
+_CHEAP = frozenset(["prim.if_then_else", "prim.likely", "tirx.reinterpret"])
+"""Calls that may be computed again wherever their value is read; others, like exp, are worth a buffer."""
+Access = tuple[Any, tuple[Any, ...]]
+"""A buffer and the indices of one element."""
+
+
+def in_plain_nests(sch: Any) -> bool:
+    """True if every block stands in a perfect nest of loops, one for each of its variables, in their order."""
+    probe = sch.copy()
+    for realize in tvmlib.found(probe.mod["main"].body, tvmlib.s_tir.SBlockRealize):
+        if realize.block.name_hint != "root":
+            loops = [probe.get(loop).loop_var for loop in probe.get_loops(probe.get_sblock(realize.block.name_hint))]
+            values = list(realize.iter_values)
+            if len(loops) != len(values) or not all(a.same_as(b) for a, b in zip(loops, values, strict=True)):
+                return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A block: its variables with their extents in the order of its loops, and what it accesses, by index."""
+
+    name: str
+    extents: dict[Any, int]
+    reduced: tuple[Any, ...]
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    costly: bool
+    output: bool
+
+    def step(self, access: Access, variable: Any) -> int:
+        """By how many elements an access moves where a variable, all others 0, goes from 0 to 1; -1 if data decide."""
+        buffer, indices = access
+        address = tvmlib.tirx.const(0, "int64")
+        for index, extent in zip(indices, buffer.shape, strict=True):
+            address = address * extent + index.astype("int64")
+
+        start = dict.fromkeys(self.extents, 0)
+        moved = tvmlib.simplify(tvmlib.substituted(address, start | {variable: 1}) - tvmlib.substituted(address, start))
+        return int(moved) if isinstance(moved, tvmlib.tirx.IntImm) else -1
+
+    def innermost(self, variables: Sequence[Any]) -> Any:
+        """The last of some variables that is more than one iteration, or the last."""
+        return next((v for v in reversed(variables) if self.extents[v] > 1), variables[-1])
+
+
+def stages_of(sch: Any) -> list[Stage]:
+    """The function's blocks in their order."""
+    main = sch.mod["main"]
+    stages = []
+    for block in tvmlib.found(main.body, tvmlib.s_tir.SBlock):
+        if block.name_hint == "root":
+            continue
+        calls = {str(getattr(call.op, "name", "")) for call in tvmlib.found(block.body, tvmlib.ir.Call)}
+        written = [region.source for region in block.writes]
+        stages.append(
+            Stage(
+                name=str(block.name_hint),
+                extents={i.var: int(i.dom.extent) for i in block.iter_vars},
+                reduced=tuple(i.var for i in block.iter_vars if tvmlib.is_reduction(i)),
+                reads=tuple(
+                    (load.source, tuple(load.indices))
+                    for load in tvmlib.found(block.body, tvmlib.ir.TensorLoad)
+                    if load.source not in written
+                ),
+                writes=tuple((r.source, tuple(x.min for x in r.region)) for r in block.writes),
+                costly=not calls <= _CHEAP,
+                output=any(p.same_as(buffer) for p in main.params for buffer in written),
+            )
+        )
+    return stages
+
+
+def contiguous(stage: Stage, along: Sequence[Any]) -> tuple[int, int]:
+    """How many elements the innermost loops run through in one go in all buffers, and how many loops that are."""
+    accesses = stage.reads if stage.reduced else (*stage.reads, *stage.writes)
+    length, steps, count = 1, [1] * len(accesses), 0
+    for variable in reversed(along):
+        extent = stage.extents[variable]
+        found = [stage.step(access, variable) for access in accesses]
+        if extent > 1 and length > 1 and any(f != s * length for f, s in zip(found, steps, strict=True)):
+            break
+        steps = steps if extent == 1 or length > 1 else found
+        length *= extent
+        count += 1
+    return length, count

@@ -1,0 +1,36 @@
+"""Divisions that do nothing leave PrimFuncs; others stay, and so do the values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.models import Apply
+from felixlike import tvmlib
+from felixlike.deploy import compile_model, max_relative_error
+from felixlike.frontend import import_model
+
+MODELS: dict[str, tuple[Any, tuple[int, ...], int]] = {
+    "heads": (Apply(lambda x: x.view(1, 12, 4, 8).transpose(1, 2).exp()), (1, 12, 32), 0),
+    "channel_shuffle": (nn.ChannelShuffle(4), (1, 12, 5, 7), 2),
+    "pixel_shuffle": (nn.PixelShuffle(2), (1, 8, 5, 7), 4),
+}
+"""Model, shape of its input, and divisions that are left: of channels by groups, or of places by the upscaling."""
+
+
+def _divisions(task: Any) -> int:
+    body = task.module["main"].body
+    blocks = [block for block in tvmlib.found(body, tvmlib.s_tir.SBlock) if block.iter_vars]
+    return sum(len(tvmlib.found(b.body, k)) for b in blocks for k in (tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_only_divisions_that_do_something_stay(name: str) -> None:
+    model, shape, left = MODELS[name]
+    x = torch.randn(shape)
+    imported = import_model(model, (x,))
+    assert sum(map(_divisions, imported.tasks)) == left
+    assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-6

@@ -1,0 +1,120 @@
+"""Flat: right at odd sizes and at other decisions than the first, in whole vectors; declined elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import workloads
+
+from felixlike import tvmlib
+from felixlike.measure.reference import double_precision
+from felixlike.spaces.flat import flat
+from felixlike.tvmlib import te, topi
+
+_LANES = 8
+
+
+def _of(operator: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
+    inputs = [te.placeholder(shape, name=f"x{number}") for number, shape in enumerate(shapes)]
+    outputs = operator(*inputs)
+    return te.create_prim_func([*inputs, *(outputs if isinstance(outputs, list) else [outputs])])
+
+
+_CASES: dict[str, Callable[[int], Any]] = {
+    "relu": lambda n: _of(topi.nn.relu, (3, 5, n)),
+    "one dimension": lambda n: _of(topi.tanh, (n,)),
+    "a number a channel": lambda n: _of(
+        lambda x, a: topi.nn.relu(topi.multiply(x, topi.reshape(a, (1, 6, 1, 1)))), (2, 6, 7, n), (6,)
+    ),
+    "a number a column": lambda n: _of(lambda x, a: topi.exp(topi.add(x, a)), (5, n), (n,)),
+    "used twice": lambda n: _of(lambda x: topi.multiply(x, topi.sigmoid(x)), (5, 4, n)),
+    "two outputs": lambda n: _of(lambda x: [topi.exp(x), topi.nn.relu(x)], (5, n)),
+    "halves": lambda n: _of(lambda x: topi.concatenate([x, topi.negative(x)], axis=-1), (5, n)),
+    "padding": lambda n: _of(lambda x: topi.nn.pad(x, (0, 1), (0, 2)), (5, n)),
+    "every other": lambda n: _of(lambda x: topi.strided_slice(x, [0, 0], [5, 2 * n], [1, 2]), (5, 2 * n)),
+}
+
+
+def _module(func: Any) -> Any:
+    """A task's module, to be kept while its schedules live."""
+    return tvmlib.IRModule({"main": func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)})
+
+
+def _run(module: Any, arguments: list[Any]) -> list[Any]:
+    tensors = [tvmlib.runtime.tensor(argument) for argument in arguments]
+    tvmlib.compile_primfuncs(module, tvmlib.Target("llvm")).jit()["main"](*tensors)
+    return [tensor.numpy() for tensor in tensors]
+
+
+def _vectors(module: Any) -> set[int]:
+    loops = tvmlib.found(module["main"].body, tvmlib.tirx.For)
+    return {int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED}
+
+
+@pytest.mark.parametrize("n", [4, 7, 8, 13, 28, 53, 64, 113])
+@pytest.mark.parametrize("name", _CASES)
+def test_answers(name: str, n: int) -> None:
+    """Where the rule applies, its schedule comes back from its stored trace, and is right at two other decisions."""
+    module = _module(_CASES[name](n))
+    found = flat(tvmlib.Schedule(module), _LANES)
+    rng = np.random.default_rng(0)
+    arguments = [rng.uniform(-3, 3, [int(e) for e in p.shape]) for p in module["main"].params]
+    truth = _run(double_precision(module), arguments)
+    single = [argument.astype("float32") for argument in arguments]
+    for sketch in found:
+        stored = tvmlib.Schedule(module)
+        written = tvmlib.ir.save_json(sketch.trace.as_json())
+        tvmlib.Trace.apply_json_to_schedule(tvmlib.ir.load_json(written), stored)
+        assert tvmlib.structural_hash(stored.mod) == tvmlib.structural_hash(sketch.mod)
+        for seed in (1, 2):
+            replayed = tvmlib.Schedule(module, seed=seed)
+            tvmlib.Trace(sketch.trace.insts, {}).apply_to_schedule(replayed, remove_postproc=False)
+            for got, true in zip(_run(replayed.mod, single), truth, strict=True):
+                np.testing.assert_allclose(got, true, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "vectors"),
+    [
+        ("relu", 64, {8}),
+        ("relu", 28, set()),  # 3 · 5 · 28 elements are no whole vectors: peeled when compiled
+        ("a number a channel", 8, {8}),
+        ("a number a channel", 16, {8}),
+        ("used twice", 13, set()),
+        ("used twice", 26, {8}),  # 4 · 26
+        ("two outputs", 64, {8}),
+        ("halves", 24, {8}),
+        ("halves", 12, {4}),  # the seam is after three vectors of four
+    ],
+)
+def test_whole_vectors(name: str, n: int, vectors: set[int]) -> None:
+    module = _module(_CASES[name](n))
+    (sketch,) = flat(tvmlib.Schedule(module), _LANES)
+    assert _vectors(sketch.mod) == vectors
+
+
+def test_the_given_schedule_stays() -> None:
+    schedule = tvmlib.Schedule(_module(_CASES["used twice"](16)))
+    before = str(schedule.mod)
+    flat(schedule, _LANES)
+    assert str(schedule.mod) == before
+    assert not schedule.trace.insts
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        workloads.matmul(),
+        workloads.max_pool(),
+        _of(lambda x: topi.transpose(x, (1, 0)), (64, 64)),
+        _of(lambda x: topi.sum(x, axis=1), (16, 16)),
+        _of(topi.nn.relu, (1, 1)),
+        _of(lambda x: topi.concatenate([x, x], axis=-1), (5, 7)),
+    ],
+    ids=["matmul", "windows", "transposed", "sum", "one element", "a seam at 7"],
+)
+def test_declined(func: Any) -> None:
+    assert flat(tvmlib.Schedule(_module(func)), _LANES) == []
