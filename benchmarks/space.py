@@ -183,8 +183,8 @@ def _text(data: dict[str, Any]) -> str:
 
     lines = [
         "Microseconds of a call, medians of interleaved turns; ratios are PyTorch ÷ ours, above 1 ours is faster.",
-        "eager: the better of PyTorch's two layouts; packed: oneDNN with packed weights, likewise. of peak: the task's",
-        "FLOP over what the cores could do in that time.",
+        "eager: the better of PyTorch's two layouts; packed: oneDNN with packed weights, likewise. of peak: the FLOP",
+        "that its tasks do, which are fewer for fast convolutions, over what the cores could do in that time.",
     ]
     for cores, found in data.items():
         rows, peak = found["rows"], found["peak"]

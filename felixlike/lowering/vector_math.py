@@ -35,18 +35,28 @@ _ERF_EXPONENT = (-2.1533332e-4, 3.2260052e-3, -2.2925168e-2, 1.0531637e-1, 6.356
 _LOG = (-7.9742104e-2, 1.2655695e-1, -1.2989278e-1, 1.4209945e-1, -1.6641581e-1, 2.0001201e-1, -2.5000304e-1, 1 / 3)
 
 
+_MOST_FACTORS = 16
+"""Of a power that is written out."""
+
+
 def vectorise_math(module: Any) -> Any:
-    """The IRModule with every call of FUNCTIONS on a float32 in its PrimFuncs written out as arithmetic."""
+    """The IRModule with every call of FUNCTIONS on a float32 in its PrimFuncs, and every small whole power of one,
+    written out as arithmetic."""
     from felixlike import tvmlib
 
     return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.ir.Call, _written_out)))
 
 
 def _written_out(call: Any) -> Any:
-    function = FUNCTIONS.get(getattr(call.op, "name", ""))
-    if function is None or str(call.ty.dtype) != "float32":
+    name = getattr(call.op, "name", "")
+    function = FUNCTIONS.get(name)
+    if str(call.ty.dtype) != "float32" or (function is None and name != "tirx.pow"):
         return call
     let = _Let()
+    if function is None:
+        exponent = getattr(call.args[1], "value", 0.0)
+        whole = float(exponent).is_integer() and 1 <= abs(exponent) <= _MOST_FACTORS
+        return let.close(power(let(call.args[0]), int(exponent), let)) if whole else call
     return let.close(function(let(call.args[0]), let))
 
 
@@ -130,6 +140,18 @@ def log(x: Any, let: _Let) -> Any:
     value = rest + f + k * _f(_LN2_HIGH)
     at_ends = _select(x == _f(0), _f(-math.inf), _f(math.nan))
     return _select(x > _f(0), _select(x < _f(math.inf), value, x), at_ends)
+
+
+def power(x: Any, exponent: int, let: _Let) -> Any:
+    """x^n for a whole n other than 0, by repeated squaring: about n / 2 ulp off."""
+    found, square, left = None, x, abs(exponent)
+    while True:
+        if left & 1:
+            found = square if found is None else let(found * square)
+        left >>= 1
+        if not left:
+            return _f(1) / found if exponent < 0 else found
+        square = let(square * square)
 
 
 FUNCTIONS: dict[str, Callable[[Any, _Let], Any]] = {

@@ -148,3 +148,27 @@ def test_nested_calls_stay_small() -> None:
 
     func = te.create_prim_func([x, te.compute((64,), lambda i: nested(x[i]), name="y")])
     assert len(str(vectorise_math(tvmlib.IRModule({"main": func})))) < 20_000
+
+
+@pytest.mark.parametrize("exponent", [1, 2, 3, 5, 16, -1, -3])
+def test_whole_powers_are_products(exponent: int) -> None:
+    module = _power(float(exponent))
+    assert not tvmlib.found(vectorise_math(module)["main"].body, tvmlib.ir.Call)
+    x = np.concatenate([np.linspace(-4, 4.1, 997, dtype="float32"), np.array([_INF, -_INF, _NAN], "float32")])
+    y = tvmlib.runtime.tensor(np.zeros_like(x))
+    tvmlib.compile_primfuncs(module, _target()).jit()["main"](tvmlib.runtime.tensor(x), y)
+    np.testing.assert_allclose(y.numpy(), x.astype("float64") ** exponent, rtol=1e-6)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 2.5, 17.0])
+def test_other_powers_stay_calls(exponent: float) -> None:
+    module = _power(exponent)
+    assert len(tvmlib.found(vectorise_math(module)["main"].body, tvmlib.ir.Call)) == 1
+
+
+def _power(exponent: float) -> Any:
+    from felixlike.tvmlib import te, tirx
+
+    x = te.placeholder((1000,), name="x")
+    y = te.compute((1000,), lambda i: tirx.power(x[i], tirx.const(exponent, "float32")), name="y")
+    return tvmlib.IRModule({"main": te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
