@@ -37,6 +37,9 @@ _MOST_VECTORS, _MOST_ROWS, _UNROLLED_TAPS = 8, 16, 7
 _BUSY = 8
 """Accumulators that keep two multipliers of four cycles' latency busy."""
 
+_WIDER = 1.3
+"""Columns of a convolution in groups at most, for each it was asked for: it moves as much as it computes."""
+
 _WITHOUT = 4
 """Elements that a multiplication computes where there is no register tile, more or less."""
 
@@ -114,6 +117,7 @@ def _roomier(expression: Any, rewriter: Rewriter, unit: VectorUnit) -> Any:
             replace(convolution, channels=channels + more, columns=columns + wider)
             for more in (range(lanes) if convolution.groups == 1 else range(1))
             for wider in range(lanes)
+            if convolution.groups == 1 or columns + wider <= _WIDER * columns
         ),
         key=lambda c: (c.time(unit, lanes), c.channels * c.columns),
     )
