@@ -49,15 +49,18 @@ def vectorise_math(module: Any) -> Any:
 
 def _written_out(call: Any) -> Any:
     name = getattr(call.op, "name", "")
-    function = FUNCTIONS.get(name)
-    if str(call.ty.dtype) != "float32" or (function is None and name != "tirx.pow"):
+    function = _whole_power(call) if name == "tirx.pow" else FUNCTIONS.get(name)
+    if function is None or str(call.ty.dtype) != "float32":
         return call
     let = _Let()
-    if function is None:
-        exponent = getattr(call.args[1], "value", 0.0)
-        whole = float(exponent).is_integer() and 1 <= abs(exponent) <= _MOST_FACTORS
-        return let.close(power(let(call.args[0]), int(exponent), let)) if whole else call
     return let.close(function(let(call.args[0]), let))
+
+
+def _whole_power(call: Any) -> Callable[[Any, "_Let"], Any] | None:
+    """What writes a power out; None where the exponent is not known, not whole, or large."""
+    exponent = getattr(call.args[1], "value", 0.0)
+    known = float(exponent).is_integer() and 1 <= abs(exponent) <= _MOST_FACTORS
+    return (lambda x, let: power(x, int(exponent), let)) if known else None
 
 
 class _Let:
