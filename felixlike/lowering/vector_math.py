@@ -58,8 +58,10 @@ def _written_out(call: Any) -> Any:
 
 def _whole_power(call: Any) -> Callable[[Any, "_Let"], Any] | None:
     """What writes a power out; None where the exponent is not known, not whole, or large."""
-    exponent = getattr(call.args[1], "value", 0.0)
-    known = float(exponent).is_integer() and 1 <= abs(exponent) <= _MOST_FACTORS
+    from felixlike.tvmlib import tirx
+
+    exponent = float(call.args[1].value) if isinstance(call.args[1], tirx.FloatImm) else 0.0
+    known = exponent.is_integer() and 1 <= abs(exponent) <= _MOST_FACTORS
     return (lambda x, let: power(x, int(exponent), let)) if known else None
 
 
