@@ -8,6 +8,7 @@ relative error against float64 eager. Writes docs/results/networks.json and .md.
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 from benchmarks.timing import interleaved, pin_threads
@@ -19,13 +20,16 @@ def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=100.0, help="time for tuning each network")
-    parser.add_argument("--only", choices=NAMES)
+    parser.add_argument("--only", choices=NAMES, help="measure this one again; the rows of the others stay")
     arguments = parser.parse_args()
     pin_threads()
 
-    from benchmarks.results import geometric_mean, write
+    from benchmarks.results import FOLDER, geometric_mean, write
 
-    rows = [_measure(name, arguments.seconds) for name in NAMES if arguments.only in (None, name)]
+    file = FOLDER / "networks.json"
+    found = {row["network"]: row for row in json.loads(file.read_text())["rows"]} if arguments.only else {}
+    found |= {name: _measure(name, arguments.seconds) for name in NAMES if arguments.only in (None, name)}
+    rows = [found[name] for name in NAMES if name in found]
     mean = geometric_mean([row["TVM untuned"] / row["tuned"] for row in rows])
     write("networks", {"rows": rows, "untuned_over_tuned": mean}, _text(rows, mean))
 
