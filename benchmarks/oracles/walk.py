@@ -7,7 +7,7 @@ wrote are evaluated.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from benchmarks.oracles.unfused import TOGETHER
 from felixlike import tvmlib
 from felixlike.frontend.constants import PACKING
-from felixlike.symbolic.nest import numbered
+from felixlike.symbolic.nest import by_store, told_apart
 from felixlike.symbolic.primitives.storage_align import ALIGNED
 from felixlike.symbolic.program import WITHIN_BLOCK
 
@@ -63,6 +63,7 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
 
     panels: whether constants are laid out by the trace itself, in dimensions that say which elements lie together."""
     stores: list[Store] = []
+    names: Counter[str] = Counter()
     homes: dict[Any, list[Loop]] = {}
     packed: dict[Any, _Packed] = {}
 
@@ -107,14 +108,12 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
                 arrays = [_flat(arrays, [int(e) for e in buffer.shape])]
             elements.setdefault(packed.get(buffer, buffer), []).append(arrays)
             looked_up |= {(buffer, d) for d, i in enumerate(indices) if _loads(i)}
-        name = str(block.name_hint).removesuffix("_update")
+        name = told_apart(str(block.name_hint).removesuffix("_update"), names)
         stores.append(
             Store(name, path, block.body.buffer, [packed.get(x.source, x.source) for x in loads], elements, looked_up)
         )
 
     visit(func.body, [])
-    for store_found, name in zip(stores, numbered([s.block for s in stores]), strict=True):
-        store_found.block = name
     return stores, homes
 
 
@@ -149,14 +148,12 @@ def lanes_of(schedule: Any, *, fused_whole: bool) -> dict[str, int]:
                 for part in stmt.seq:
                     visit(part, lanes)
             case "SBlockRealize" if stmt.block.iter_vars:
-                found.append((str(stmt.block.name_hint).removesuffix("_update"), lanes))
+                found.append((str(stmt.block.name_hint), lanes))
             case "SBlockRealize":
                 visit(stmt.block.body, lanes)
 
     visit(schedule.mod["main"].body, 1)
-    found = [(name, lanes) for name, lanes in found if not name.endswith("_init")]
-    names = numbered(name for name, _ in found)
-    return defaultdict(lambda: 1, zip(names, (lanes for _, lanes in found), strict=True))
+    return defaultdict(lambda: 1, by_store(found))
 
 
 class _Values(dict[Any, Ints]):

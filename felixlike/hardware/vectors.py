@@ -15,6 +15,13 @@ _PLAIN = (128, 16)
 """Of processors that have none of them."""
 
 
+MOST_VECTORS, MOST_ROWS = 8, 16
+"""Factors of a register tile at most, in vectors and in rows; how many registers it may fill is for `spaces.bounds`."""
+
+UNROLLED_TAPS = 7
+"""The innermost axis of a window is unrolled up to this extent."""
+
+
 @dataclass(frozen=True, slots=True)
 class VectorUnit:
     """bits: of one register.  registers: how many there are."""

@@ -36,6 +36,19 @@ __all__ = [
 
 def lower(module: Any) -> Any:
     """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for CPUs."""
-    return vectorise_math(
-        share_reciprocals(peel_rests(first_and_last(prefetch(tile_rows(transpose(skip_padding(module)))))))
-    )
+    for change in _CHANGES:
+        module = change(module)
+    return module
+
+
+_CHANGES = (
+    skip_padding,
+    transpose,
+    tile_rows,
+    prefetch,
+    first_and_last,
+    peel_rests,
+    share_reciprocals,
+    vectorise_math,
+)
+"""In the order in which they are made: each finds the marks and loops that it looks for as those before leave them."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from felixlike.lowering.marks import with_marked_loops
+from felixlike.lowering.marks import unmarked, with_marked_loops
 
 BLOCKS = "felixlike.blocks"
 """Annotation of the loop over blocks of a reduction."""
@@ -26,13 +26,7 @@ def first_and_last(module: Any) -> Any:
     """The IRModule with the nests around marked loops rewritten: functions without any are left alone."""
     from felixlike import tvmlib
 
-    return with_marked_loops(tvmlib.map_functions(module, _changed), BLOCKS, lambda _: _unmarked)
-
-
-def _unmarked(loop: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body)
+    return with_marked_loops(tvmlib.map_functions(module, _changed), BLOCKS, lambda _: unmarked)
 
 
 def _changed(func: Any) -> Any:
@@ -102,7 +96,7 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
             _under(tile, tirx.BufferStore(sums, held[own], place)),
         ),
     )
-    return tirx.For(number, blocks.min, blocks.extent, blocks.kind, tirx.stmt_seq(*inner[:-1], _under(around, body)))
+    return unmarked(blocks, tirx.stmt_seq(*inner[:-1], _under(around, body)))
 
 
 def _nest(statement: Any) -> tuple[list[Any], Any]:

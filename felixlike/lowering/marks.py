@@ -19,6 +19,13 @@ def with_marked_loops(module: Any, mark: str, change: Callable[[Any], Change]) -
     return tvmlib.map_functions(module, lambda func: _changed(func, mark, change))
 
 
+def unmarked(loop: Any, body: Any = None) -> Any:
+    """A loop without its annotations; with another body, if one is given."""
+    from felixlike.tvmlib import tirx
+
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body if body is None else body)
+
+
 def _changed(func: Any, mark: str, change: Callable[[Any], Change]) -> Any:
     from felixlike import tvmlib
     from felixlike.tvmlib import tirx

@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from felixlike.lowering.marks import Change, with_marked_loops
+from felixlike.lowering.marks import Change, unmarked, with_marked_loops
+from felixlike.lowering.memory import bytes_of, place_of, same_element
 
 PREFETCH = "felixlike.prefetch"
 """Annotation of the loop over summed channels where a constant operand is packed in the order of the loops."""
@@ -48,8 +49,7 @@ def _ahead(func: Any) -> Change:
         around = [other for other in loops if _holds(other, loop)]  # innermost first
         loads = _once(_packed(loop, func.params)) if _on_stack(loop) else []
         fetches = [fetch for load in loads for fetch in _fetches(loop, around, load)]
-        body = tvmlib.tirx.stmt_seq(*fetches, loop.body) if fetches else loop.body
-        return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
+        return unmarked(loop, tvmlib.tirx.stmt_seq(*fetches, loop.body))
 
     return ahead
 
@@ -66,9 +66,7 @@ def _on_stack(loop: Any) -> bool:
     sums does it keep in registers from one step to the next."""
     from felixlike import tvmlib
 
-    written = [store.buffer for store in tvmlib.found(loop.body, tvmlib.tirx.BufferStore)]
-    sizes = [math.prod(int(e) for e in b.shape) * tvmlib.bits(b.dtype) // 8 for b in written]
-    return max(sizes) < STACK
+    return max(bytes_of(store.buffer) for store in tvmlib.found(loop.body, tvmlib.tirx.BufferStore)) < STACK
 
 
 def _packed(loop: Any, params: Any) -> list[Any]:
@@ -89,11 +87,9 @@ def _packed(loop: Any, params: Any) -> list[Any]:
 
 def _once(loads: list[Any]) -> list[Any]:
     """Without those that load what another one does."""
-    from felixlike import tvmlib
-
     found: list[Any] = []
     for load in loads:
-        if not any(load.source.same_as(o.source) and tvmlib.structural_equal(load.indices, o.indices) for o in found):
+        if not any(same_element(load, other) for other in found):
             found.append(load)
     return found
 
@@ -111,9 +107,7 @@ def _fetches(loop: Any, around: list[Any], load: Any) -> list[Any]:
     for other in tvmlib.found(loop.body, tirx.For):  # where rows are written out, each has the same loops
         if not any(other.loop_var.same_as(f.loop_var) for f in inner):
             inner.append(other)
-    place = 0
-    for index, extent in zip(load.indices, shape, strict=True):
-        place = place * extent + index
+    place = place_of(buffer, load.indices)
     start = {f.loop_var: 0 for f in (loop, *inner)}
     first = tvmlib.simplify(tvmlib.substituted(place, start))
     slab = math.prod(int(f.extent) for f in inner if tvmlib.uses(place, f.loop_var))

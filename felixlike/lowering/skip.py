@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from felixlike.lowering.marks import Change, with_marked_loops
+from felixlike.lowering.marks import Change, unmarked, with_marked_loops
 
 SKIP = "felixlike.skip"
 """Annotation of a loop over taps in which nothing but products with a padded copy is summed up."""
@@ -34,7 +34,7 @@ def _tested(func: Any) -> Change:
     def tested(loop: Any) -> Any:
         tests = [test for copy in copies for test in _tests(loop, copy)]
         body = tirx.IfThenElse(tirx.all(*tests), loop.body, None) if tests else loop.body
-        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
+        return unmarked(loop, body)
 
     return tested
 

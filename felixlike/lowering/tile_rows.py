@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from felixlike.lowering.memory import bytes_of
 from felixlike.lowering.prefetch import PREFETCH, STACK
 
 
@@ -40,15 +41,9 @@ def _changed(func: Any) -> Any:
     ]
     for alloc in tvmlib.found(plain.body, tirx.AllocBuffer):
         buffer = alloc.buffer
-        if any(buffer.same_as(other) for other in summed) and _bytes(buffer) >= STACK:
+        if any(buffer.same_as(other) for other in summed) and bytes_of(buffer) >= STACK:
             plain = _in_rows(plain, buffer)
     return plain
-
-
-def _bytes(buffer: Any) -> int:
-    from felixlike import tvmlib
-
-    return math.prod(int(extent) for extent in buffer.shape) * tvmlib.bits(buffer.dtype) // 8
 
 
 def _in_rows(func: Any, buffer: Any) -> Any:
@@ -57,7 +52,7 @@ def _in_rows(func: Any, buffer: Any) -> Any:
     from felixlike.tvmlib import tirx
 
     *outer, rows, length = (int(extent) for extent in buffer.shape)
-    if math.prod(outer) > 1 or _bytes(buffer) // rows >= STACK:
+    if math.prod(outer) > 1 or bytes_of(buffer) // rows >= STACK:
         return func
 
     def places(root: Any) -> list[Any]:

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from felixlike.lowering.marks import with_marked_loops
+from felixlike.lowering.marks import unmarked, with_marked_loops
+from felixlike.lowering.memory import place_of, same_element
 
 TRANSPOSE = "felixlike.transpose"
 """Annotation of a loop over the elements of vectors, around nothing but a loop over the tile's rows. Its value:
@@ -39,7 +40,7 @@ def _turned(loop: Any) -> Any:
     rows, load = loop.body, _across(loop)
     size = min(lanes, _MOST, 1 << (int(rows.extent).bit_length() - 1)) if load is not None else 0
     if load is None or size < _LEAST or int(loop.extent) % lanes:
-        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body)
+        return unmarked(loop)
     column, row, store = loop.loop_var, rows.loop_var, rows.body
     outer = tirx.Var(column.name, str(column.ty.dtype))
     turned = tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
@@ -52,7 +53,7 @@ def _turned(loop: Any) -> Any:
         lane, step = (tirx.Var(v.name, str(v.ty.dtype)) for v in (column, row))
         value = tvmlib.structural_map(
             store.value,
-            (tvmlib.ir.TensorLoad, lambda one, at=(lane, step): turned[at] if _same(one, load) else one),
+            (tvmlib.ir.TensorLoad, lambda one, at=(lane, step): turned[at] if same_element(one, load) else one),
         )
         body = tirx.BufferStore(store.buffer, value, written)
         body = tvmlib.substituted(body, {column: outer * lanes + lane, row: step + start})
@@ -81,7 +82,7 @@ def _across(loop: Any) -> Any | None:
     found = [load for load, by_column, by_row in loads if by_column == 1 and by_row is not None and by_row > 1]
     by_column, by_row = steps(rows.body, rows.body.buffer)
     along = by_row == 1 and by_column is not None and by_column > 1
-    return found[0] if along and found and all(_same(found[0], other) for other in found) else None
+    return found[0] if along and found and all(same_element(found[0], other) for other in found) else None
 
 
 def _place(buffer: Any, indices: Any, loop: Any) -> Any:
@@ -91,10 +92,7 @@ def _place(buffer: Any, indices: Any, loop: Any) -> Any:
     analyzer = tvmlib.sym.Analyzer()
     for f in (loop, loop.body):
         analyzer.bind(f.loop_var, tvmlib.ir.Range(0, f.extent))
-    place: Any = 0
-    for index, extent in zip(indices, buffer.shape, strict=True):
-        place = place * extent + index
-    return analyzer.simplify(place)
+    return analyzer.simplify(place_of(buffer, indices))
 
 
 def _along(buffer: Any, indices: Any, loop: Any, variable: Any) -> list[Any]:
@@ -120,12 +118,6 @@ def _step(place: Any, variable: Any) -> int | None:
 
     step = tvmlib.simplify(tvmlib.substituted(place, {variable: variable + 1}) - place)
     return int(step) if isinstance(step, tvmlib.tirx.IntImm) else None
-
-
-def _same(load: Any, other: Any) -> bool:
-    from felixlike import tvmlib
-
-    return bool(load.source.same_as(other.source)) and tvmlib.structural_equal(load.indices, other.indices)
 
 
 def _shuffled(turned: Any, tile: Any, places: list[list[Any]]) -> Iterator[Any]:

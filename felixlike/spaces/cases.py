@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.spaces.surroundings import costs, elementwise
+from felixlike.spaces.surroundings import blocks_of, costs, elementwise
 
 _MOST_TILES = 64
 """Tiles of a task, which share a copy of the padded input, at most along one dimension."""
@@ -29,13 +29,13 @@ _Tile = dict[Any, set[int]]
 def case_by_case(schedule: Any, lanes: int) -> list[Any]:
     """The schedule, changed, with all stages of a tile at one place; empty where no stage has cases, or where some
     stage does more than compute single elements.  lanes: elements of a vector."""
-    blocks = _blocks(schedule)
+    blocks = blocks_of(schedule)
     if not all(elementwise(schedule, b) for b in blocks) or not any(_cases(schedule, b) for b in blocks):
         return []
     for block in blocks[:-1]:
         if not _cases(schedule, block) and not costs(schedule, block):
             schedule.compute_inline(block)
-    *stages, last = _blocks(schedule)
+    *stages, last = blocks_of(schedule)
     cased = [bool(_cases(schedule, stage)) for stage in stages]
     outer, inner = _loops(schedule, last, _walked(schedule, (*stages, last)))
     *outer, channel = outer
@@ -56,12 +56,6 @@ def case_by_case(schedule: Any, lanes: int) -> list[Any]:
         _write(schedule, within if at_tile else [], lane_of_stage)
     _write(schedule, inner, lane)
     return [schedule]
-
-
-def _blocks(schedule: Any) -> list[Any]:
-    """The function's blocks in their order."""
-    names = [str(b.name_hint) for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock)]
-    return [schedule.get_sblock(name) for name in names if name != "root"]
 
 
 def _cases(schedule: Any, block: Any) -> list[Any]:

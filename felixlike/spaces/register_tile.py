@@ -28,18 +28,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.hardware.vectors import Machine, VectorUnit
+from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, Machine, VectorUnit
 from felixlike.lowering import BLOCKS, PREFETCH, SKIP, TRANSPOSE
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, rounded
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
-
-_MOST_VECTORS, _MOST_ROWS = 8, 16
-"""Factors of the register tile at most, in vectors and in rows; how many registers it may fill is for `bounds`."""
-
-_UNROLLED_TAPS = 7
-"""The innermost window axis is unrolled up to this extent."""
 
 _LONGEST = 128
 """Steps of a block of the reduction, or down to a quarter of that: storing and loading a tile then hardly matters."""
@@ -92,7 +86,7 @@ def _padded(schedule: Any, block: Any, contraction: Contraction, unit: VectorUni
     roles = choose_roles(rounded(contraction, lanes), unit) if is_plain(contraction) else None
     if roles is None:
         return contraction
-    wanted = multiples(contraction, roles.vector, roles.rows, roles.lanes, _MOST_ROWS)
+    wanted = multiples(contraction, roles.vector, roles.rows, roles.lanes, MOST_ROWS)
     if max(wanted) == 1:
         return contraction
     try:
@@ -204,10 +198,10 @@ def _tile(
     loops = schedule.get_loops(block)
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
     extents = _extents(contraction, roles)
-    v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, _MOST_VECTORS)
+    v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, MOST_VECTORS)
     slides = roles.window is not None and _slides(contraction, roles.window)
     shared_rows = slides or (panel is not None and _enough_without_rows(extents, machine))
-    rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - shared_rows, _MOST_ROWS)
+    rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - shared_rows, MOST_ROWS)
     window = [] if roles.window is None else _factors(schedule, loops[roles.window.place], 2, roles.window.extent)
     taken = (roles.vector, roles.rows, roles.window)
     batch = [loops[a.place] for a in contraction.spatial if a not in taken]
@@ -233,7 +227,7 @@ def _tile(
     schedule.vectorize(lane)
     for loop in tile[:-1]:
         schedule.unroll(loop)
-    unrolled = bool(taps) and 1 < taps[-1].extent <= _UNROLLED_TAPS
+    unrolled = bool(taps) and 1 < taps[-1].extent <= UNROLLED_TAPS
     if unrolled:
         schedule.unroll(inner_tap[0])
     for loop in blocks:
@@ -264,7 +258,7 @@ def _block(extent: int) -> int:
 
 def _enough_without_rows(extents: Extents, machine: Machine) -> bool:
     """Whether there are tasks enough although all rows share one panel."""
-    return extents.others * extents.vectors >= 2 * _MOST_VECTORS * machine.cores
+    return extents.others * extents.vectors >= 2 * MOST_VECTORS * machine.cores
 
 
 def _factors(schedule: Any, loop: Any, parts: int, most: int) -> list[Any]:
@@ -279,9 +273,9 @@ def _extents(contraction: Contraction, roles: Roles) -> Extents:
     spatial = math.prod(axis.extent for axis in contraction.spatial)
     return Extents(
         vectors=roles.vector.extent // roles.lanes,
-        most_vectors=_MOST_VECTORS,
+        most_vectors=MOST_VECTORS,
         rows=rows,
-        most_rows=_MOST_ROWS,
+        most_rows=MOST_ROWS,
         others=spatial // (roles.vector.extent * rows),
     )
 

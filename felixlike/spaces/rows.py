@@ -131,9 +131,8 @@ def _rows(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None:
         at = {number: dimension for dimension, number in places[buffer].items()}
         if any(n not in at or not known[stage.name][n].same_as(indices[at[n]]) for n in long):
             return None
-    common = [
-        n for n in range(len(extents)) if all(n in mine for mine in known.values())
-    ]  # one value a row may be missing
+    # Variables of one value may be missing.
+    common = [n for n in range(len(extents)) if all(n in mine for mine in known.values())]
     return {name: tuple(mine[n] for n in common) for name, mine in known.items()}
 
 

@@ -95,6 +95,12 @@ def _follow(schedule: Any, epilogue: Any, block: Any) -> None:
         schedule.transform_block_layout(epilogue, tvmlib.tirx.IndexMap(variables, list(indices), None))
 
 
+def blocks_of(schedule: Any) -> list[Any]:
+    """The function's blocks in their order, without the root."""
+    names = [str(b.name_hint) for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock)]
+    return [schedule.get_sblock(name) for name in names if name != "root"]
+
+
 def elementwise(schedule: Any, block: Any) -> bool:
     """Whether all its axes are data-parallel."""
     statement = schedule.get(block)

@@ -17,7 +17,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.lowering import TRANSPOSE
-from felixlike.spaces.surroundings import costs, elementwise
+from felixlike.spaces.surroundings import blocks_of, costs, elementwise
 
 _NARROWEST = 4
 """Elements of the shortest vector that a block is worth being turned in."""
@@ -29,8 +29,7 @@ _MOST_BLOCKS = 64
 def turned_copies(schedule: Any, lanes: int) -> list[Any]:
     """The schedule, changed, with a copy done in square blocks; empty where a function does something else, copies in
     order, or no vector divides the dimensions.  lanes: elements of a vector at most."""
-    names = [str(b.name_hint) for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock)]
-    *before, block = [schedule.get_sblock(name) for name in names if name != "root"]
+    *before, block = blocks_of(schedule)
     if any(not elementwise(schedule, b) or costs(schedule, b) for b in (*before, block)):
         return []
     for other in before:

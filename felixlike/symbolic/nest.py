@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from felixlike.frontend.constants import PACKING
 from felixlike.symbolic.evaluate import evaluate
 from felixlike.symbolic.expression import Expr, Number
 from felixlike.symbolic.program import PIPELINE, Loop, Program, Share
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,21 @@ def scheduled_nest(schedule: Any) -> list[tuple[str, tuple[NestLoop, ...]]]:
                     visit(part, path)
 
     visit(schedule.mod["main"].body, ())
-    kept = [(name.removesuffix("_update"), loops) for name, loops in found if not name.endswith("_init")]
-    return list(zip(numbered(name for name, _ in kept), (loops for _, loops in kept), strict=True))
+    return by_store(found)
 
 
-def numbered(names: Iterable[str]) -> Iterator[str]:
-    """Names told apart: TVM gives all blocks that one reduction is split into the same."""
+def by_store(found: Iterable[tuple[str, T]]) -> list[tuple[str, T]]:
+    """What is known of TVM's blocks, under the names of a program's stores: without initial stores, and told apart."""
     seen: Counter[str] = Counter()
-    for name in names:
-        seen[name] += 1
-        yield name if seen[name] == 1 else f"{name}'{seen[name]}"
+    return [
+        (told_apart(name.removesuffix("_update"), seen), value) for name, value in found if not name.endswith("_init")
+    ]
+
+
+def told_apart(name: str, seen: Counter[str]) -> str:
+    """A name that no other has: TVM gives all blocks that one reduction is split into the same.  seen: those so far."""
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name}'{seen[name]}"
 
 
 def _nest(

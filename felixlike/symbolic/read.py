@@ -20,6 +20,7 @@ from felixlike.symbolic.convert import to_expr
 from felixlike.symbolic.evaluate import evaluate
 from felixlike.symbolic.expression import Expr, Op, add, const, linear_parts, mul, var
 from felixlike.symbolic.indices import Index, Lookup, affine
+from felixlike.symbolic.nest import told_apart
 from felixlike.symbolic.operations import count_operations
 from felixlike.symbolic.polynomial import expand, nonnegative
 from felixlike.symbolic.primitives.storage_align import ALIGNED
@@ -185,12 +186,7 @@ class _Reader:
 
     def _unique(self, name: str) -> str:
         """A name no earlier loop has; loops of different nests often share one."""
-        return self._named_apart(name, self._names)
-
-    @staticmethod
-    def _named_apart(name: str, names: Counter[str]) -> str:
-        names[name] += 1
-        return name if names[name] == 1 else f"{name}'{names[name]}"
+        return told_apart(name, self._names)
 
     def _store(self, realize: Any) -> Store:
         block = realize.block
@@ -249,7 +245,7 @@ class _Reader:
         reads = Counter(access for access, _ in loads)
         spatial, reduction = (list(filter(kind, block.iter_vars)) for kind in (tvmlib.is_spatial, tvmlib.is_reduction))
         return Store(
-            block=self._named_apart(str(block.name_hint).removesuffix("_update"), self._blocks),
+            block=told_apart(str(block.name_hint).removesuffix("_update"), self._blocks),
             target=target,
             loads=tuple(reads),
             repeats=tuple(reads.values()),

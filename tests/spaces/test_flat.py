@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import workloads
+from schedules import as_module, comes_back, decided_anew, run
 
 from felixlike import tvmlib
 from felixlike.measure.reference import double_precision
@@ -38,17 +39,6 @@ _CASES: dict[str, Callable[[int], Any]] = {
 }
 
 
-def _module(func: Any) -> Any:
-    """A task's module, to be kept while its schedules live."""
-    return tvmlib.IRModule({"main": func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)})
-
-
-def _run(module: Any, arguments: list[Any]) -> list[Any]:
-    tensors = [tvmlib.runtime.tensor(argument) for argument in arguments]
-    tvmlib.compile_primfuncs(module, tvmlib.Target("llvm")).jit()["main"](*tensors)
-    return [tensor.numpy() for tensor in tensors]
-
-
 def _vectors(module: Any) -> set[int]:
     loops = tvmlib.found(module["main"].body, tvmlib.tirx.For)
     return {int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED}
@@ -58,21 +48,16 @@ def _vectors(module: Any) -> set[int]:
 @pytest.mark.parametrize("name", _CASES)
 def test_answers(name: str, n: int) -> None:
     """Where the rule applies, its schedule comes back from its stored trace, and is right at two other decisions."""
-    module = _module(_CASES[name](n))
+    module = as_module(_CASES[name](n))
     found = flat(tvmlib.Schedule(module), _LANES)
     rng = np.random.default_rng(0)
     arguments = [rng.uniform(-3, 3, [int(e) for e in p.shape]) for p in module["main"].params]
-    truth = _run(double_precision(module), arguments)
+    truth = run(double_precision(module), arguments)
     single = [argument.astype("float32") for argument in arguments]
     for sketch in found:
-        stored = tvmlib.Schedule(module)
-        written = tvmlib.ir.save_json(sketch.trace.as_json())
-        tvmlib.Trace.apply_json_to_schedule(tvmlib.ir.load_json(written), stored)
-        assert tvmlib.structural_hash(stored.mod) == tvmlib.structural_hash(sketch.mod)
-        for seed in (1, 2):
-            replayed = tvmlib.Schedule(module, seed=seed)
-            tvmlib.Trace(sketch.trace.insts, {}).apply_to_schedule(replayed, remove_postproc=False)
-            for got, true in zip(_run(replayed.mod, single), truth, strict=True):
+        comes_back(sketch, module)
+        for other in decided_anew(sketch, module):
+            for got, true in zip(run(other, single), truth, strict=True):
                 np.testing.assert_allclose(got, true, rtol=1e-5, atol=1e-5)
 
 
@@ -91,13 +76,13 @@ def test_answers(name: str, n: int) -> None:
     ],
 )
 def test_whole_vectors(name: str, n: int, vectors: set[int]) -> None:
-    module = _module(_CASES[name](n))
+    module = as_module(_CASES[name](n))
     (sketch,) = flat(tvmlib.Schedule(module), _LANES)
     assert _vectors(sketch.mod) == vectors
 
 
 def test_the_given_schedule_stays() -> None:
-    schedule = tvmlib.Schedule(_module(_CASES["used twice"](16)))
+    schedule = tvmlib.Schedule(as_module(_CASES["used twice"](16)))
     before = str(schedule.mod)
     flat(schedule, _LANES)
     assert str(schedule.mod) == before
@@ -117,4 +102,4 @@ def test_the_given_schedule_stays() -> None:
     ids=["matmul", "windows", "transposed", "sum", "one element", "a seam at 7"],
 )
 def test_declined(func: Any) -> None:
-    assert flat(tvmlib.Schedule(_module(func)), _LANES) == []
+    assert flat(tvmlib.Schedule(as_module(func)), _LANES) == []

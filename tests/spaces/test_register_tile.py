@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import workloads
+from schedules import equal_counts
 
 from benchmarks import operators as op
 from benchmarks import oracles
 from felixlike import tvmlib
-from felixlike.features import NAMES, formulas, tvm_view
+from felixlike.features import formulas, tvm_view
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import resolve_target
 from felixlike.measure import MeasurePool, Status
@@ -72,16 +73,7 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", ["dense", "dense_anew", "matmul", "batch_matmul", "conv1d", "conv2d", "depthwise"])
 def test_formulas_equal_what_is_counted(name: str) -> None:
     sketch = _sketch(name)
-    found = formulas(sketch, oracles.SMALL_CACHES)
-    points = sketch.sample(2, seed=5)
-    checked = 0
-    for point, rows in zip(points.tolist(), found.evaluate(points), strict=True):
-        for block, columns in oracles.count(sketch, tuple(point), oracles.SMALL_CACHES).items():
-            for column, value in columns.items():
-                ours = rows[found.stores.index(block)][NAMES.index(column)]
-                assert np.isclose(ours, value, rtol=1e-9), (point, block, column, ours, value)
-                checked += 1
-    assert checked > 50
+    assert equal_counts(sketch, sketch.sample(2, seed=5)) > 50
 
 
 @pytest.mark.parametrize("name", ["dense", "batch_matmul", "conv2d", "conv3d", "depthwise"])

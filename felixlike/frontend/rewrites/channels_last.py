@@ -15,9 +15,7 @@ from typing import Any
 
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, axes_of, is_constant, operator, settled, shape
 from felixlike.frontend.rewrites.views import BINARY, UNARY
-from felixlike.frontend.rewrites.winograd import Plan, plan_of
-
-_LAYOUTS = {"nn.conv1d": ["NWC", "OIW"], "nn.conv2d": ["NHWC", "OIHW"], "nn.conv3d": ["NDHWC", "OIDHW"]}
+from felixlike.frontend.rewrites.winograd import LAYOUTS, Plan, plan_of
 
 _AFFORDED = 0.25
 """Bytes that permutations may move more than before, for each byte that convolutions write."""
@@ -33,7 +31,7 @@ def with_channels_last(module: Any) -> Any:
     made, before = _written(module)
     if not made:
         return module
-    layouts = {f"relax.{name}": layouts for name, layouts in _LAYOUTS.items()}
+    layouts = {f"relax.{name}": [*layouts] for name, layouts in LAYOUTS.items()}
     converted = settled(tvmlib.relax.transform.ConvertLayout(layouts)(module), _sunk)
     _, after = _written(converted)
     return converted if after - before <= _AFFORDED * made + _saved(converted) / _MOVING else module
@@ -106,7 +104,7 @@ def _written(module: Any) -> tuple[int, int]:
 
     def visit(node: Any) -> None:
         nonlocal convolved, moved
-        if operator(node) in _LAYOUTS:
+        if operator(node) in LAYOUTS:
             convolved += math.prod(shape(node))
         elif operator(node) == "permute_dims" and not is_constant(node.args[0]):
             moved += math.prod(shape(node)) * _moves(node)

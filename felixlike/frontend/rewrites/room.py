@@ -24,15 +24,12 @@ from felixlike.frontend.rewrites.rewriting import (
     shape,
     with_attributes,
 )
-from felixlike.hardware.vectors import VectorUnit
+from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, VectorUnit
 
 _CONVOLUTIONS = {f"nn.conv{rank}d" for rank in (1, 2, 3)}
 
 _GAIN = 0.85
 """Of the estimated time, at most, must be left."""
-
-_MOST_VECTORS, _MOST_ROWS, _UNROLLED_TAPS = 8, 16, 7
-"""Bounds of tiles in `spaces/register_tile.py`."""
 
 _BUSY = 8
 """Accumulators that keep two multipliers of four cycles' latency busy."""
@@ -69,7 +66,7 @@ class Convolution:
     def time(self, unit: VectorUnit, lanes: int) -> float:
         """Multiplications of vectors for a tap, a row and an input channel, and what tiles that do not fit add."""
         count = self.channels * self.groups * self.columns
-        most = unit.registers // 2 if 1 < self.taps <= _UNROLLED_TAPS else unit.registers * 3 // 4
+        most = unit.registers // 2 if 1 < self.taps <= UNROLLED_TAPS else unit.registers * 3 // 4
         choices = [
             ((-width, in_columns), count / width * _hindrance(vectors // width, rows, most))
             for in_columns, vectors, rows in self._axes()
@@ -89,7 +86,7 @@ class Convolution:
 def _hindrance(vectors: int, rows: int, most: int) -> float:
     """How much longer than its arithmetic the best tile takes: loads, two of them a cycle as multiplications are, and
     the latency of too few accumulators."""
-    tiles = product(_divisors(vectors, _MOST_VECTORS), _divisors(rows, _MOST_ROWS))
+    tiles = product(_divisors(vectors, MOST_VECTORS), _divisors(rows, MOST_ROWS))
     return min(max(1.0, (v + r) / (v * r), _BUSY / (v * r)) for v, r in tiles if v * r <= most)
 
 

@@ -25,8 +25,8 @@ from typing import Any
 from felixlike.frontend.rewrites.cook_toom import MOST, Matrix, fast_convolution
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, rewritten, shape
 
-_LAYOUTS = {"nn.conv1d": ("NWC", "OIW"), "nn.conv2d": ("NHWC", "OIHW"), "nn.conv3d": ("NDHWC", "OIDHW")}
-"""Operator → the layouts of data and weights that are rewritten."""
+LAYOUTS = {"nn.conv1d": ("NWC", "OIW"), "nn.conv2d": ("NHWC", "OIHW"), "nn.conv3d": ("NDHWC", "OIDHW")}
+"""Operator → the layouts of data and weights of convolutions that keep channels last."""
 
 _DTYPE = "float32"
 """With fewer bits, the differences in a tile would be worth little."""
@@ -109,6 +109,14 @@ class Plan:
         """Tiles of an image, or of a slice of it."""
         return prod(t.count for t in self.tiled)
 
+    def around(self, slices: Sequence[int]) -> list[int]:
+        """Extents of what tiles are counted by.  slices: elements of each window's dimension."""
+        return [self.batch, *slices, *(t.count for t in self.tiled)]
+
+    def rows(self, slices: Sequence[int]) -> list[int]:
+        """The same for the product, which knows all tiles as one dimension, those of all images where it may."""
+        return [self.batch, *slices, self.tiles] if slices else [self.batch * self.tiles]
+
     @property
     def cost(self) -> float:
         """In floating-point operations."""
@@ -141,38 +149,28 @@ def _transformed(expression: Any, _: Known, rewriter: Rewriter) -> Any:
     reshape, builder = tvmlib.relax.op.reshape, rewriter.builder
     name = operator(expression).removeprefix("nn.") + "_fast"
 
-    def computed(kind: str, pattern: int | None, make: Callable[..., Any], *arguments: Any) -> Any:
-        attributes = {} if pattern is None else {"op_pattern": pattern}
-        hint = f"{name}_{kind}"
-        return builder.emit(
-            builder.call_te(make, *arguments, primfunc_name_hint=hint, primfunc_attrs=attributes or None)
-        )
+    def computed(kind: str, pattern: int, make: Callable[..., Any], *arguments: Any) -> Any:
+        attributes = {"op_pattern": pattern}
+        call = partial(make, plan=plan)
+        return builder.call_te(call, *arguments, primfunc_name_hint=f"{name}_{kind}", primfunc_attrs=attributes)
 
-    data = rewriter.new(expression.args[0])
-    taken = computed("input", _OPAQUE, partial(transformed_input, plan=plan), data)
-    slices = [w.padded for w in plan.windows]
-    tiles = [plan.batch, *slices, plan.tiles] if slices else [plan.batch * plan.tiles]
-    taken = builder.emit(reshape(taken, (plan.points, *tiles, plan.inputs)))
+    taken = builder.emit(computed("input", _OPAQUE, transformed_input, rewriter.new(expression.args[0])))
+    rows = plan.rows([w.padded for w in plan.windows])
+    taken = builder.emit(reshape(taken, (plan.points, *rows, plan.inputs)))
     weights = tvmlib.relax.const(transformed_weights(expression.args[1].value.numpy(), plan))
-    product = computed("product", _OPAQUE, partial(products, plan=plan), taken, weights)
-    places = [*(t.points for t in plan.tiled), plan.batch]
-    places += [*(w.output for w in plan.windows), *(t.count for t in plan.tiled)]
-    product = builder.emit(reshape(product, (*places, plan.outputs)))
-    return builder.call_te(
-        partial(transformed_output, plan=plan),
-        product,
-        primfunc_name_hint=f"{name}_output",
-        primfunc_attrs={"op_pattern": _OUT_FUSIBLE},
-    )
+    product = builder.emit(computed("product", _OPAQUE, products, taken, weights))
+    points = [t.points for t in plan.tiled]
+    product = builder.emit(reshape(product, (*points, *plan.around([w.output for w in plan.windows]), plan.outputs)))
+    return computed("output", _OUT_FUSIBLE, transformed_output, product)
 
 
 def plan_of(call: Any) -> Plan | None:
     """The best plan for a call; None for everything that is no convolution, or not faster with one."""
-    if operator(call) not in _LAYOUTS or not is_constant(call.args[1]) or str(call.ty.dtype) != _DTYPE:
+    if operator(call) not in LAYOUTS or not is_constant(call.args[1]) or str(call.ty.dtype) != _DTYPE:
         return None
     attrs = call.attrs
     layouts = (attrs.data_layout, attrs.kernel_layout)
-    if layouts != _LAYOUTS[operator(call)] or attrs.out_layout != attrs.data_layout or int(attrs.groups) != 1:
+    if layouts != LAYOUTS[operator(call)] or attrs.out_layout != attrs.data_layout or int(attrs.groups) != 1:
         return None
     (batch, *sizes, inputs), (outputs, _, *taps), (_, *reached, _) = (
         shape(call.args[0]),
@@ -237,7 +235,7 @@ def _input_along(place: int, read: Any, plan: Plan) -> Any:
 
         return _case(at[place], rows, element)
 
-    around = [plan.batch, *(w.padded for w in plan.windows), *(t.count for t in plan.tiled)]
+    around = plan.around([w.padded for w in plan.windows])
     points = [t.points for t in plan.tiled]
     extents = [*points, *around] if last else [*around, *points]
     return te.compute([*extents, plan.inputs], value, name="transformed" if last else f"along_{place}")
@@ -257,9 +255,8 @@ def products(taken: Any, weights: Any, plan: Plan) -> Any:
             tiles = [tiles[0], *(d * w.stride + r * w.dilation for d, w, r in moved), tiles[-1]]
         return te.sum(taken(p, *tiles, channel) * weights(p, *taps, channel, k), axis=[channel, *taps])
 
-    slices = [w.output for w in plan.windows]
-    tiles = [plan.batch, *slices, plan.tiles] if slices else [plan.batch * plan.tiles]
-    return te.compute([plan.points, *tiles, plan.outputs], value, name="product")
+    rows = plan.rows([w.output for w in plan.windows])
+    return te.compute([plan.points, *rows, plan.outputs], value, name="product")
 
 
 def transformed_output(product: Any, plan: Plan) -> Any:
@@ -296,7 +293,7 @@ def _output_along(place: int, read: Any, plan: Plan) -> Any:
 
         return _case(at[place], rows, element)
 
-    around = [plan.batch, *(w.output for w in plan.windows), *(t.count for t in plan.tiled)]
+    around = plan.around([w.output for w in plan.windows])
     inner = [t.tile if i <= place else t.points for i, t in enumerate(plan.tiled)]
     return te.compute([*around, *inner, plan.outputs], value, name=f"along_{place}")
 

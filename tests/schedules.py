@@ -1,0 +1,59 @@
+"""What all tests of schedule rules do: run schedules, replay them, compare formulas with counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks import oracles
+from felixlike import tvmlib
+from felixlike.features import NAMES, formulas
+from felixlike.symbolic import Sketch
+
+
+def as_module(func: Any) -> Any:
+    """A task's module.  To be kept while its schedules live: TVM changes in place what only a schedule still holds."""
+    return tvmlib.IRModule({"main": func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)})
+
+
+def run(module: Any, arguments: list[Any]) -> list[Any]:
+    """All arguments after the function has run."""
+    tensors = [tvmlib.runtime.tensor(argument) for argument in arguments]
+    tvmlib.compile_primfuncs(module, tvmlib.Target("llvm")).jit()["main"](*tensors)
+    return [tensor.numpy() for tensor in tensors]
+
+
+def comes_back(sketch: Any, module: Any) -> None:
+    """A schedule is what its stored trace makes of the module."""
+    stored = tvmlib.Schedule(module)
+    written = tvmlib.ir.save_json(sketch.trace.as_json())
+    tvmlib.Trace.apply_json_to_schedule(tvmlib.ir.load_json(written), stored)
+    tvmlib.ir.assert_structural_equal(stored.mod, sketch.mod)
+    assert tvmlib.structural_hash(stored.mod) == tvmlib.structural_hash(sketch.mod)
+
+
+def decided_anew(sketch: Any, module: Any) -> list[Any]:
+    """The modules that a schedule's trace makes with two other sets of decisions."""
+    found = []
+    for seed in (1, 2):
+        replayed = tvmlib.Schedule(module, seed=seed)
+        tvmlib.Trace(sketch.trace.insts, {}).apply_to_schedule(replayed, remove_postproc=False)
+        found.append(replayed.mod)
+    return found
+
+
+def equal_counts(sketch: Sketch, points: Any) -> int:
+    """Formulas are what is counted, in every store and column of the points; how many numbers those were."""
+    found = formulas(sketch, oracles.SMALL_CACHES)
+    checked = 0
+    for point, rows in zip(points.tolist(), found.evaluate(points), strict=True):
+        assert sketch.accepts(point)
+        counted = oracles.count(sketch, tuple(point), oracles.SMALL_CACHES)
+        assert set(counted) == set(found.stores)
+        for block, columns in counted.items():
+            ours = dict(zip(NAMES, rows[found.stores.index(block)], strict=True))
+            for column, value in columns.items():
+                assert np.isclose(ours[column], value, rtol=1e-9), (point, block, column, ours[column], value)
+                checked += 1
+    return checked
