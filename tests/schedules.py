@@ -44,7 +44,7 @@ def decided_anew(sketch: Any, module: Any) -> list[Any]:
 
 
 def equal_counts(sketch: Sketch, points: Any) -> int:
-    """Formulas are what is counted in every store and column, 0 where nothing is stored; how many numbers were compared."""
+    """Formulas are what is counted in every store and column, 0 where nothing is stored; how many were compared."""
     found = formulas(sketch, oracles.SMALL_CACHES)
     checked = 0
     for point, rows in zip(points.tolist(), found.evaluate(points), strict=True):
