@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from felixlike import tvmlib
 from felixlike.lowering import PEEL
 from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
 
