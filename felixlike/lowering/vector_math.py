@@ -34,7 +34,20 @@ _ERF = (-6.1807653e-4, 5.0282455e-3, -2.6789077e-2, 1.1282397e-1, -3.7612545e-1,
 _ERF_EXPONENT = (-2.1533332e-4, 3.2260052e-3, -2.2925168e-2, 1.0531637e-1, 6.356772e-1, 1.285264e-1)
 _LOG = (-7.9742104e-2, 1.2655695e-1, -1.2989278e-1, 1.4209945e-1, -1.6641581e-1, 2.0001201e-1, -2.5000304e-1, 1 / 3)
 
+_SIN = (2.6057805e-6, -1.9809602e-4, 8.3330665e-3, -1.666666e-1)
+"""From -π/2 to π/2."""
+_ATAN = (2.9206891e-3, -1.6367916e-2, 4.3211844e-2, -7.5522125e-2, 0.10666004, -0.14211056, 0.19993773, -0.33333153)
+_HYPERBOLIC_MAX = 100.0
+"""From 89.5 on both are infinite."""
+_SINH = (2.0372195e-4, 8.3302837e-3, 1.6666716e-1)
+_LOG2 = (0.3407286601563151, 0.41167278330730506, 0.5770835842473921, 0.961796673341859, 2.885390081790099)
+_EXP2 = (1.5353362e-4, 1.3398875e-3, 9.6184369e-3, 5.5503324e-2, 2.4022648e-1, 6.9314718e-1)
 
+_PI = (3.141592651605606, 1.9841871479187034e-09, 1.1442377452219664e-17)
+"""π in three parts; the first two have 27 bits, so that their products with numbers of 26 are exact."""
+_ROUND_DOUBLE = 1.5 * 2.0**52
+"""What _ROUND is to float32."""
+_ROOT = 0.5
 _MOST_FACTORS = 16
 """Of a power that is written out."""
 
@@ -49,20 +62,22 @@ def vectorise_math(module: Any) -> Any:
 
 def _written_out(call: Any) -> Any:
     name = getattr(call.op, "name", "")
-    function = _whole_power(call) if name == "tirx.pow" else FUNCTIONS.get(name)
+    function = (_known_power(call) if name == "tirx.pow" else None) or FUNCTIONS.get(name)
     if function is None or str(call.ty.dtype) != "float32":
         return call
     let = _Let()
-    return let.close(function(let(call.args[0]), let))
+    return let.close(function(*map(let, call.args), let))
 
 
-def _whole_power(call: Any) -> Callable[[Any, "_Let"], Any] | None:
-    """What writes a power out; None where the exponent is not known, not whole, or large."""
+def _known_power(call: Any) -> Callable[..., Any] | None:
+    """What writes out a small whole power, or a root, as PyTorch does; None for all others."""
     from felixlike.tvmlib import tirx
 
     exponent = float(call.args[1].value) if isinstance(call.args[1], tirx.FloatImm) else 0.0
+    if abs(exponent) == _ROOT:
+        return lambda x, _, let: root(x, let) if exponent > 0 else reciprocal_root(x, let)
     known = exponent.is_integer() and 1 <= abs(exponent) <= _MOST_FACTORS
-    return (lambda x, let: power(x, int(exponent), let)) if known else None
+    return (lambda x, _, let: whole_power(x, int(exponent), let)) if known else None
 
 
 class _Let:
@@ -147,7 +162,7 @@ def log(x: Any, let: _Let) -> Any:
     return _select(x > _f(0), _select(x < _f(math.inf), value, x), at_ends)
 
 
-def power(x: Any, exponent: int, let: _Let) -> Any:
+def whole_power(x: Any, exponent: int, let: _Let) -> Any:
     """x^n for a whole n other than 0, by repeated squaring: about n / 2 ulp off."""
     found, square, left = None, x, abs(exponent)
     while True:
@@ -159,21 +174,155 @@ def power(x: Any, exponent: int, let: _Let) -> Any:
         square = let(square * square)
 
 
-FUNCTIONS: dict[str, Callable[[Any, _Let], Any]] = {
+def power(x: Any, y: Any, let: _Let) -> Any:
+    """|x|^y = 2^(y log2 |x|), the exponent in float64: at most 1 ulp off.  Signs, ends and NaN are those of C's pow;
+    results below 2^-126 are flushed to 0."""
+    size = let(_abs(x))
+    fixed = _any(size == _f(1), y == _f(0))
+    exponent = let(_select(fixed, _d(0), y.astype("float64") * _log2(size, let)))
+    value = let(_exp2(exponent, let))
+    whole = _floor(y) == y
+    half = let(y * _f(0.5))
+    otherwise = _select(_any(whole, size == _f(0), size == _f(math.inf)), value, _f(math.nan))
+    negative = _select(_all(whole, _floor(half) != half), -value, otherwise)
+    return _select(_bits(x) < _i(0), negative, value)
+
+
+def _log2(size: Any, let: _Let) -> Any:
+    """Of a float32 that is not negative, in float64: 12 digits are right.
+
+    log2(2^k m) = k + s p(s²), s = (m - 1) / (m + 1), m in [√½, √2)."""
+    tiny = size < _f(_SMALLEST_NORMAL)
+    from_root = let(_bits(let(_select(tiny, size * _f(2.0**_MANTISSA), size))) - _i(_ROOT_HALF))
+    m = let(_float((from_root & _i(2**_MANTISSA - 1)) + _i(_ROOT_HALF)).astype("float64"))
+    k = (from_root >> _i(_MANTISSA)).astype("float64") - _select(tiny, _d(_MANTISSA), _d(0))
+    s = let((m - _d(1)) / (m + _d(1)))
+    finite = _polynomial(let(s * s), _LOG2, _d) * s + k
+    return _select(size == _f(0), _d(-math.inf), _select(size < _f(math.inf), finite, size.astype("float64")))
+
+
+def _exp2(y: Any, let: _Let) -> Any:
+    """2^y in float32 of a float64."""
+    shifted = let(y + _d(_ROUND_DOUBLE))
+    r = let((y - (shifted - _d(_ROUND_DOUBLE))).astype("float32"))
+    power = _polynomial(r, _EXP2) * r + _f(1)
+    normal = _float(_bits(power) + (_low_bits(shifted) << _i(_MANTISSA)))
+    # Comparisons with NaN are false: it takes the last way, as overflow does.
+    return _select(y < _d(-126), _f(0), _select(y < _d(128), normal, (y * _d(math.inf)).astype("float32")))
+
+
+def reciprocal_root(x: Any, let: _Let) -> Any:
+    """1 / √x: at most 1.5 ulp off."""
+    return _f(1) / root(x, let)
+
+
+def root(x: Any, _: _Let) -> Any:
+    """√x, correctly rounded."""
+    from felixlike.tvmlib import tirx
+
+    return tirx.sqrt(x)
+
+
+def nearest(x: Any, _: _Let) -> Any:
+    """The nearest whole number, of two the even one.  TVM's `round` is that on CPUs, and has vectors."""
+    from felixlike.tvmlib import tirx
+
+    return tirx.round(x)
+
+
+def sin(x: Any, let: _Let) -> Any:
+    """At most 2 ulp off for |x| < 2^25; what is farther, where float32 knows no parts of a turn, loses digits."""
+    r, odd = _in_half_turn(x, 0.0, let)
+    return _float(_bits(_near_sin(let(r.astype("float32")), let)) ^ odd)
+
+
+def cos(x: Any, let: _Let) -> Any:
+    """At most 2 ulp off for |x| < 2^25, as sin: cos((n + ½) π + r) = ∓sin r."""
+    r, odd = _in_half_turn(x, 0.5, let)
+    return _float(_bits(_near_sin(let(r.astype("float32")), let)) ^ odd ^ _i(-(2**31)))
+
+
+def tan(x: Any, let: _Let) -> Any:
+    """sin r / sin(π/2 - |r|): at most 3.5 ulp off for |x| < 2^25, as sin."""
+    r, _ = _in_half_turn(x, 0.0, let)
+    rest = let((_d(math.pi / 2) - _abs(r)).astype("float32"))
+    return _near_sin(let(r.astype("float32")), let) / _near_sin(rest, let)
+
+
+def _in_half_turn(x: Any, shift: float, let: _Let) -> tuple[Any, Any]:
+    """x = (n + shift) π + r: r in float64, from -π/2 to π/2, and n's lowest bit in the place of a sign."""
+    wide = let(x.astype("float64"))
+    shifted = let(wide * _d(1 / math.pi) - _d(shift) + _d(_ROUND_DOUBLE))
+    turns = let(shifted - _d(_ROUND_DOUBLE) + _d(shift))
+    high, middle, low = map(_d, _PI)
+    r = let(wide - turns * high - turns * middle - turns * low)
+    # Farther away the difference may be anything; NaN stays.
+    bounded = _select(r > _d(math.pi / 2), _d(math.pi / 2), _select(r < _d(-math.pi / 2), _d(-math.pi / 2), r))
+    return let(bounded), _low_bits(shifted) << _i(31)
+
+
+def _near_sin(r: Any, let: _Let) -> Any:
+    """sin r = r + r³ p(r²) up to π/2."""
+    square = let(r * r)
+    return _polynomial(square, _SIN) * square * r + r
+
+
+def atan(x: Any, let: _Let) -> Any:
+    """x + x³ p(x²) up to 1, beyond it π/2 - atan(1 / x): at most 2 ulp off."""
+    size = let(_abs(x))
+    far = size > _f(1)  # TVM cannot name a vector of conditions
+    near = let(_select(far, _f(1) / size, size))
+    square = let(near * near)
+    angle = let(_polynomial(square, _ATAN) * square * near + near)
+    return _with_sign(_select(far, _f(math.pi / 2) - angle, angle), x)
+
+
+def sinh(x: Any, let: _Let) -> Any:
+    """x + x³ p(x²) up to 1, then (e^|x| - e^-|x|) / 2: at most 4 ulp off."""
+    square = let(x * x)
+    small = _polynomial(square, _SINH) * square * x + x
+    half, inverse = _half_exp(x, let)
+    return _select(_abs(x) >= _f(1), _with_sign(half - inverse, x), small)
+
+
+def cosh(x: Any, let: _Let) -> Any:
+    """(e^|x| + e^-|x|) / 2: at most 4 ulp off."""
+    half, inverse = _half_exp(x, let)
+    return _select(_abs(x) < _f(_HYPERBOLIC_MAX), half + inverse, _abs(x) * _f(math.inf))
+
+
+def _half_exp(x: Any, let: _Let) -> tuple[Any, Any]:
+    """e^|x| / 2 and e^-|x| / 2; inf only where the former is, unlike e^|x|."""
+    root_of = let(_normal_exp(let(_at_most(_abs(x), _HYPERBOLIC_MAX) * _f(0.5)), let))
+    half = let(_f(0.5) * root_of * root_of)
+    return half, _f(0.25) / half
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tirx.exp": exp,
     "tirx.sigmoid": sigmoid,
     "tirx.tanh": tanh,
     "tirx.erf": erf,
     "tirx.log": log,
+    "tirx.pow": power,
+    "tirx.rsqrt": reciprocal_root,
+    "tirx.nearbyint": nearest,
+    "tirx.sin": sin,
+    "tirx.cos": cos,
+    "tirx.tan": tan,
+    "tirx.atan": atan,
+    "tirx.sinh": sinh,
+    "tirx.cosh": cosh,
 }
-"""Operators of TIR that are written out: (variable, names) → expression."""
+"""Operators of TIR that are written out: (variable of each argument, names) → expression."""
 
 
-def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """By Horner's rule, the highest power's coefficient first."""
-    value = _f(coefficients[0])
+def _polynomial(x: Any, coefficients: Sequence[float], constant: Callable[[float], Any] | None = None) -> Any:
+    """By Horner's rule, the highest power's coefficient first.  constant: makes one of x's type; float32 without."""
+    constant = constant or _f
+    value = constant(coefficients[0])
     for coefficient in coefficients[1:]:
-        value = value * x + _f(coefficient)
+        value = value * x + constant(coefficient)
     return value
 
 
@@ -181,6 +330,12 @@ def _f(value: float) -> Any:
     from felixlike.tvmlib import tirx
 
     return tirx.const(value, "float32")
+
+
+def _d(value: float) -> Any:
+    from felixlike.tvmlib import tirx
+
+    return tirx.const(value, "float64")
 
 
 def _i(value: int) -> Any:
@@ -199,6 +354,31 @@ def _float(bits: Any) -> Any:
     from felixlike.tvmlib import tirx
 
     return tirx.reinterpret("float32", bits)
+
+
+def _low_bits(value: Any) -> Any:
+    """Of a float64, the lower half: where _ROUND_DOUBLE was added, a whole number."""
+    from felixlike.tvmlib import tirx
+
+    return tirx.reinterpret("int64", value).astype("int32")
+
+
+def _floor(value: Any) -> Any:
+    from felixlike.tvmlib import tirx
+
+    return tirx.floor(value)
+
+
+def _any(*conditions: Any) -> Any:
+    from felixlike.tvmlib import tirx
+
+    return tirx.any(*conditions)
+
+
+def _all(*conditions: Any) -> Any:
+    from felixlike.tvmlib import tirx
+
+    return tirx.all(*conditions)
 
 
 def _abs(value: Any) -> Any:

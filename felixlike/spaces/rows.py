@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from felixlike import tvmlib
 from felixlike.lowering import PEEL
 from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
 
@@ -42,7 +41,7 @@ def row_by_row(sch: Any, lanes: int) -> list[Any]:
     for accumulators in _ACCUMULATORS:
         try:
             new = _scheduled(sch.copy(), lanes, accumulators)
-        except tvmlib.ScheduleError:
+        except RuntimeError:  # a ScheduleError, or a check of TVM's that failed
             continue
         if new is None:
             break  # what one accumulator does not suit, more do not either
@@ -140,6 +139,9 @@ def _along_rows(
     sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int, accumulators: int
 ) -> Any:
     """Everything at a loop over rows; reductions in lanes."""
+    for stage in stages:
+        if not stage.extents:  # rfactor fails where some block stands in no loop
+            sch.add_unit_loop(sch.get_sblock(stage.name))
     nests: list[_Nest] = []
     for stage in stages:
         nests += _split_stage(sch, stage, rows[stage.name], lanes, accumulators)
@@ -206,6 +208,8 @@ class _Nest:
 def _split_stage(sch: Any, stage: Stage, rows: tuple[Any, ...], lanes: int, accumulators: int) -> list[_Nest]:
     """Order the loops of a stage, fuse those along the row, and give a reduction its lanes: the nests it becomes."""
     block = sch.get_sblock(stage.name)
+    if not stage.extents:
+        return [_Nest(block, rows=0, length=1, width=1, reduces=False)]
     loops = dict(zip(stage.extents, sch.get_loops(block), strict=True))
     along = [v for v in stage.extents if v not in rows]
     if list(loops) != [*rows, *along]:

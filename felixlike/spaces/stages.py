@@ -18,12 +18,13 @@ Access = tuple[Any, tuple[Any, ...]]
 
 
 def in_plain_nests(sch: Any) -> bool:
-    """True if every block stands in a perfect nest of loops, one for each of its variables, in their order."""
+    """True if every block stands in a perfect nest of loops, one for each of its variables, in their order; a single
+    element stands in none."""
     probe = sch.copy()
     for realize in tvmlib.found(probe.mod["main"].body, tvmlib.s_tir.SBlockRealize):
         if realize.block.name_hint != "root":
             loops = [probe.get(loop).loop_var for loop in probe.get_loops(probe.get_sblock(realize.block.name_hint))]
-            values = list(realize.iter_values)
+            values = [value for _, value in _moving(realize)]
             if len(loops) != len(values) or not all(a.same_as(b) for a, b in zip(loops, values, strict=True)):
                 return False
     return True
@@ -61,7 +62,8 @@ def stages_of(sch: Any) -> list[Stage]:
     """The function's blocks in their order."""
     main = sch.mod["main"]
     stages = []
-    for block in tvmlib.found(main.body, tvmlib.s_tir.SBlock):
+    for realize in tvmlib.found(main.body, tvmlib.s_tir.SBlockRealize):
+        block = realize.block
         if block.name_hint == "root":
             continue
         calls = {str(getattr(call.op, "name", "")) for call in tvmlib.found(block.body, tvmlib.ir.Call)}
@@ -69,7 +71,7 @@ def stages_of(sch: Any) -> list[Stage]:
         stages.append(
             Stage(
                 name=str(block.name_hint),
-                extents={i.var: int(i.dom.extent) for i in block.iter_vars},
+                extents={i.var: int(i.dom.extent) for i, _ in _moving(realize)},
                 reduced=tuple(i.var for i in block.iter_vars if tvmlib.is_reduction(i)),
                 reads=tuple(
                     (load.source, tuple(load.indices))
@@ -82,6 +84,12 @@ def stages_of(sch: Any) -> list[Stage]:
             )
         )
     return stages
+
+
+def _moving(realize: Any) -> list[tuple[Any, Any]]:
+    """A block's variables with their values; without those that a constant is bound to, as in single elements."""
+    bound = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    return [(i, value) for i, value in bound if not isinstance(value, tvmlib.tirx.IntImm)]
 
 
 def contiguous(stage: Stage, along: Sequence[Any]) -> tuple[int, int]:

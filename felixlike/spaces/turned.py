@@ -32,10 +32,12 @@ def turned_copies(schedule: Any, lanes: int) -> list[Any]:
     *before, block = blocks_of(schedule)
     if any(not elementwise(schedule, b) or costs(schedule, b) for b in (*before, block)):
         return []
+    if not all(schedule.get_consumers(other) for other in before):
+        return []  # several outputs
     for other in before:
         schedule.compute_inline(other)
     statement = schedule.get(block)
-    load = statement.body.value
+    load = getattr(statement.body, "value", None)  # a kernel of TVM's own is a loop
     if not isinstance(load, tvmlib.ir.TensorLoad) or str(load.source.dtype) == "bool":
         return []
     variables = [iterator.var for iterator in statement.iter_vars]
