@@ -6,9 +6,10 @@ no loop under such a test, and its own peeling (pragma_loop_partition_hint) lose
 those of Relax are. Whoever compiles without this gets the same values, slowly.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
-from felixlike.lowering.marks import with_marked_loops
+from felixlike.lowering.marks import unmarked, with_marked_loops
 
 PEEL = "felixlike.peel"
 """Annotation of a loop that holds nothing but one loop over lanes, in which outer · lanes + lane is tested to be below
@@ -31,34 +32,40 @@ def _whole_and_rest(loop: Any) -> Any:
     if whole > 1:
         counter = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
         body = tirx.stmt_seq(*_vectors(loop, counter, width, lanes))
-        parts.append(tirx.For(counter, _like(counter, 1), _like(counter, whole - 1), tirx.ForKind.SERIAL, body))
+        parts.append(tirx.For(counter, like(counter, 1), like(counter, whole - 1), tirx.ForKind.SERIAL, body))
     return tirx.stmt_seq(*parts, *_vectors(loop, whole, length % width, lanes))
 
 
 def _vectors(loop: Any, iteration: Any, size: int, lanes: int) -> list[Any]:
     """The first elements of one iteration: as many vectors as fit, then halves of one."""
-    statements = []
-    start = 0
-    while start < size:
-        vector = min(lanes, 1 << ((size - start).bit_length() - 1))
-        statements.append(_vector(loop, iteration, start, vector))
+    from felixlike import tvmlib
+
+    body = tvmlib.substituted(loop.body.body, {loop.loop_var: iteration})
+    return [piece(unmarked(loop.body, body), *part) for part in halves(0, size, lanes)]
+
+
+def halves(start: int, size: int, lanes: int) -> Iterator[tuple[int, int]]:
+    """`size` elements from `start` on as (start, size) of vectors: as many whole ones as fit, then halves of one."""
+    stop = start + size
+    while start < stop:
+        vector = min(lanes, 1 << ((stop - start).bit_length() - 1))
+        yield start, vector
         start += vector
-    return statements
 
 
-def _vector(loop: Any, iteration: Any, start: int, size: int) -> Any:
-    """One iteration of the inner loop's elements from `start` on, at once."""
+def piece(loop: Any, start: int, size: int) -> Any:
+    """Some neighbouring iterations of a loop, at once."""
     from felixlike import tvmlib
     from felixlike.tvmlib import tirx
 
-    inner = loop.body
-    lane = tirx.Var(inner.loop_var.name, str(inner.loop_var.ty.dtype))
-    place = lane + _like(lane, start) if size > 1 else _like(lane, start)
-    body = tvmlib.substituted(inner.body, {loop.loop_var: iteration, inner.loop_var: place})
-    return tirx.For(lane, _like(lane, 0), _like(lane, size), tirx.ForKind.VECTORIZED, body) if size > 1 else body
+    lane = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
+    place = lane + like(lane, start) if size > 1 else like(lane, start)
+    body = tvmlib.substituted(loop.body, {loop.loop_var: place})
+    return tirx.For(lane, like(lane, 0), like(lane, size), tirx.ForKind.VECTORIZED, body) if size > 1 else body
 
 
-def _like(variable: Any, value: int) -> Any:
+def like(variable: Any, value: int) -> Any:
+    """A number of a variable's type."""
     from felixlike.tvmlib import tirx
 
     return tirx.const(value, str(variable.ty.dtype))
