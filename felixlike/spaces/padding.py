@@ -12,17 +12,21 @@ Only for plain products: where a window slides, TVM has no primitive that pads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, widths
 from felixlike.spaces.contraction import Axis, Contraction
 
-_MULTIPLES = (12, 8, 10, 9, 7, 11)
-"""What rows may be padded to multiples of: the divisors of the first suit any vector unit."""
+_MULTIPLES = (1, 12, 8, 10, 9, 7, 11)
+"""What rows may be padded to multiples of: the divisors of 12 suit any vector unit."""
+
+_WIDTHS = (1, 2, 3, 4)
+"""What vectors that are padded anyway may be padded to multiples of: 13 of them lie in tiles of one."""
 
 _GAIN = 1.015
-"""How many times slower tiles of rows that are not padded may be."""
+"""How many times slower tiles that are not padded may be."""
 
 _IN_FLIGHT = 8
 """Products of vectors that have to be independent of each other, so that none waits for its sum."""
@@ -46,32 +50,32 @@ def whole_vectors(extent: int, lanes: int) -> int:
 def multiples(contraction: Contraction, vector: Axis, rows: Axis | None, lanes: int, registers: int) -> list[int]:
     """What each axis should be a multiple of; 1 for all that are fine as they are."""
     found = [1] * len(contraction.axes)
-    if contraction.axes[vector.place].extent % lanes:
-        found[vector.place] = lanes
-    if rows is not None:
+    count = 1 if rows is None else rows.extent
+    width = 1
+    if vector.extent % lanes:
+        width = _best(_WIDTHS, lambda width: _time(count, 1, -(-vector.extent // lanes), width, registers))
+        found[vector.place] = lanes * width
+    if rows is not None and rows.extent > MOST_ROWS:
         vectors = -(-vector.extent // lanes)
-        found[rows.place] = _multiple(contraction.axes[rows.place].extent, vectors, registers)
+        found[rows.place] = _best(_MULTIPLES, lambda multiple: _time(count, multiple, vectors, width, registers))
     return found
 
 
-def _multiple(extent: int, vectors: int, registers: int) -> int:
-    """What rows should be a multiple of, so that tiles of them are fast; 1 where they are as they are, or are few."""
-    if extent <= MOST_ROWS:
-        return 1
-    plain = _time(extent, 1, vectors, registers)
-    found = {multiple: _time(extent, multiple, vectors, registers) for multiple in _MULTIPLES}
-    best = min(found, key=lambda multiple: found[multiple])
-    return best if plain > _GAIN * found[best] else 1
+def _best(multiples: tuple[int, ...], time: Callable[[int], float]) -> int:
+    """The multiple that takes the least time; 1, the first, unless another one is clearly better."""
+    best = min(multiples, key=time)
+    return best if time(1) > _GAIN * time(best) else 1
 
 
-def _time(extent: int, multiple: int, vectors: int, registers: int) -> float:
-    """Half cycles that a step of the reduction takes, about, in the best tiles of rows padded to a multiple."""
-    padded = -(-extent // multiple) * multiple
+def _time(extent: int, multiple: int, vectors: int, wider: int, registers: int) -> float:
+    """Half cycles that a step of the reduction takes, about, in the best tiles of rows padded to a multiple, without
+    those that are not there, and of vectors padded to one."""
+    padded, across = (-(-size // by) * by for size, by in ((extent, multiple), (vectors, wider)))
     return min(
-        (extent // rows * _tile_time(rows, width) + _tile_time(extent % rows, width)) * (vectors // width)
+        (extent // rows * _tile_time(rows, width) + _tile_time(extent % rows, width)) * (across // width)
         for rows in range(1, MOST_ROWS + 1)
         for width in range(1, MOST_VECTORS + 1)
-        if padded % rows == 0 and vectors % width == 0 and rows * width + width < registers
+        if padded % rows == 0 and across % width == 0 and rows * width + width < registers
     )
 
 

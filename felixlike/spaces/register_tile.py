@@ -95,8 +95,10 @@ def _padded(schedule: Any, block: Any, contraction: Contraction, unit: VectorUni
     found = read_contraction(schedule, block)
     if found is None:
         return contraction
+    wider = roles.vector.place if wanted[roles.vector.place] > 1 else None
     first, second = (
-        replace(new, constant=old.constant) for new, old in zip(found.operands, contraction.operands, strict=True)
+        replace(new, constant=old.constant, copied=wider in old.axes and not old.constant)
+        for new, old in zip(found.operands, contraction.operands, strict=True)
     )
     return replace(found, operands=(first, second))
 
@@ -170,10 +172,11 @@ def _reuses(contraction: Contraction, axis: Axis) -> bool:
 
 
 def _wants_panel(contraction: Contraction, operand: Operand, rows: Axis | None, apart: bool) -> bool:
-    """Whether the operand in vectors should be copied: it is apart in memory, or its rows are, and it is used again.
-    No axis may slide over it: copies would overlap."""
+    """Whether the operand in vectors should be copied into panels: it is apart in memory, or its rows are and it is
+    used again, or it is copied anyway.  No axis may slide over it: copies would overlap."""
     slides = any(_slides(contraction, axis) for axis in contraction.spatial if axis.place in operand.axes)
-    return not operand.constant and not slides and (apart or (rows is not None and rows.extent >= _REUSES))
+    used_again = rows is not None and rows.extent >= _REUSES
+    return not operand.constant and not slides and (apart or operand.copied or used_again)
 
 
 def _slides(contraction: Contraction, axis: Axis) -> bool:

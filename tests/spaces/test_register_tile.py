@@ -116,6 +116,14 @@ def test_rows_are_padded_for_better_tiles_without_a_copy() -> None:
     assert not any(name.startswith("A_pad") for name in blocks)
 
 
+def test_vectors_that_are_padded_anyway_have_good_tiles() -> None:
+    """197 columns are 13 vectors, of which tiles would have one each."""
+    sketch = _sketch_of(op.matmul(60, 32, 197))
+    schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
+    extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(schedule.get_sblock("C_update"))]
+    assert math.prod(extents) == 60 * 32 * 14 * 16
+
+
 def test_narrow_outputs_are_padded_to_a_vector() -> None:
     """Rather than that the other operand is turned over."""
     sketch = _sketch_of(op.matmul(64, 32, 13))
