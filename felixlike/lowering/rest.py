@@ -17,7 +17,7 @@ a length.  Its value: [length, elements of a vector]."""
 
 def peel_rests(module: Any) -> Any:
     """The IRModule with marked loops peeled: functions without any are left alone."""
-    return with_marked_loops(module, PEEL, lambda _: _whole_and_rest)
+    return with_marked_loops(module, PEEL, lambda _: _whole_and_rest, flat=True)
 
 
 def _whole_and_rest(loop: Any) -> Any:
