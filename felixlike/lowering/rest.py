@@ -6,13 +6,20 @@ no loop under such a test, and its own peeling (pragma_loop_partition_hint) lose
 those of Relax are. Whoever compiles without this gets the same values, slowly.
 """
 
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from felixlike.lowering.marks import with_marked_loops
 
 PEEL = "felixlike.peel"
 """Annotation of a loop that holds nothing but one loop over lanes, in which outer · lanes + lane is tested to be below
-a length.  Its value: [length, elements of a vector]."""
+a length.  Its value: [length, elements of a vector, places of seams …]: no vector reaches across a seam, where what is
+computed changes, as between parts of a concatenation. Where there are seams, the inner loop has the whole length."""
+
+_UNROLLED = 4
+"""Vectors between seams that are computed without a test."""
 
 
 def peel_rests(module: Any) -> Any:
@@ -23,38 +30,55 @@ def peel_rests(module: Any) -> Any:
 def _whole_and_rest(loop: Any) -> Any:
     from felixlike.tvmlib import tirx
 
-    length, lanes = (int(value) for value in loop.annotations[PEEL])
-    width = int(loop.body.extent)
-    whole = length // width
+    length, lanes, *seams = (int(value) for value in loop.annotations[PEEL])
+    if not seams:
+        return tirx.stmt_seq(*_peeled(loop, length, int(loop.body.extent), lanes, lambda iteration: (iteration, 0)))
+    parts, width = [], _UNROLLED * lanes
+    for start, end in pairwise([0, *seams, length]):
+        parts += _peeled(loop, end - start, width, lanes, partial(_behind, start, width))
+    return tirx.stmt_seq(*parts)
+
+
+def _behind(seam: int, width: int, iteration: Any) -> tuple[Any, Any]:
+    return 0, iteration * width + seam
+
+
+def _peeled(loop: Any, length: int, width: int, lanes: int, begin: Callable[[Any], tuple[Any, Any]]) -> list[Any]:
+    """A stretch of elements.  begin: number of an iteration of `width` elements → outer and inner variable there."""
+    from felixlike.tvmlib import tirx
+
+    whole, rest = divmod(length, width)
     # The first iteration stands alone: it is the one in which a reduction puts its initial values.
-    parts = _vectors(loop, 0, width, lanes)
+    parts = _vectors(loop, begin(0), width, lanes) if whole else []
     if whole > 1:
         counter = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
-        body = tirx.stmt_seq(*_vectors(loop, counter, width, lanes))
+        body = tirx.stmt_seq(*_vectors(loop, begin(counter), width, lanes))
         parts.append(tirx.For(counter, _like(counter, 1), _like(counter, whole - 1), tirx.ForKind.SERIAL, body))
-    return tirx.stmt_seq(*parts, *_vectors(loop, whole, length % width, lanes))
+    return [*parts, *_vectors(loop, begin(whole), rest, lanes)]
 
 
-def _vectors(loop: Any, iteration: Any, size: int, lanes: int) -> list[Any]:
-    """The first elements of one iteration: as many vectors as fit, then halves of one."""
+def _vectors(loop: Any, begin: tuple[Any, Any], size: int, lanes: int) -> list[Any]:
+    """Some elements: as many vectors as fit, then halves of one."""
+    outer, inner = begin
     statements = []
-    start = 0
-    while start < size:
-        vector = min(lanes, 1 << ((size - start).bit_length() - 1))
-        statements.append(_vector(loop, iteration, start, vector))
-        start += vector
+    done = 0
+    while done < size:
+        vector = min(lanes, 1 << ((size - done).bit_length() - 1))
+        statements.append(_vector(loop, (outer, inner + done), vector))
+        done += vector
     return statements
 
 
-def _vector(loop: Any, iteration: Any, start: int, size: int) -> Any:
-    """One iteration of the inner loop's elements from `start` on, at once."""
+def _vector(loop: Any, begin: tuple[Any, Any], size: int) -> Any:
+    """Elements that follow each other, at once."""
     from felixlike import tvmlib
     from felixlike.tvmlib import tirx
 
     inner = loop.body
     lane = tirx.Var(inner.loop_var.name, str(inner.loop_var.ty.dtype))
-    place = lane + _like(lane, start) if size > 1 else _like(lane, start)
-    body = tvmlib.substituted(inner.body, {loop.loop_var: iteration, inner.loop_var: place})
+    outer, first = begin
+    place = lane + first if size > 1 else first
+    body = tvmlib.substituted(inner.body, {loop.loop_var: outer, inner.loop_var: place})
     return tirx.For(lane, _like(lane, 0), _like(lane, size), tirx.ForKind.VECTORIZED, body) if size > 1 else body
 
 
