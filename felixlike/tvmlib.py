@@ -119,6 +119,7 @@ __all__ = [
     "tvm",
     "uses",
     "version",
+    "with_flat_buffers",
     "with_host",
     "without_attributes",
     "without_blocks",
@@ -217,6 +218,14 @@ def without_blocks(func: Any) -> Any:
         t.LowerOpaqueBlock(),
     ]
     return transform.Sequential(passes)(IRModule({"main": func}))["main"]
+
+
+def with_flat_buffers(func: Any) -> Any:
+    """A PrimFunc of plain loops whose buffers have one dimension, indices simplified as they are now.
+
+    TVM does so itself, but after it has simplified each index by itself: (i + 16) mod 14 then is (i + 2) mod 14, which
+    no longer cancels out with (i + 16) div 14."""
+    return tirx.transform.FlattenBuffer()(IRModule({"main": func}))["main"]
 
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"

@@ -176,12 +176,85 @@ def _reduction(name: str) -> Callable[[Any, Any], Any]:
     return converted
 
 
+def _elu(node: Any, importer: Any) -> Any:
+    """aten.elu: TVM's importer drops the factors that make a SELU of it."""
+    from felixlike import tvmlib
+
+    relax, emit = tvmlib.relax, importer.block_builder.emit
+    alpha, scale, input_scale = map(float, (*node.args[1:], *(1.0, 1.0, 1.0)[len(node.args) - 1 :]))
+    data = importer.env[node.args[0]]
+    zero = relax.const(0.0, str(data.ty.dtype))
+    negative = emit(relax.op.minimum(data, zero))
+    grown = emit(relax.op.exp(emit(relax.op.multiply(negative, relax.const(input_scale, str(data.ty.dtype))))))
+    below = emit(relax.op.subtract(grown, relax.const(1.0, str(data.ty.dtype))))
+    scaled = emit(relax.op.multiply(below, relax.const(alpha * scale, str(data.ty.dtype))))
+    above = emit(relax.op.multiply(emit(relax.op.maximum(data, zero)), relax.const(scale, str(data.ty.dtype))))
+    return emit(relax.op.add(scaled, above))
+
+
+def _nearest(node: Any, importer: Any) -> Any:
+    """aten.upsample_nearest2d: element floor(i · step), which only for whole factors up is what TVM's importer reads.
+
+    The step is the ratio of the sizes, or 1 / factor where a factor is given that does not lead to a whole size."""
+    from felixlike import tvmlib
+
+    op, emit = tvmlib.relax.op, importer.block_builder.emit
+    data = importer.env[node.args[0]]
+    before, after = node.args[0].meta["val"].shape[2:], node.meta["val"].shape[2:]
+    factors = (node.args[2] if len(node.args) > 2 else None) or [b / a for a, b in zip(before, after, strict=True)]
+    if all(abs(a * factor - b) < 1e-6 for a, b, factor in zip(before, after, factors, strict=True)):
+        where = {"coordinate_transformation_mode": "asymmetric", "rounding_method": "floor"}
+        return emit(op.image.resize2d(data, tuple(after), layout="NCHW", method="nearest_neighbor", **where))
+    for axis, (extent, size, factor) in enumerate(zip(before, after, factors, strict=True), start=2):
+        places = [min(int(i / factor), extent - 1) for i in range(size)]
+        data = emit(op.take(data, tvmlib.relax.const(places, "int64"), axis=axis))
+    return data
+
+
+def _extreme(value: str, place: str) -> Callable[[Any, Any], Any]:
+    """aten.max and aten.min along a dimension, which TVM's importer sorts for, or lacks: the value and its place."""
+
+    def converted(node: Any, importer: Any) -> Any:
+        from felixlike import tvmlib
+
+        op, emit = tvmlib.relax.op, importer.block_builder.emit
+        data, dim, keepdims = importer.env[node.args[0]], *[*node.args[1:], False][:2]
+        found = emit(getattr(op, value)(data, dim, keepdims=keepdims))
+        return emit(tvmlib.relax.Tuple([found, emit(getattr(op, place)(data, dim, keepdims=keepdims))]))
+
+    return converted
+
+
+def _variance_and_mean(node: Any, importer: Any) -> Any:
+    """aten.var_mean."""
+    from felixlike import tvmlib
+
+    variance = importer._var(node)
+    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    mean = tvmlib.relax.op.mean(importer.env[node.args[0]], dims, keepdims=node.kwargs.get("keepdim", False))
+    return importer.block_builder.emit(tvmlib.relax.Tuple([variance, importer.block_builder.emit(mean)]))
+
+
+def _exp2(node: Any, importer: Any) -> Any:
+    """aten.exp2."""
+    from felixlike import tvmlib
+
+    data = importer.env[node.args[0]]
+    return importer.block_builder.emit(tvmlib.relax.op.power(tvmlib.relax.const(2.0, str(data.ty.dtype)), data))
+
+
 _OWN: dict[str, Callable[[Any, Any], Any]] = {
     "embedding.default": _embedding,
     "convolution.default": _convolution,
     "amax.default": _reduction("max"),
     "amin.default": _reduction("min"),
     "prod.dim_int": _reduction("prod"),
+    "elu.default": _elu,
+    "exp2.default": _exp2,
+    "max.dim": _extreme("max", "argmax"),
+    "min.dim": _extreme("min", "argmin"),
+    "upsample_nearest2d.vec": _nearest,
+    "var_mean.correction": _variance_and_mean,
 }
 """Operators that TVM's importer lacks, or that need more than it does: (node, importer) → the value."""
 

@@ -9,14 +9,15 @@ Change = Callable[[Any], Any]
 """A marked loop → what takes its place."""
 
 
-def with_marked_loops(module: Any, mark: str, change: Callable[[Any], Change]) -> Any:
+def with_marked_loops(module: Any, mark: str, change: Callable[[Any], Change], *, flat: bool = False) -> Any:
     """The IRModule without blocks, and with every loop changed that has an annotation `mark`; functions without any are
     left alone.
 
-    change: a function as plain loops → what to do with such a loop in it. Inner loops are changed first."""
+    change: a function as plain loops → what to do with such a loop in it. Inner loops are changed first.  flat: its
+    buffers have one dimension then."""
     from felixlike import tvmlib
 
-    return tvmlib.map_functions(module, lambda func: _changed(func, mark, change))
+    return tvmlib.map_functions(module, lambda func: _changed(func, mark, change, flat=flat))
 
 
 def unmarked(loop: Any, body: Any = None) -> Any:
@@ -26,12 +27,13 @@ def unmarked(loop: Any, body: Any = None) -> Any:
     return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body if body is None else body)
 
 
-def _changed(func: Any, mark: str, change: Callable[[Any], Change]) -> Any:
+def _changed(func: Any, mark: str, change: Callable[[Any], Change], *, flat: bool) -> Any:
     from felixlike import tvmlib
     from felixlike.tvmlib import tirx
 
     if not any(mark in loop.annotations for loop in tvmlib.found(func.body, tirx.For)):
         return func
     plain = tvmlib.without_blocks(func)
+    plain = tvmlib.with_flat_buffers(plain) if flat else plain
     changed = change(plain)
     return tvmlib.structural_map(plain, (tirx.For, lambda loop: changed(loop) if mark in loop.annotations else loop))

@@ -6,42 +6,64 @@ no loop under such a test, and its own peeling (pragma_loop_partition_hint) lose
 those of Relax are. Whoever compiles without this gets the same values, slowly.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from felixlike.lowering.marks import unmarked, with_marked_loops
 
 PEEL = "felixlike.peel"
 """Annotation of a loop that holds nothing but one loop over lanes, in which outer · lanes + lane is tested to be below
-a length.  Its value: [length, elements of a vector]."""
+a length.  Its value: [length, elements of a vector, places of seams …]: no vector reaches across a seam, where what is
+computed changes, as between parts of a concatenation. Where there are seams, the inner loop has the whole length."""
+
+_UNROLLED = 4
+"""Vectors between seams that are computed without a test."""
 
 
 def peel_rests(module: Any) -> Any:
     """The IRModule with marked loops peeled: functions without any are left alone."""
-    return with_marked_loops(module, PEEL, lambda _: _whole_and_rest)
+    return with_marked_loops(module, PEEL, lambda _: _whole_and_rest, flat=True)
 
 
 def _whole_and_rest(loop: Any) -> Any:
     from felixlike.tvmlib import tirx
 
-    length, lanes = (int(value) for value in loop.annotations[PEEL])
-    width = int(loop.body.extent)
-    whole = length // width
+    length, lanes, *seams = (int(value) for value in loop.annotations[PEEL])
+    if not seams:
+        return tirx.stmt_seq(*_peeled(loop, length, int(loop.body.extent), lanes, lambda iteration: (iteration, 0)))
+    parts, width = [], _UNROLLED * lanes
+    for start, end in pairwise([0, *seams, length]):
+        parts += _peeled(loop, end - start, width, lanes, partial(_behind, start, width))
+    return tirx.stmt_seq(*parts)
+
+
+def _behind(seam: int, width: int, iteration: Any) -> tuple[Any, Any]:
+    return 0, iteration * width + seam
+
+
+def _peeled(loop: Any, length: int, width: int, lanes: int, begin: Callable[[Any], tuple[Any, Any]]) -> list[Any]:
+    """A stretch of elements.  begin: number of an iteration of `width` elements → outer and inner variable there."""
+    from felixlike.tvmlib import tirx
+
+    whole, rest = divmod(length, width)
     # The first iteration stands alone: it is the one in which a reduction puts its initial values.
-    parts = _vectors(loop, 0, width, lanes)
+    parts = _vectors(loop, begin(0), width, lanes) if whole else []
     if whole > 1:
         counter = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
-        body = tirx.stmt_seq(*_vectors(loop, counter, width, lanes))
+        body = tirx.stmt_seq(*_vectors(loop, begin(counter), width, lanes))
         parts.append(tirx.For(counter, like(counter, 1), like(counter, whole - 1), tirx.ForKind.SERIAL, body))
-    return tirx.stmt_seq(*parts, *_vectors(loop, whole, length % width, lanes))
+    return [*parts, *_vectors(loop, begin(whole), rest, lanes)]
 
 
-def _vectors(loop: Any, iteration: Any, size: int, lanes: int) -> list[Any]:
-    """The first elements of one iteration: as many vectors as fit, then halves of one."""
+def _vectors(loop: Any, begin: tuple[Any, Any], size: int, lanes: int) -> list[Any]:
+    """Some elements: as many vectors as fit, then halves of one."""
     from felixlike import tvmlib
 
-    body = tvmlib.substituted(loop.body.body, {loop.loop_var: iteration})
-    return [piece(unmarked(loop.body, body), *part) for part in halves(0, size, lanes)]
+    outer, first = begin
+    inner = unmarked(loop.body, tvmlib.substituted(loop.body.body, {loop.loop_var: outer}))
+    return [piece(inner, first + start, part) for start, part in halves(0, size, lanes)]
 
 
 def halves(start: int, size: int, lanes: int) -> Iterator[tuple[int, int]]:
@@ -53,14 +75,14 @@ def halves(start: int, size: int, lanes: int) -> Iterator[tuple[int, int]]:
         start += vector
 
 
-def piece(loop: Any, start: int, size: int) -> Any:
-    """Some neighbouring iterations of a loop, at once."""
+def piece(loop: Any, start: Any, size: int) -> Any:
+    """Some neighbouring iterations of a loop, at once.  start: the first of them, a number or an expression."""
     from felixlike import tvmlib
     from felixlike.tvmlib import tirx
 
     lane = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
-    place = lane + like(lane, start) if size > 1 else like(lane, start)
-    body = tvmlib.substituted(loop.body, {loop.loop_var: place})
+    first = like(lane, start) if isinstance(start, int) else start
+    body = tvmlib.substituted(loop.body, {loop.loop_var: lane + first if size > 1 else first})
     return tirx.For(lane, like(lane, 0), like(lane, size), tirx.ForKind.VECTORIZED, body) if size > 1 else body
 
 

@@ -28,6 +28,9 @@ _MOST_ROWS = 64
 _LONG = 4
 """Vectors of a row that is long enough."""
 
+_MOST_SEAMS = 8
+"""Seams along a loop, between which code is written out."""
+
 _LONGEST_STEP = 4
 """Elements between two lanes of what is read, from which on vectors do not pay."""
 
@@ -71,18 +74,17 @@ def _in_vectors(sch: Any, stage: Stage, lanes: int) -> bool:
     if stage.step(stage.writes[0], last) != 1 or any(step > _LONGEST_STEP for step in steps):
         return False
     loops = sch.get_loops(sch.get_sblock(stage.name))
-    edges = _edges(sch.get(sch.get_sblock(stage.name)).body, last)
-    fused = len(variables) - variables.index(last) if edges else _fused(stage, variables, lanes)
+    fused, seams = _fused(stage, sch.get(sch.get_sblock(stage.name)).body, lanes)
     length = prod(stage.extents[v] for v in variables[-fused:])
-    width = gcd(lanes, length, *edges)
-    if length < min(4, lanes) or (edges and width < min(4, lanes)):
+    if length < min(4, lanes):
         return False
+    width = gcd(lanes, length, *seams)
     inner = sch.fuse(*loops[-fused:]) if fused > 1 else loops[-1]
     outer = list(loops[:-fused])
     if outer:
         rows = sch.fuse(*outer) if len(outer) > 1 else outer[0]
         sch.parallel(sch.split(rows, sch.sample_perfect_tile(rows, 2, _MOST_ROWS))[0])
-    if edges or width in (lanes, length):
+    if width in (lanes, length):
         vectors, lane = sch.split(inner, [None, width])
         parts = 2 if outer else 3
         loops = sch.split(vectors, sch.sample_perfect_tile(vectors, parts, _MOST_UNROLLED))
@@ -94,17 +96,28 @@ def _in_vectors(sch: Any, stage: Stage, lanes: int) -> bool:
         # TVM refuses to vectorise what is under a test.
         if not outer:
             sch.parallel(sch.add_unit_loop(inner))
-        vectors, _ = sch.split(inner, [None, min(4 * lanes, 1 << (length.bit_length() - 1))])
-        sch.annotate(vectors, PEEL, [length, lanes])
+        width = length if seams else min(4 * lanes, 1 << (length.bit_length() - 1))
+        vectors, _ = sch.split(inner, [None, width])
+        sch.annotate(vectors, PEEL, [length, lanes, *seams])
     return True
 
 
-def _fused(stage: Stage, variables: list[Any], lanes: int) -> int:
+def _fused(stage: Stage, body: Any, lanes: int) -> tuple[int, list[int]]:
     """How many of the innermost loops become one: the fewest that run on and fill some vectors; all but those number
-    rows."""
+    rows.  And the seams along it."""
+    variables = list(stage.extents)
+    innermost = len(variables) - variables.index(stage.innermost(variables))
     _, most = contiguous(stage, variables)
-    lengths = [prod(stage.extents[v] for v in variables[-count:]) for count in range(1, most + 1)]
-    return max(range(1, most + 1), key=lambda count: (_suits(lengths[count - 1], lanes), -count))
+    found = {}
+    for count in range(1, most + 1):
+        seams = _seams(body, {v: stage.extents[v] for v in variables[-count:]})
+        if seams is not None:
+            found[count] = seams
+    if not found:
+        return innermost, []
+    lengths = {count: prod(stage.extents[v] for v in variables[-count:]) for count in found}
+    best = max(found, key=lambda count: (_suits(lengths[count], lanes), -count))
+    return best, found[best]
 
 
 def _suits(length: int, lanes: int) -> tuple[bool, bool, int]:
@@ -113,8 +126,36 @@ def _suits(length: int, lanes: int) -> tuple[bool, bool, int]:
     return whole, long, 0 if long else length
 
 
-def _edges(body: Any, variable: Any) -> list[int]:
-    """Where a condition on a variable changes, as at the seams of a concatenation: no vector may reach across."""
-    tests = [test for kind in (tvmlib.tirx.LT, tvmlib.tirx.LE) for test in tvmlib.found(body, kind)]
-    sides = [(test.a, test.b) for test in tests] + [(test.b, test.a) for test in tests]
-    return [int(b.value) for a, b in sides if a.same_as(variable) and isinstance(b, tvmlib.tirx.IntImm)]
+def _seams(body: Any, along: dict[Any, int]) -> list[int] | None:
+    """Where, counted along some loops as one, a condition changes or an index starts anew, as between the parts of a
+    concatenation; None where a condition depends on some of the loops in another way.
+
+    along: variables with their extents.  No vector may reach across a seam."""
+    place, stride = tvmlib.tirx.const(0, "int64"), 1
+    for variable, extent in reversed(along.items()):
+        place, stride = place + variable.astype("int64") * stride, stride * extent
+    found: set[int] = set()
+    for kind, after in ((tvmlib.tirx.LT, 0), (tvmlib.tirx.LE, 1)):
+        for test in tvmlib.found(body, kind):
+            # p < c and c <= p change at c, p <= c and c < p at c + 1.
+            for moving, fixed, beyond in ((test.a, test.b, after), (test.b, test.a, 1 - after)):
+                if isinstance(fixed, tvmlib.tirx.IntImm):
+                    shift = _shift(moving, place)
+                    if shift is not None:
+                        found.add(int(fixed.value) + beyond - shift)
+                    elif any(tvmlib.uses(moving, variable) for variable in along):
+                        return None
+    for rest in tvmlib.found(body, tvmlib.tirx.FloorMod):
+        shift = _shift(rest.a, place) if isinstance(rest.b, tvmlib.tirx.IntImm) else None
+        if shift is not None and stride <= _MOST_SEAMS * int(rest.b.value):
+            found.update(range(-shift % int(rest.b.value), stride, int(rest.b.value)))
+    seams = sorted(seam for seam in found if 0 < seam < stride)
+    return seams if len(seams) <= _MOST_SEAMS else None
+
+
+def _shift(expression: Any, place: Any) -> int | None:
+    """How far an expression is beyond a place, if always as far."""
+    if not str(expression.ty.dtype).startswith("int"):
+        return None
+    difference = tvmlib.simplify(expression.astype("int64") - place)
+    return int(difference) if isinstance(difference, tvmlib.tirx.IntImm) else None

@@ -242,3 +242,31 @@ def test_reductions_that_the_importer_lacks(function: Any) -> None:
     got, want = compile_model(import_model(model, (x,)))(x), model(x)
     assert got.dtype == want.dtype
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.exp2,
+        nn.functional.elu,
+        nn.functional.selu,
+        lambda x: nn.functional.celu(x, 0.7),
+        lambda x: torch.max(x, -1),
+        lambda x: torch.max(x, 1)[0],
+        lambda x: torch.min(x, 2, keepdim=True),
+        lambda x: torch.var_mean(x, -1),
+        lambda x: torch.var_mean(x, (2, 3), correction=0, keepdim=True),
+        *(
+            lambda x, factor=factor: nn.functional.interpolate(x, scale_factor=factor, mode="nearest")
+            for factor in (2, 1.5, 0.5, 1 / 3, 1.3)
+        ),
+        lambda x: nn.functional.interpolate(x, size=(13, 53), mode="nearest"),
+        lambda x: nn.functional.interpolate(x, size=(3, 5), mode="nearest"),
+    ],
+)
+def test_operators_that_the_importer_lacks_or_mistakes(function: Any) -> None:
+    model, x = Apply(function), torch.randn(1, 3, 8, 7)
+    got, want = compile_model(import_model(model, (x,)))(x), model(x)
+    pairs = zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours, theirs)

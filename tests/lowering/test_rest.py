@@ -46,3 +46,23 @@ def test_whole_vectors_then_halves() -> None:
 def test_functions_without_marks_stay() -> None:
     module = _copy(53, 16, 16, marked=False)
     assert peel_rests(module)["main"].same_as(module["main"])
+
+
+@pytest.mark.parametrize(("length", "seam"), [(53, 13), (113, 100), (10, 1), (200, 64)])
+def test_no_vector_reaches_across_a_seam(length: int, seam: int) -> None:
+    """Two tensors one behind the other: no test of where an element comes from is left."""
+    from felixlike.tvmlib import te, tirx
+
+    x, y = te.placeholder((seam,), name="x"), te.placeholder((length - seam,), name="y")
+    both = te.compute((length,), lambda i: tirx.if_then_else(i < seam, x[i], y[i - seam]), name="z")
+    func = te.create_prim_func([x, y, both]).with_attr("global_symbol", "main")
+    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    outer, _ = schedule.split(schedule.get_loops(schedule.get_sblock("z"))[0], [None, length])
+    schedule.annotate(outer, PEEL, [length, 16, seam])
+    peeled = tvmlib.s_tir.transform.StmtSimplify()(peel_rests(schedule.mod))
+    assert not tvmlib.found(peeled["main"].body, tvmlib.tirx.LT)
+    a, b = np.arange(seam, dtype="float32"), -np.arange(length - seam, dtype="float32")
+    z = tvmlib.runtime.tensor(np.full(length, np.nan, "float32"))
+    executable = tvmlib.compile_primfuncs(schedule.mod, tvmlib.Target("llvm"))
+    executable.jit()["main"](tvmlib.runtime.tensor(a), tvmlib.runtime.tensor(b), z)
+    np.testing.assert_array_equal(z.numpy(), np.concatenate([a, b]))

@@ -53,6 +53,7 @@ _CASES: dict[str, Callable[[int, int], Any]] = {
     "mean of an image": lambda rows, n: _of(lambda x: topi.divide(topi.sum(x, axis=(2, 3)), 3.0 * n), (1, rows, 3, n)),
     "statistics of channels": lambda rows, n: _of(lambda x: topi.sum(x, axis=(0, 2)), (3, rows, n + 1)),
     "sum of everything": lambda rows, n: _of(topi.sum, (rows, n)),
+    "mean of everything": lambda rows, n: _of(lambda x: topi.divide(topi.sum(x), 3.0 * n), (rows, n)),
 }
 _COLUMNS: dict[str, Callable[[int, int], Any]] = {
     "sum": lambda n, columns: _of(lambda x: topi.sum(x, axis=0), (n, columns)),

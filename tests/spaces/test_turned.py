@@ -71,3 +71,9 @@ def test_answers_are_right(shape: tuple[int, ...], axes: tuple[int, ...], size: 
 )
 def test_declined(func: Any) -> None:
     assert turned_copies(tvmlib.Schedule(as_module(func)), 16) == []
+
+
+def test_several_outputs_are_declined() -> None:
+    x = te.placeholder((8, 8), name="X")
+    func = te.create_prim_func([x, te.compute((8, 8), lambda i, j: x[i, j]), topi.transpose(x, (1, 0))])
+    assert turned_copies(tvmlib.Schedule(as_module(func)), 8) == []
