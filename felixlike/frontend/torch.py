@@ -6,11 +6,13 @@ In: an nn.Module with shapes, or an ExportedProgram. Out: a Source. Refusals of 
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from felixlike.errors import EmptyModel, ExportFailed, InvalidModel, InvalidShape, UnsupportedOperator, first_line
+from felixlike.frontend.converters import CONVERTERS
 from felixlike.frontend.imported import InputSpec, Source
+from felixlike.frontend.promotion import promote
 from felixlike.frontend.refusals import export_error, quiet
 from felixlike.frontend.shapes import Example, Given, check_count, check_names, match_known, read_shapes
 from felixlike.frontend.structure import structure_from_leaves
@@ -101,6 +103,7 @@ def _convert(program: Any, *, name: str, examples: Sequence[Any]) -> Source:
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)
+        promote(program)
         _check_operators(program, importer, name)
         leaves = _keep_tensor_outputs(program)
         if not any(leaf is _TENSOR for leaf in leaves):
@@ -113,7 +116,7 @@ def _convert(program: Any, *, name: str, examples: Sequence[Any]) -> Source:
                 # A reshape that ends the model is only a view of what it reshapes if it is not itself the output.
                 unwrap_unit_return_tuple=False,
                 run_ep_decomposition=False,
-                custom_convert_map=_OWN,
+                custom_convert_map=CONVERTERS,
             )
         except Exception as error:
             raise UnsupportedOperator(
@@ -126,137 +129,6 @@ def _convert(program: Any, *, name: str, examples: Sequence[Any]) -> Source:
             f"{len(module['main'].params) - len(specs)} of its parameters were not bound by TVM's importer", where=name
         )
     return Source(name, module, structure, tuple(examples))
-
-
-def _embedding(node: Any, importer: Any) -> Any:
-    """aten.embedding: an index outside the table gives NaN where PyTorch would raise (TVM's own reads beyond it)."""
-    from felixlike import tvmlib
-
-    table, indices = (importer.env[argument] for argument in node.args[:2])
-    return importer.block_builder.emit(tvmlib.relax.op.take(table, indices, axis=0, mode="nan"))
-
-
-def _convolution(node: Any, importer: Any) -> Any:
-    """aten.convolution: transposed ones of three dimensions, which TVM's importer lacks; all others as it has them."""
-    from felixlike import tvmlib
-
-    data, weights, bias, strides, padding, dilation, transposed, output_padding, groups = node.args
-    if not transposed or len(strides) != 3:
-        return importer._convolution(node)
-    convolved = tvmlib.relax.op.nn.conv3d_transpose(
-        importer.env[data],
-        importer.env[weights],
-        strides=strides,
-        padding=padding,
-        output_padding=output_padding,
-        dilation=dilation,
-        groups=groups,
-    )
-    if bias is not None:
-        shift = tvmlib.relax.op.reshape(importer.env[bias], (1, -1, 1, 1, 1))
-        convolved = tvmlib.relax.op.add(importer.block_builder.emit(convolved), shift)
-    return importer.block_builder.emit(convolved)
-
-
-def _reduction(name: str) -> Callable[[Any, Any], Any]:
-    """aten.amax and its like, which TVM's importer lacks: along some dimensions, or all."""
-
-    def converted(node: Any, importer: Any) -> Any:
-        from felixlike import tvmlib
-
-        given = [*node.args, *([], False)[len(node.args) - 1 :]]
-        dims = node.kwargs.get("dim", given[1])
-        keepdims = node.kwargs.get("keepdim", given[2])
-        axes = [dims] if isinstance(dims, int) else [*dims] or None
-        data, dtype = importer.env[given[0]], str(node.meta["val"].dtype).removeprefix("torch.")
-        if str(data.ty.dtype) != dtype:  # products of integers are int64
-            data = importer.block_builder.emit(tvmlib.relax.op.astype(data, dtype))
-        return importer.block_builder.emit(getattr(tvmlib.relax.op, name)(data, axes, keepdims=keepdims))
-
-    return converted
-
-
-def _elu(node: Any, importer: Any) -> Any:
-    """aten.elu: TVM's importer drops the factors that make a SELU of it."""
-    from felixlike import tvmlib
-
-    relax, emit = tvmlib.relax, importer.block_builder.emit
-    alpha, scale, input_scale = map(float, (*node.args[1:], *(1.0, 1.0, 1.0)[len(node.args) - 1 :]))
-    data = importer.env[node.args[0]]
-    zero = relax.const(0.0, str(data.ty.dtype))
-    negative = emit(relax.op.minimum(data, zero))
-    grown = emit(relax.op.exp(emit(relax.op.multiply(negative, relax.const(input_scale, str(data.ty.dtype))))))
-    below = emit(relax.op.subtract(grown, relax.const(1.0, str(data.ty.dtype))))
-    scaled = emit(relax.op.multiply(below, relax.const(alpha * scale, str(data.ty.dtype))))
-    above = emit(relax.op.multiply(emit(relax.op.maximum(data, zero)), relax.const(scale, str(data.ty.dtype))))
-    return emit(relax.op.add(scaled, above))
-
-
-def _nearest(node: Any, importer: Any) -> Any:
-    """aten.upsample_nearest2d: element floor(i · step), which only for whole factors up is what TVM's importer reads.
-
-    The step is the ratio of the sizes, or 1 / factor where a factor is given that does not lead to a whole size."""
-    from felixlike import tvmlib
-
-    op, emit = tvmlib.relax.op, importer.block_builder.emit
-    data = importer.env[node.args[0]]
-    before, after = node.args[0].meta["val"].shape[2:], node.meta["val"].shape[2:]
-    factors = (node.args[2] if len(node.args) > 2 else None) or [b / a for a, b in zip(before, after, strict=True)]
-    if all(abs(a * factor - b) < 1e-6 for a, b, factor in zip(before, after, factors, strict=True)):
-        where = {"coordinate_transformation_mode": "asymmetric", "rounding_method": "floor"}
-        return emit(op.image.resize2d(data, tuple(after), layout="NCHW", method="nearest_neighbor", **where))
-    for axis, (extent, size, factor) in enumerate(zip(before, after, factors, strict=True), start=2):
-        places = [min(int(i / factor), extent - 1) for i in range(size)]
-        data = emit(op.take(data, tvmlib.relax.const(places, "int64"), axis=axis))
-    return data
-
-
-def _extreme(value: str, place: str) -> Callable[[Any, Any], Any]:
-    """aten.max and aten.min along a dimension, which TVM's importer sorts for, or lacks: the value and its place."""
-
-    def converted(node: Any, importer: Any) -> Any:
-        from felixlike import tvmlib
-
-        op, emit = tvmlib.relax.op, importer.block_builder.emit
-        data, dim, keepdims = importer.env[node.args[0]], *[*node.args[1:], False][:2]
-        found = emit(getattr(op, value)(data, dim, keepdims=keepdims))
-        return emit(tvmlib.relax.Tuple([found, emit(getattr(op, place)(data, dim, keepdims=keepdims))]))
-
-    return converted
-
-
-def _variance_and_mean(node: Any, importer: Any) -> Any:
-    """aten.var_mean."""
-    from felixlike import tvmlib
-
-    variance = importer._var(node)
-    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    mean = tvmlib.relax.op.mean(importer.env[node.args[0]], dims, keepdims=node.kwargs.get("keepdim", False))
-    return importer.block_builder.emit(tvmlib.relax.Tuple([variance, importer.block_builder.emit(mean)]))
-
-
-def _exp2(node: Any, importer: Any) -> Any:
-    """aten.exp2."""
-    from felixlike import tvmlib
-
-    data = importer.env[node.args[0]]
-    return importer.block_builder.emit(tvmlib.relax.op.power(tvmlib.relax.const(2.0, str(data.ty.dtype)), data))
-
-
-_OWN: dict[str, Callable[[Any, Any], Any]] = {
-    "embedding.default": _embedding,
-    "convolution.default": _convolution,
-    "amax.default": _reduction("max"),
-    "amin.default": _reduction("min"),
-    "prod.dim_int": _reduction("prod"),
-    "elu.default": _elu,
-    "exp2.default": _exp2,
-    "max.dim": _extreme("max", "argmax"),
-    "min.dim": _extreme("min", "argmin"),
-    "upsample_nearest2d.vec": _nearest,
-    "var_mean.correction": _variance_and_mean,
-}
-"""Operators that TVM's importer lacks, or that need more than it does: (node, importer) → the value."""
 
 
 def _on_cpu(model: Any) -> Any:
@@ -285,7 +157,7 @@ def _check_state(program: Any, where: str) -> None:
 
 def _check_operators(program: Any, importer: Any, where: str) -> None:
     """Name all operators that TVM's importer lacks, and those whose output's shape depends on values."""
-    known = {*importer.ExportedProgramImporter().convert_map, *_OWN}
+    known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS}
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     missing = sorted({str(node.target) for node in nodes if node.target.__name__ not in known})
     if missing:

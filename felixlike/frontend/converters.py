@@ -1,0 +1,202 @@
+"""Operators of PyTorch that TVM's importer lacks, or that need more than it does.
+
+In: a node of an ExportedProgram's graph, TVM's importer. Out: the value, as Relax.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def _embedding(node: Any, importer: Any) -> Any:
+    """aten.embedding: an index outside the table gives NaN where PyTorch would raise (TVM's own reads beyond it)."""
+    from felixlike import tvmlib
+
+    table, indices = (importer.env[argument] for argument in node.args[:2])
+    return importer.block_builder.emit(tvmlib.relax.op.take(table, indices, axis=0, mode="nan"))
+
+
+def _convolution(node: Any, importer: Any) -> Any:
+    """aten.convolution: transposed ones of three dimensions, which TVM's importer lacks; all others as it has them."""
+    from felixlike import tvmlib
+
+    data, weights, bias, strides, padding, dilation, transposed, output_padding, groups = node.args
+    if not transposed or len(strides) != 3:
+        return importer._convolution(node)
+    convolved = tvmlib.relax.op.nn.conv3d_transpose(
+        importer.env[data],
+        importer.env[weights],
+        strides=strides,
+        padding=padding,
+        output_padding=output_padding,
+        dilation=dilation,
+        groups=groups,
+    )
+    if bias is not None:
+        shift = tvmlib.relax.op.reshape(importer.env[bias], (1, -1, 1, 1, 1))
+        convolved = tvmlib.relax.op.add(importer.block_builder.emit(convolved), shift)
+    return importer.block_builder.emit(convolved)
+
+
+def _reduction(name: str) -> Callable[[Any, Any], Any]:
+    """aten.amax and its like, which TVM's importer lacks: along some dimensions, or all."""
+
+    def converted(node: Any, importer: Any) -> Any:
+        from felixlike import tvmlib
+
+        given = [*node.args, *([], False)[len(node.args) - 1 :]]
+        dims = node.kwargs.get("dim", given[1])
+        keepdims = node.kwargs.get("keepdim", given[2])
+        axes = [dims] if isinstance(dims, int) else [*dims] or None
+        data, dtype = importer.env[given[0]], str(node.meta["val"].dtype).removeprefix("torch.")
+        if str(data.ty.dtype) != dtype:  # products of integers are int64
+            data = importer.block_builder.emit(tvmlib.relax.op.astype(data, dtype))
+        return importer.block_builder.emit(getattr(tvmlib.relax.op, name)(data, axes, keepdims=keepdims))
+
+    return converted
+
+
+def _elu(node: Any, importer: Any) -> Any:
+    """aten.elu: TVM's importer drops the factors that make a SELU of it."""
+    from felixlike import tvmlib
+
+    relax, emit = tvmlib.relax, importer.block_builder.emit
+    alpha, scale, input_scale = map(float, (*node.args[1:], *(1.0, 1.0, 1.0)[len(node.args) - 1 :]))
+    data = importer.env[node.args[0]]
+    zero = relax.const(0.0, str(data.ty.dtype))
+    negative = emit(relax.op.minimum(data, zero))
+    grown = emit(relax.op.exp(emit(relax.op.multiply(negative, relax.const(input_scale, str(data.ty.dtype))))))
+    below = emit(relax.op.subtract(grown, relax.const(1.0, str(data.ty.dtype))))
+    scaled = emit(relax.op.multiply(below, relax.const(alpha * scale, str(data.ty.dtype))))
+    above = emit(relax.op.multiply(emit(relax.op.maximum(data, zero)), relax.const(scale, str(data.ty.dtype))))
+    return emit(relax.op.add(scaled, above))
+
+
+def _nearest(node: Any, importer: Any) -> Any:
+    """aten.upsample_nearest2d: element floor(i · step), which only for whole factors up is what TVM's importer reads.
+
+    The step is the ratio of the sizes, or 1 / factor where a factor is given that does not lead to a whole size."""
+    from felixlike import tvmlib
+
+    op, emit = tvmlib.relax.op, importer.block_builder.emit
+    data = importer.env[node.args[0]]
+    before, after = node.args[0].meta["val"].shape[2:], node.meta["val"].shape[2:]
+    factors = (node.args[2] if len(node.args) > 2 else None) or [b / a for a, b in zip(before, after, strict=True)]
+    if all(abs(a * factor - b) < 1e-6 for a, b, factor in zip(before, after, factors, strict=True)):
+        where = {"coordinate_transformation_mode": "asymmetric", "rounding_method": "floor"}
+        return emit(op.image.resize2d(data, tuple(after), layout="NCHW", method="nearest_neighbor", **where))
+    for axis, (extent, size, factor) in enumerate(zip(before, after, factors, strict=True), start=2):
+        places = [min(int(i / factor), extent - 1) for i in range(size)]
+        data = emit(op.take(data, tvmlib.relax.const(places, "int64"), axis=axis))
+    return data
+
+
+def _extreme(value: str, place: str) -> Callable[[Any, Any], Any]:
+    """aten.max and aten.min along a dimension, which TVM's importer sorts for, or lacks: the value and its place."""
+
+    def converted(node: Any, importer: Any) -> Any:
+        from felixlike import tvmlib
+
+        op, emit = tvmlib.relax.op, importer.block_builder.emit
+        data, dim, keepdims = importer.env[node.args[0]], *[*node.args[1:], False][:2]
+        found = emit(getattr(op, value)(data, dim, keepdims=keepdims))
+        return emit(tvmlib.relax.Tuple([found, emit(getattr(op, place)(data, dim, keepdims=keepdims))]))
+
+    return converted
+
+
+def _variance_and_mean(node: Any, importer: Any) -> Any:
+    """aten.var_mean."""
+    from felixlike import tvmlib
+
+    variance = importer._var(node)
+    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    mean = tvmlib.relax.op.mean(importer.env[node.args[0]], dims, keepdims=node.kwargs.get("keepdim", False))
+    return importer.block_builder.emit(tvmlib.relax.Tuple([variance, importer.block_builder.emit(mean)]))
+
+
+def _exp2(node: Any, importer: Any) -> Any:
+    """aten.exp2."""
+    from felixlike import tvmlib
+
+    data = importer.env[node.args[0]]
+    return importer.block_builder.emit(tvmlib.relax.op.power(tvmlib.relax.const(2.0, str(data.ty.dtype)), data))
+
+
+def _clamp(node: Any, importer: Any) -> Any:
+    """aten.clamp: bounds that are not given are infinite in TVM's importer, which integers cannot be."""
+    from felixlike import tvmlib
+
+    relax, found = tvmlib.relax, importer.env[node.args[0]]
+    bounds = dict(zip(("min", "max"), node.args[1:], strict=False)) | dict(node.kwargs)
+    for name, bound in bounds.items():
+        if bound is not None:
+            nearer = relax.op.maximum if name == "min" else relax.op.minimum
+            found = importer.block_builder.emit(nearer(found, relax.const(bound, str(found.ty.dtype))))
+    return found
+
+
+def _group_norm(node: Any, importer: Any) -> Any:
+    """aten.group_norm, in both forms: weights may be left out, which TVM's importer does not know."""
+    import numpy as np
+
+    from felixlike import tvmlib
+
+    given = [*node.args, *([None] * 8)][:8]
+    data, weight, bias = given[0], *(given[1:3] if "native" in node.target.__name__ else given[2:4])
+    groups, epsilon = (given[6:8]) if "native" in node.target.__name__ else (given[1], given[4])
+    shape = importer.shape_of(importer.env[data])
+    dtype = str(importer.env[data].ty.dtype)
+    scale, shift = (
+        importer.env[argument] if argument is not None else tvmlib.relax.const(np.full(int(shape[1]), value, dtype))
+        for argument, value in ((weight, 1), (bias, 0))
+    )
+    return importer.block_builder.emit(
+        tvmlib.relax.op.nn.group_norm(
+            importer.env[data],
+            scale,
+            shift,
+            num_groups=groups,
+            channel_axis=1,
+            axes=list(range(2, len(shape))),
+            epsilon=1e-5 if epsilon is None else epsilon,
+        )
+    )
+
+
+def _hypot(node: Any, importer: Any) -> Any:
+    """aten.hypot."""
+    from felixlike import tvmlib
+
+    op, emit = tvmlib.relax.op, importer.block_builder.emit
+    squares = [emit(op.multiply(importer.env[argument], importer.env[argument])) for argument in node.args]
+    return emit(op.sqrt(emit(op.add(*squares))))
+
+
+def _scatter_add(node: Any, importer: Any) -> Any:
+    """aten.scatter_add."""
+    from felixlike import tvmlib
+
+    data, axis, indices, source = node.args
+    arguments = (importer.env[argument] for argument in (data, indices, source))
+    return importer.block_builder.emit(tvmlib.relax.op.scatter_elements(*arguments, axis=axis, reduction="add"))
+
+
+CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
+    "embedding.default": _embedding,
+    "convolution.default": _convolution,
+    "amax.default": _reduction("max"),
+    "amin.default": _reduction("min"),
+    "prod.dim_int": _reduction("prod"),
+    "elu.default": _elu,
+    "exp2.default": _exp2,
+    "max.dim": _extreme("max", "argmax"),
+    "min.dim": _extreme("min", "argmin"),
+    "upsample_nearest2d.vec": _nearest,
+    "var_mean.correction": _variance_and_mean,
+    "clamp.default": _clamp,
+    "group_norm.default": _group_norm,
+    "hypot.default": _hypot,
+    "native_group_norm.default": _group_norm,
+    "scatter_add.default": _scatter_add,
+}
+"""Operators that TVM's importer lacks, or that need more than it does: (node, importer) → the value."""

@@ -1,0 +1,52 @@
+"""Operands in the types that PyTorch computes in.
+
+In: the graph of an ExportedProgram. Out: the same graph, with casts where PyTorch promotes operands by itself: an int32
+tensor times 2.5 is float32, the sum of booleans int64. TVM's importer computes in the type of the first operand.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ELEMENTWISE = {
+    *(f"{name}.{kind}" for name in ("add", "sub", "mul", "div", "pow") for kind in ("Tensor", "Scalar")),
+    *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "div.Tensor_mode", "remainder.Tensor", "remainder.Scalar"),
+    *("fmod.Tensor", "fmod.Scalar", "floor_divide.default", "maximum.default", "minimum.default", "where.self"),
+    *(f"{name}.default" for name in ("sigmoid", "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt")),
+    *(f"{name}.default" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf")),
+    *("reciprocal.default", "clamp.default", "clamp_min.default", "clamp_max.default"),
+}
+"""Their operands have the type of their result, in PyTorch."""
+
+_SUMS = {"sum.default", "sum.dim_IntList", "cumsum.default", "cumprod.default", "mean.default", "mean.dim"}
+"""What is summed has the type of the sum."""
+
+_OF_BOOLEANS = {"add.Tensor": "logical_or", "mul.Tensor": "logical_and"}
+"""What PyTorch makes of two booleans; TVM compiles no arithmetic of theirs."""
+
+
+def promote(program: Any) -> None:
+    """Cast operands, in the graph of the program itself, which stays a graph of the same program."""
+    import torch
+
+    graph = program.graph
+    for node in list(graph.nodes):
+        result = node.meta.get("val") if node.op == "call_function" else None
+        name = getattr(node.target, "__name__", "")
+        if not isinstance(result, torch.Tensor):
+            continue
+        if name in _OF_BOOLEANS and result.dtype == torch.bool:
+            node.target = getattr(torch.ops.aten, _OF_BOOLEANS[name]).default
+        elif name in _ELEMENTWISE | _SUMS:
+            operands = node.args[:1] if name in _SUMS else node.args[name == "where.self" :]
+            for operand in operands:
+                value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
+                if isinstance(value, torch.Tensor) and value.dtype != result.dtype and _is_discrete(value):
+                    with graph.inserting_before(node):
+                        cast = graph.call_function(torch.ops.aten._to_copy.default, (operand,), {"dtype": result.dtype})
+                    cast.meta = {**operand.meta, "val": value.to(result.dtype)}
+                    node.replace_input_with(operand, cast)
+
+
+def _is_discrete(tensor: Any) -> bool:
+    return not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
