@@ -14,6 +14,7 @@ from felixlike.frontend.rewrites import (
     with_channels_last,
     with_fast_convolutions,
     with_folded_batch_norms,
+    with_group_norms_in_two_passes,
     with_joint_projections,
     with_late_reshapes,
     with_room,
@@ -53,6 +54,8 @@ def fuse(module: Any, target: Any) -> Any:
         *([_pass(with_channels_last)] if on_cpu else []),
         # Convolutions with small windows become products of transformed tiles.
         *([_pass(with_fast_convolutions)] if on_cpu else []),
+        # Group norms become rows, or means of channels, that schedule rules know.
+        *([_pass(with_group_norms_in_two_passes)] if on_cpu else []),
         # Queries, keys and values are one product; the weights of all three are known now.
         _pass(with_joint_projections),
         # What is done to the elements of a contraction joins it, although a reshape is between them.

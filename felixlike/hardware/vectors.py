@@ -45,3 +45,8 @@ class Machine:
 def vector_unit(features: Collection[str]) -> VectorUnit:
     """The vector unit of a processor.  features: LLVM's names of what it can do."""
     return next((VectorUnit(bits, count) for name, bits, count in _UNITS if name in features), VectorUnit(*_PLAIN))
+
+
+def widths(lanes: int) -> list[int]:
+    """Vector lengths worth using, longest first: powers of two, since LLVM takes others apart."""
+    return [lanes >> shift for shift in range(lanes.bit_length()) if lanes >> shift >= min(4, lanes)]

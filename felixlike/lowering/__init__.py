@@ -5,6 +5,7 @@ The schedules and workloads that everybody else sees stay as they are; only the 
 from typing import Any
 
 from felixlike.lowering.first_and_last import BLOCKS, first_and_last
+from felixlike.lowering.guards import GUARD, guard
 from felixlike.lowering.lone_output import lone_output
 from felixlike.lowering.prefetch import PREFETCH, prefetch
 from felixlike.lowering.reciprocal import share_reciprocals
@@ -17,11 +18,13 @@ from felixlike.lowering.vector_math import FUNCTIONS, vectorise_math
 __all__ = [
     "BLOCKS",
     "FUNCTIONS",
+    "GUARD",
     "PEEL",
     "PREFETCH",
     "SKIP",
     "TRANSPOSE",
     "first_and_last",
+    "guard",
     "lone_output",
     "lower",
     "peel_rests",
@@ -44,9 +47,10 @@ def lower(module: Any) -> Any:
 _CHANGES = (
     skip_padding,
     transpose,
+    first_and_last,
+    guard,
     tile_rows,
     prefetch,
-    first_and_last,
     peel_rests,
     share_reciprocals,
     vectorise_math,

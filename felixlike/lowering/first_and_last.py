@@ -16,7 +16,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from felixlike.lowering.guards import GUARD
 from felixlike.lowering.marks import unmarked, with_marked_loops
+from felixlike.lowering.tile_rows import TILE
 
 BLOCKS = "felixlike.blocks"
 """Annotation of the loop over blocks of a reduction."""
@@ -68,13 +70,21 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
     around, summing = loops[: steps[0]], loops[steps[0] :]
     tile = [f for n, f in enumerate(loops) if n > steps[0] and n not in steps]
     values = _elsewhere(reads[0].indices, last, place, tile)
-    if values is None or not _size(last) == _size(zeroed) == _size([*around, *tile]):
+    if values is None or _size(zeroed) != _size([*around, *tile]):
         return None
+    inside = [
+        value < f.extent
+        for f, value in ((f, values[f.loop_var]) for f in last)
+        if _largest(value, [*around, *tile]) >= int(f.extent)
+    ]
+    if inside:  # of the sums some are there to fill tiles alone
+        result = tirx.IfThenElse(tirx.all(*inside), result, None)
     written = [tvmlib.substituted(store.indices[-1], values) for store in tvmlib.found(result, tirx.BufferStore)]
     if not tile or not all(tvmlib.uses(index, tile[-1].loop_var) for index in written):
         return None  # vectors would be scattered
-    held = tirx.decl_buffer([int(f.extent) for f in tile], sums.dtype, name="tile")
-    own = tuple(f.loop_var for f in tile)
+    rows, row = tile[:-2], tile[-2:]
+    held = tirx.decl_buffer([_size(rows), _size(row)], sums.dtype, name="tile")
+    own = _number(rows), _number(row)
 
     def in_tile(root: Any) -> Any:
         return tvmlib.structural_map(
@@ -89,10 +99,10 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
             _under(tile, tirx.BufferStore(held, zero.value, own)),
             _under(tile, tirx.BufferStore(held, sums[place], own)),
         ),
-        _under(summing, tirx.BufferStore(held, in_tile(update.value), own)),
+        _under([_marked(summing[0], TILE), *summing[1:]], tirx.BufferStore(held, in_tile(update.value), own)),
         tirx.IfThenElse(
             number.equal(ends[1]),
-            _under(tile, tvmlib.substituted(in_tile(result), values)),
+            _under([*tile[:-1], _marked(tile[-1], GUARD)], tvmlib.substituted(in_tile(result), values)),
             _under(tile, tirx.BufferStore(sums, held[own], place)),
         ),
     )
@@ -108,6 +118,33 @@ def _nest(statement: Any) -> tuple[list[Any], Any]:
         loops.append(statement)
         statement = statement.body
     return loops, statement
+
+
+def _largest(value: Any, loops: list[Any]) -> int:
+    """What a value may be at most while some loops run."""
+    from felixlike import tvmlib
+
+    analyzer = tvmlib.sym.Analyzer()
+    for f in loops:
+        analyzer.bind(f.loop_var, tvmlib.ir.Range(0, f.extent))
+    return int(analyzer.const_int_bound(value).max_value)
+
+
+def _marked(loop: Any, mark: str) -> Any:
+    """A loop with one more annotation."""
+    from felixlike.tvmlib import tirx
+
+    return tirx.For(
+        loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations={**loop.annotations, mark: True}
+    )
+
+
+def _number(loops: list[Any]) -> Any:
+    """Which iteration of all that a nest has is the current one."""
+    number: Any = 0
+    for f in loops:
+        number = number * f.extent + f.loop_var
+    return number
 
 
 def _size(loops: list[Any]) -> int:
@@ -147,5 +184,6 @@ def _under(loops: list[Any], body: Any) -> Any:
 
     for loop in reversed(loops):
         variable = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
-        body = tirx.For(variable, loop.min, loop.extent, loop.kind, tvmlib.substituted(body, {loop.loop_var: variable}))
+        body = tvmlib.substituted(body, {loop.loop_var: variable})
+        body = tirx.For(variable, loop.min, loop.extent, loop.kind, body, annotations=loop.annotations)
     return body

@@ -6,12 +6,12 @@ no loop under such a test, and its own peeling (pragma_loop_partition_hint) lose
 those of Relax are. Whoever compiles without this gets the same values, slowly.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from felixlike.lowering.marks import with_marked_loops
+from felixlike.lowering.marks import unmarked, with_marked_loops
 
 PEEL = "felixlike.peel"
 """Annotation of a loop that holds nothing but one loop over lanes, in which outer · lanes + lane is tested to be below
@@ -53,36 +53,42 @@ def _peeled(loop: Any, length: int, width: int, lanes: int, begin: Callable[[Any
     if whole > 1:
         counter = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
         body = tirx.stmt_seq(*_vectors(loop, begin(counter), width, lanes))
-        parts.append(tirx.For(counter, _like(counter, 1), _like(counter, whole - 1), tirx.ForKind.SERIAL, body))
+        parts.append(tirx.For(counter, like(counter, 1), like(counter, whole - 1), tirx.ForKind.SERIAL, body))
     return [*parts, *_vectors(loop, begin(whole), rest, lanes)]
 
 
 def _vectors(loop: Any, begin: tuple[Any, Any], size: int, lanes: int) -> list[Any]:
     """Some elements: as many vectors as fit, then halves of one."""
-    outer, inner = begin
-    statements = []
-    done = 0
-    while done < size:
-        vector = min(lanes, 1 << ((size - done).bit_length() - 1))
-        statements.append(_vector(loop, (outer, inner + done), vector))
-        done += vector
-    return statements
+    from felixlike import tvmlib
+
+    outer, first = begin
+    inner = loop.body
+    body = tvmlib.substituted(inner.body, {loop.loop_var: outer, inner.loop_var: inner.loop_var + first})
+    return [piece(unmarked(inner, body), *part) for part in halves(0, size, lanes)]
 
 
-def _vector(loop: Any, begin: tuple[Any, Any], size: int) -> Any:
-    """Elements that follow each other, at once."""
+def halves(start: int, size: int, lanes: int) -> Iterator[tuple[int, int]]:
+    """`size` elements from `start` on as (start, size) of vectors: as many whole ones as fit, then halves of one."""
+    stop = start + size
+    while start < stop:
+        vector = min(lanes, 1 << ((stop - start).bit_length() - 1))
+        yield start, vector
+        start += vector
+
+
+def piece(loop: Any, start: int, size: int) -> Any:
+    """Some neighbouring iterations of a loop, at once."""
     from felixlike import tvmlib
     from felixlike.tvmlib import tirx
 
-    inner = loop.body
-    lane = tirx.Var(inner.loop_var.name, str(inner.loop_var.ty.dtype))
-    outer, first = begin
-    place = lane + first if size > 1 else first
-    body = tvmlib.substituted(inner.body, {loop.loop_var: outer, inner.loop_var: place})
-    return tirx.For(lane, _like(lane, 0), _like(lane, size), tirx.ForKind.VECTORIZED, body) if size > 1 else body
+    lane = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
+    place = lane + like(lane, start) if size > 1 else like(lane, start)
+    body = tvmlib.substituted(loop.body, {loop.loop_var: place})
+    return tirx.For(lane, like(lane, 0), like(lane, size), tirx.ForKind.VECTORIZED, body) if size > 1 else body
 
 
-def _like(variable: Any, value: int) -> Any:
+def like(variable: Any, value: int) -> Any:
+    """A number of a variable's type."""
     from felixlike.tvmlib import tirx
 
     return tirx.const(value, str(variable.ty.dtype))

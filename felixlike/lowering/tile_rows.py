@@ -4,7 +4,7 @@
     for k:                               →    for k:
         unroll r in 8, v in 3: T[r, v] += …       unroll v in 3: T_0[v] += …   …   unroll v in 3: T_7[v] += …
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked reductions with PREFETCH. Out: the same without
+In: an IRModule of scheduled PrimFuncs with reductions marked PREFETCH or TILE. Out: the same without
 blocks, with the tiles that they sum up in rows. Of what lies on the stack LLVM knows that no instruction that fetches
 reads it, and only such sums stay in registers from one step to the next.
 """
@@ -16,6 +16,9 @@ from typing import Any
 
 from felixlike.lowering.memory import bytes_of
 from felixlike.lowering.prefetch import PREFETCH, STACK
+
+TILE = "felixlike.tile"
+"""Annotation of a loop that sums up a tile."""
 
 
 def tile_rows(module: Any) -> Any:
@@ -29,14 +32,13 @@ def _changed(func: Any) -> Any:
     from felixlike import tvmlib
     from felixlike.tvmlib import tirx
 
-    marked = [loop for loop in tvmlib.found(func.body, tirx.For) if PREFETCH in loop.annotations]
-    if not marked:
+    if not any(map(_sums_up, tvmlib.found(func.body, tirx.For))):
         return func
     plain = tvmlib.without_blocks(func)
     summed = [
         store.buffer
         for loop in tvmlib.found(plain.body, tirx.For)
-        if PREFETCH in loop.annotations
+        if _sums_up(loop)
         for store in tvmlib.found(loop.body, tirx.BufferStore)
     ]
     for alloc in tvmlib.found(plain.body, tirx.AllocBuffer):
@@ -44,6 +46,10 @@ def _changed(func: Any) -> Any:
         if any(buffer.same_as(other) for other in summed) and bytes_of(buffer) >= STACK:
             plain = _in_rows(plain, buffer)
     return plain
+
+
+def _sums_up(loop: Any) -> bool:
+    return PREFETCH in loop.annotations or TILE in loop.annotations
 
 
 def _in_rows(func: Any, buffer: Any) -> Any:

@@ -95,11 +95,11 @@ def _inputs(task: Task, directory: Path, *, positive: bool) -> Examination:
     directory.mkdir(parents=True, exist_ok=True)
     parameters = arguments(task.module["main"])
     files: list[Path | None] = []
-    for index, array in enumerate(contents(parameters, positive=positive)):
+    terms = reduction_length(task.module["main"])
+    for index, array in enumerate(contents(parameters, positive=positive, terms=terms)):
         files.append(None if array is None else directory / f"input{index}.npy")
         if array is not None:
             np.save(directory / f"input{index}.npy", array)
-    terms = reduction_length(task.module["main"])
     return Examination(parameters, terms, tuple(files), (None,) * len(parameters))
 
 

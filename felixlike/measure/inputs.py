@@ -16,21 +16,26 @@ _SEED = 20
 _SMALL = 8
 
 
-def contents(arguments: Iterable[Argument], *, positive: bool) -> tuple[Array | None, ...]:
+def contents(arguments: Iterable[Argument], *, positive: bool, terms: int = 1) -> tuple[Array | None, ...]:
     """One array per argument that has contents before the call, None for the others (outputs).
 
-    Floats are drawn from normal(0, 1), integers from 0 … 7, or from 0 to the end of the dimension they index; booleans
-    are both.  positive: floats from 0.5 … 1.5 and integers from 1 … 7 instead, for functions that are not defined for
-    others (a negative variance, a zero divisor).  An output that the function also reads has contents, since it may
-    be updated in place."""
+    Floats are drawn from normal(0, σ) where σ⁴ = 1 / terms, so that sums of products are about 1: larger ones would
+    saturate what is computed of them, and tanh(±20) is right in every schedule where it is not 1e-5 off.  Integers are
+    drawn from 0 … 7, or from 0 to the end of the dimension they index; booleans are both.  terms: of the longest sum.
+    positive: floats from 0.5 … 1.5 and integers from 1 … 7 instead, for functions that are not defined for others (a
+    negative variance, a zero divisor).  An output that the function also reads has contents, since it may be updated in
+    place."""
     random = np.random.default_rng(_SEED)
+    deviation = terms**-0.25
     return tuple(
-        _draw(random, argument, positive=positive) if argument.read or not argument.written else None
+        _draw(random, argument, positive=positive, deviation=deviation)
+        if argument.read or not argument.written
+        else None
         for argument in arguments
     )
 
 
-def _draw(random: np.random.Generator, argument: Argument, *, positive: bool) -> Array:
+def _draw(random: np.random.Generator, argument: Argument, *, positive: bool, deviation: float) -> Array:
     dtype = np.dtype(argument.dtype)
     if dtype.kind == "b":
         return random.integers(0, 2, argument.shape).astype(dtype)
@@ -39,4 +44,4 @@ def _draw(random: np.random.Generator, argument: Argument, *, positive: bool) ->
         return random.integers(low, min(high, np.iinfo(dtype).max), argument.shape).astype(dtype)
     if positive:
         return (random.random(argument.shape, np.float32) + np.float32(0.5)).astype(dtype)
-    return random.standard_normal(argument.shape, np.float32).astype(dtype)
+    return (np.float32(deviation) * random.standard_normal(argument.shape, np.float32)).astype(dtype)

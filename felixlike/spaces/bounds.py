@@ -30,7 +30,8 @@ class Bounds:
     cores: int
 
     def holds(self, accumulators: int, vectors: int, tasks: int) -> bool:
-        """Whether numbers keep to the bounds.  vectors: of a row of the tile."""
+        """Whether numbers keep to the bounds.  vectors: of a row of the tile, 1 where there is one row only, for which
+        each is used as it is loaded."""
         return self.fits(accumulators, vectors) and accumulators >= self.least_accumulators and even(tasks, self.cores)
 
     def fits(self, accumulators: int, vectors: int) -> bool:
@@ -69,18 +70,18 @@ def keeps_to_bounds(schedule: Any) -> bool:
 
 
 def _sizes(schedule: Any, reference: Any) -> tuple[int, int, int]:
-    """Accumulators, vectors of a row and parallel iterations of a block: all its unrolled loops, the innermost of them,
-    and its parallel ones, reductions left out."""
+    """Accumulators, vectors held for all rows and parallel iterations of a block: all its unrolled loops, the innermost
+    of them if there are rows, and its parallel ones, reductions left out."""
     reductions = _reduction_values(schedule, reference)
     sizes = {"unrolled": 1, "parallel": 1}
-    vectors = 1
+    unrolled: list[int] = []
     for loop in schedule.get_loops(reference):
         statement = schedule.get(loop)
         kind = tvmlib.tirx.ForKind(statement.kind).name.lower()
         if kind in sizes and not any(tvmlib.uses(value, statement.loop_var) for value in reductions):
             sizes[kind] *= int(statement.extent)
-            vectors = int(statement.extent) if kind == "unrolled" else vectors
-    return sizes["unrolled"], vectors, sizes["parallel"]
+            unrolled += [int(statement.extent)] if kind == "unrolled" else []
+    return sizes["unrolled"], unrolled[-1] if len(unrolled) > 1 else 1, sizes["parallel"]
 
 
 def _reduction_values(schedule: Any, reference: Any) -> list[Any]:
@@ -105,10 +106,15 @@ def reachable_bounds(extents: Extents, *, registers: int, unrolled: bool, cores:
     """The bounds for extents, as tight as they leave something to choose.
 
     registers: of the vector unit.  unrolled: whether a reduction is unrolled around the tile: LLVM then keeps the
-    elements that several steps share in registers, too."""
+    elements that several steps share in registers, too.  Tiles of one vector a row may be smaller than others: as many
+    rows as others have lie in too many places of memory to share the L1 cache."""
     widest = Bounds(1, registers // 2 if unrolled else registers, registers, cores)
-    tiles = [(v * r, v, extents.others * extents.vectors // v * (extents.rows // r)) for v, r in _tiles(extents)]
-    least = min(registers * 3 // 8, max(size for size, vectors, _ in tiles if widest.fits(size, vectors)))
+    tiles = [
+        (v * r, v if extents.rows > 1 else 1, extents.others * extents.vectors // v * (extents.rows // r))
+        for v, r in _tiles(extents)
+    ]
+    enough = registers // 4 if extents.vectors == 1 else registers * 3 // 8
+    least = min(enough, max(size for size, vectors, _ in tiles if widest.fits(size, vectors)))
     bounds = replace(widest, least_accumulators=least)
     return bounds if any(bounds.holds(*tile) for tile in tiles) else replace(bounds, cores=1)
 

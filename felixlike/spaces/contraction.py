@@ -30,12 +30,13 @@ class Operand:
     """One factor of the product: an element of one tensor.
 
     read: which of the block's reads it is.  indices: TVM's.  axes: places of the axes it depends on.  constant: whether
-    it never changes between calls."""
+    it never changes between calls.  copied: whether it is padded, and so copied anyway, in every call."""
 
     read: int
     indices: tuple[Any, ...]
     axes: frozenset[int]
     constant: bool
+    copied: bool = False
 
     def contiguous(self, axis: Axis) -> bool:
         """Whether a step of the axis leads to the next element in memory."""

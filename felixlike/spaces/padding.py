@@ -4,26 +4,32 @@
         C[i, j] += A[i, k] · B[k, j]  →   for k, j in 1008: B_pad[k, j] = B[k, j] if j < 1000 else 0
                                           for i in 198, j in 1008, k: C[i, j] += A_pad[i, k] · B_pad[k, j]
 
-A predicate in the hot loop would keep it from vectors. What is constant is padded once, when a model is compiled; the
-rest is copied inside the kernel. Only for plain products: where a window slides, TVM has no primitive that pads.
+A predicate in the hot loop would keep it from vectors. What is constant is padded once, when a model is compiled; what
+lies in vectors is padded on its way into panels; rows are not copied: `lowering/guards.py` gives the last tile fewer.
+So rows may be padded only to have better tiles: 6×4 vectors, of 512 rows, load less than 4×4.
+Only for plain products: where a window slides, TVM has no primitive that pads.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from felixlike.frontend.constants import PACKING
+from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, widths
 from felixlike.spaces.contraction import Axis, Contraction
 
-_ROWS = (8, 6, 12, 10, 9, 7, 11, 5)
-"""Rows of a register tile, the best first."""
+_MULTIPLES = (1, 12, 8, 10, 9, 7, 11)
+"""What rows may be padded to multiples of: the divisors of 12 suit any vector unit."""
 
-_ENOUGH_ROWS = 6
-"""An axis with a divisor from here to the most rows of a tile needs no padding."""
+_WIDTHS = (1, 2, 3, 4)
+"""What vectors that are padded anyway may be padded to multiples of: 13 of them lie in tiles of one."""
 
-_WASTE = 1.02
-"""A worse number of rows is taken if a better one would compute this much more."""
+_GAIN = 1.015
+"""How many times slower tiles that are not padded may be."""
+
+_IN_FLIGHT = 8
+"""Products of vectors that have to be independent of each other, so that none waits for its sum."""
 
 
 def is_plain(contraction: Contraction) -> bool:
@@ -35,30 +41,48 @@ def is_plain(contraction: Contraction) -> bool:
     return None not in contraction.written and all(plain)
 
 
-def rounded(contraction: Contraction, lanes: int) -> Contraction:
-    """The contraction as if every axis longer than a vector were a multiple of one."""
-    axes = tuple(
-        axis if axis.reduced or axis.extent < lanes else replace(axis, extent=-(-axis.extent // lanes) * lanes)
-        for axis in contraction.axes
-    )
-    return replace(contraction, axes=axes)
+def whole_vectors(extent: int, lanes: int) -> int:
+    """The next multiple of a vector's lanes, or of half or a quarter of them where that is enough."""
+    width = next((w for w in widths(lanes)[::-1] if extent <= w), lanes)
+    return -(-extent // width) * width
 
 
-def multiples(contraction: Contraction, vector: Axis, rows: Axis | None, lanes: int, most_rows: int) -> list[int]:
+def multiples(contraction: Contraction, vector: Axis, rows: Axis | None, lanes: int, registers: int) -> list[int]:
     """What each axis should be a multiple of; 1 for all that are fine as they are."""
     found = [1] * len(contraction.axes)
-    if contraction.axes[vector.place].extent % lanes:
-        found[vector.place] = lanes
-    if rows is not None:
-        found[rows.place] = _rows(contraction.axes[rows.place].extent, most_rows)
+    count = 1 if rows is None else rows.extent
+    width = 1
+    if vector.extent % lanes:
+        width = _best(_WIDTHS, lambda width: _time(count, 1, -(-vector.extent // lanes), width, registers))
+        found[vector.place] = lanes * width
+    if rows is not None and rows.extent > MOST_ROWS:
+        vectors = -(-vector.extent // lanes)
+        found[rows.place] = _best(_MULTIPLES, lambda multiple: _time(count, multiple, vectors, width, registers))
     return found
 
 
-def _rows(extent: int, most: int) -> int:
-    if extent <= most or any(extent % d == 0 for d in range(_ENOUGH_ROWS, most + 1)):
-        return 1
-    least = min(-(-extent // r) * r for r in _ROWS)
-    return next(r for r in _ROWS if -(-extent // r) * r <= _WASTE * least)
+def _best(multiples: tuple[int, ...], time: Callable[[int], float]) -> int:
+    """The multiple that takes the least time; 1, the first, unless another one is clearly better."""
+    best = min(multiples, key=time)
+    return best if time(1) > _GAIN * time(best) else 1
+
+
+def _time(extent: int, multiple: int, vectors: int, wider: int, registers: int) -> float:
+    """Half cycles that a step of the reduction takes, about, in the best tiles of rows padded to a multiple, without
+    those that are not there, and of vectors padded to one."""
+    padded, across = (-(-size // by) * by for size, by in ((extent, multiple), (vectors, wider)))
+    return min(
+        (extent // rows * _tile_time(rows, width) + _tile_time(extent % rows, width)) * (across // width)
+        for rows in range(1, MOST_ROWS + 1)
+        for width in range(1, MOST_VECTORS + 1)
+        if padded % rows == 0 and across % width == 0 and rows * width + width < registers
+    )
+
+
+def _tile_time(rows: int, vectors: int) -> float:
+    """Half cycles of a tile's step: two products and two loads a cycle; loads should be few, some take longer."""
+    loads = rows + vectors
+    return max(rows * vectors, loads, _IN_FLIGHT) + loads / 4 if rows else 0.0
 
 
 def pack_when_compiled(schedule: Any, block: Any, moved: int, lanes: int) -> None:

@@ -28,12 +28,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, Machine, VectorUnit
-from felixlike.lowering import BLOCKS, PREFETCH, SKIP, TRANSPOSE
+from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, Machine, VectorUnit, widths
+from felixlike.lowering import BLOCKS, GUARD, PREFETCH, SKIP, TRANSPOSE
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
-from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, rounded
-from felixlike.spaces.surroundings import Surroundings, settle_surroundings
+from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, whole_vectors
+from felixlike.spaces.surroundings import Surroundings, costs, settle_surroundings
 
 _LONGEST = 128
 """Steps of a block of the reduction, or down to a quarter of that: storing and loading a tile then hardly matters."""
@@ -82,11 +82,10 @@ def register_tiles(schedule: Any, block: Any, machine: Machine) -> list[Any]:
 
 def _padded(schedule: Any, block: Any, contraction: Contraction, unit: VectorUnit) -> Contraction:
     """The contraction after its axes were padded, where that helps."""
-    lanes = unit.lanes(contraction.item_bits)
-    roles = choose_roles(rounded(contraction, lanes), unit) if is_plain(contraction) else None
+    roles = choose_roles(contraction, unit, padded=True) if is_plain(contraction) else None
     if roles is None:
         return contraction
-    wanted = multiples(contraction, roles.vector, roles.rows, roles.lanes, MOST_ROWS)
+    wanted = multiples(contraction, roles.vector, roles.rows, roles.lanes, unit.registers)
     if max(wanted) == 1:
         return contraction
     try:
@@ -96,8 +95,10 @@ def _padded(schedule: Any, block: Any, contraction: Contraction, unit: VectorUni
     found = read_contraction(schedule, block)
     if found is None:
         return contraction
+    wider = roles.vector.place if wanted[roles.vector.place] > 1 else None
     first, second = (
-        replace(new, constant=old.constant) for new, old in zip(found.operands, contraction.operands, strict=True)
+        replace(new, constant=old.constant, copied=wider in old.axes and not old.constant)
+        for new, old in zip(found.operands, contraction.operands, strict=True)
     )
     return replace(found, operands=(first, second))
 
@@ -115,12 +116,14 @@ def _packed(schedule: Any, block: Any, contraction: Contraction, roles: Roles, a
     return around
 
 
-def choose_roles(contraction: Contraction, unit: VectorUnit) -> Roles | None:
-    """The cheapest vector axis and what follows from it; None where no axis is fit."""
+def choose_roles(contraction: Contraction, unit: VectorUnit, *, padded: bool = False) -> Roles | None:
+    """The cheapest vector axis and what follows from it; None where no axis is fit.  padded: whether axes may be padded
+    to whole vectors."""
     lanes = unit.lanes(contraction.item_bits)
-    found: list[tuple[tuple[float, ...], Roles]] = []
+    found: list[tuple[float, Roles]] = []
     for axis in contraction.spatial:
-        width = next((w for w in _widths(lanes) if axis.extent % w == 0), None)
+        extent = whole_vectors(axis.extent, lanes) if padded and axis.extent > 1 else axis.extent
+        width = next((w for w in widths(lanes) if extent % w == 0), None)
         holding = [o for o in contraction.operands if axis.place in o.axes]
         if width is None or not holding:
             continue
@@ -129,20 +132,27 @@ def choose_roles(contraction: Contraction, unit: VectorUnit) -> Roles | None:
             continue  # both operands would have to be laid out anew
         rows = _rows(contraction, axis, holding)
         panel = holding[0] if len(holding) == 1 and _wants_panel(contraction, holding[0], rows, bool(apart)) else None
-        if apart and panel is None:
-            continue
+        if apart and (panel is None or rows is None):
+            continue  # copied for nothing: it is used once
         left = [a for a in contraction.spatial if a not in (axis, rows) and a.extent > 1]
         window = next((a for a in reversed(left) if _reuses(contraction, a)), None)
         summed = next((a for a in contraction.reduction if a.extent > 1 and not _slides(contraction, a)), None)
-        transposed = contraction.written[-1] != axis.place
-        cost = (lanes / width, len(apart), rows is None, transposed)
-        found.append((cost, Roles(axis, rows, window, summed, width, panel)))
+        roles = Roles(axis, rows, window, summed, width, panel)
+        found.append((_cost(contraction, roles, extent, apart), roles))
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _widths(lanes: int) -> list[int]:
-    """Vector lengths, longest first: powers of two, since LLVM takes others apart."""
-    return [lanes >> shift for shift in range(lanes.bit_length()) if lanes >> shift >= min(4, lanes)]
+def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Operand]) -> float:
+    """Instructions in vectors, about: products, nearly twice where each has to load its vector; copies of what is apart
+    in memory, two an element; and what turns an output over whose vectors lie across, a quarter.
+
+    extent: of the axis in vectors, padded."""
+    others = [a for a in contraction.axes if a is not roles.vector]
+    products = extent // roles.lanes * math.prod(a.extent for a in others)
+    copied = sum(extent * math.prod(a.extent for a in others if a.place in o.axes) for o in apart)
+    outputs = extent * math.prod(a.extent for a in others if not a.reduced)
+    turned = outputs if contraction.written[-1] != roles.vector.place else 0
+    return products * (1.75 if roles.rows is None else 1.0) + 2 * copied + turned / 4
 
 
 def _rows(contraction: Contraction, vector: Axis, holding: list[Operand]) -> Axis | None:
@@ -162,10 +172,11 @@ def _reuses(contraction: Contraction, axis: Axis) -> bool:
 
 
 def _wants_panel(contraction: Contraction, operand: Operand, rows: Axis | None, apart: bool) -> bool:
-    """Whether the operand in vectors should be copied: it is apart in memory, or its rows are, and it is used again.
-    No axis may slide over it: copies would overlap."""
+    """Whether the operand in vectors should be copied into panels: it is apart in memory, or its rows are and it is
+    used again, or it is copied anyway.  No axis may slide over it: copies would overlap."""
     slides = any(_slides(contraction, axis) for axis in contraction.spatial if axis.place in operand.axes)
-    return not operand.constant and not slides and (apart or (rows is not None and rows.extent >= _REUSES))
+    used_again = rows is not None and rows.extent >= _REUSES
+    return not operand.constant and not slides and (apart or operand.copied or used_again)
 
 
 def _slides(contraction: Contraction, axis: Axis) -> bool:
@@ -184,9 +195,14 @@ def _tile(
     last = around.epilogue if around.epilogue is not None else schedule.cache_write(block, 0, "global")
     if contraction.written[-1] != roles.vector.place:
         schedule.transform_layout(block, ("write", 0), _moved_last(contraction.written, roles.vector))
-    panel, apart = None, 1
+    panel, apart, copies = None, 1, around.copies
     if roles.panel is not None:
+        source = schedule.get(block).reads[roles.panel.read].source
         panel = schedule.cache_read(block, roles.panel.read, "global")
+        for copy in copies:
+            if schedule.get(copy).writes[0].source.same_as(source):
+                schedule.compute_inline(copy)  # what pads does so on the way into panels
+                copies = tuple(c for c in copies if c is not copy)
         if not roles.panel.contiguous(roles.vector):
             places = [
                 next((a.place for a in contraction.axes if tvmlib.uses(i, a.variable)), None)
@@ -194,11 +210,15 @@ def _tile(
             ]
             apart = len(places) - places.index(roles.vector.place)
             schedule.transform_layout(panel, ("write", 0), _moved_last(places, roles.vector))
+    padding = _padding_of_rows(schedule, block, contraction, roles, copies)
+    for copy in padding:
+        schedule.compute_inline(copy)
+    copies = tuple(c for c in copies if not any(c is copy for copy in padding))
 
     loops = schedule.get_loops(block)
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
     extents = _extents(contraction, roles)
-    v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, MOST_VECTORS)
+    v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, extents.most_vectors)
     slides = roles.window is not None and _slides(contraction, roles.window)
     shared_rows = slides or (panel is not None and _enough_without_rows(extents, machine))
     rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - shared_rows, MOST_ROWS)
@@ -221,7 +241,9 @@ def _tile(
     schedule.reverse_compute_at(last, home[-1] if home else v_outer, preserve_unit_loops=True)
     if panel is not None:
         schedule.compute_at(panel, blocks[0] if blocks else v_outer, preserve_unit_loops=True)
-    for copy in around.copies:
+    if padding:
+        schedule.annotate((*outer_taps, *summed, *inner_tap)[0], GUARD, True)
+    for copy in copies:
         schedule.compute_at(copy, shared, preserve_unit_loops=True)
     schedule.parallel(shared)
     schedule.vectorize(lane)
@@ -249,6 +271,36 @@ def _tile(
         _turn(schedule, last, block, roles.lanes)
 
 
+def _padding_of_rows(
+    schedule: Any, block: Any, contraction: Contraction, roles: Roles, copies: Sequence[Any]
+) -> list[Any]:
+    """The copies, one or none, that do nothing but add rows of zeros, and so need not be made."""
+    if roles.rows is None or not is_plain(contraction):
+        return []
+    read = [schedule.get(block).reads[operand.read].source for operand in contraction.operands]
+    found = []
+    for copy in copies:
+        statement = schedule.get(copy)
+        for operand, source in zip(contraction.operands, read, strict=True):
+            if statement.writes[0].source.same_as(source) and roles.vector.place not in operand.axes:
+                rows = [
+                    i.var
+                    for i, e in zip(statement.iter_vars, operand.indices, strict=True)
+                    if e.same_as(roles.rows.variable)
+                ]
+                found += [copy] if _adds_zeros(statement.body.value, rows) else []
+    return found
+
+
+def _adds_zeros(value: Any, rows: list[Any]) -> bool:
+    """Whether a value is an element where some row exists, else zero."""
+    if str(getattr(getattr(value, "op", None), "name", "")) != "prim.if_then_else":
+        return False
+    test, element, other = value.args
+    bounded = isinstance(test, tvmlib.tirx.LT) and any(test.a.same_as(row) for row in rows)
+    return bounded and isinstance(element, tvmlib.ir.TensorLoad) and float(getattr(other, "value", 1.0)) == 0.0
+
+
 def _block(extent: int) -> int:
     """Steps of a block; 0 where the reduction is to be done whole: it is short, or no divisor is long enough."""
     if extent <= _LONGEST:
@@ -273,7 +325,7 @@ def _extents(contraction: Contraction, roles: Roles) -> Extents:
     spatial = math.prod(axis.extent for axis in contraction.spatial)
     return Extents(
         vectors=roles.vector.extent // roles.lanes,
-        most_vectors=MOST_VECTORS,
+        most_vectors=MOST_VECTORS if roles.rows is not None else 2 * MOST_VECTORS,  # longer runs through memory
         rows=rows,
         most_rows=MOST_ROWS,
         others=spatial // (roles.vector.extent * rows),
@@ -314,3 +366,7 @@ def _vectorize(schedule: Any, block: Any, place: int, lanes: int) -> None:
     if place > 1:
         schedule.reorder(outer, *loops[1 - place :], lane)
     schedule.vectorize(lane)
+    if costs(schedule, block) or not isinstance(
+        schedule.get_sref(block).parent.stmt.body.predicate, tvmlib.tirx.IntImm
+    ):
+        schedule.annotate(lane, GUARD, True)

@@ -14,12 +14,15 @@ from enum import StrEnum
 
 from felixlike.costmodel import CostModel
 from felixlike.errors import InvalidModel, InvalidSchedule, ReferenceFailed
-from felixlike.measure import Pool, Status, Untuned
+from felixlike.measure import Measurement, Pool, Status, Untuned
 from felixlike.search import Candidate, GradientSearch, Known
 from felixlike.tuning.session import TaskState
 
 _ATTEMPTS = 6
 """Unmeasured schedules that are checked before the plain loops are taken."""
+
+_SOON = 0.05
+"""Seconds that a check's run takes at most where the schedule is no disaster, unless the task is large."""
 
 
 class How(StrEnum):
@@ -57,14 +60,31 @@ def choose(state: TaskState, model: CostModel, pool: Pool) -> Choice:
             return Choice(How.MEASURED, candidate, seconds, error)
         if state.unverifiable:
             return Choice(How.UNTUNED, None, math.nan, None, state.unverifiable)
-        for candidate in _unmeasured(state, model):
-            checked = pool.check(state.task, candidate)
-            if checked.status is Status.OK:
-                return Choice(How.UNMEASURED, candidate, math.nan, checked.error)
+        found = _quickest(state, _unmeasured(state, model), pool)
+        if found is not None:
+            candidate, checked = found
+            return Choice(How.UNMEASURED, candidate, math.nan, checked.error)
         checked = pool.check(state.task, Untuned(state.task))
     except (ReferenceFailed, InvalidModel) as error:
         return Choice(How.UNTUNED, None, math.nan, None, str(error))
     return Choice(How.UNTUNED, None, math.nan, checked.error, "no schedule of it computed the right answer")
+
+
+def _quickest(state: TaskState, candidates: Iterator[Candidate], pool: Pool) -> tuple[Candidate, Measurement] | None:
+    """The first right one with a prediction whose run was soon over; where there is none, the one that was over first.
+
+    A check calls the schedule once, so its run's time tells the schedules that take a thousand times too long, which
+    the space holds, from others."""
+    best: tuple[Candidate, Measurement] | None = None
+    for candidate in candidates:
+        checked = pool.check(state.task, candidate)
+        if checked.status is not Status.OK:
+            continue
+        if best is None or checked.run_seconds < best[1].run_seconds:
+            best = candidate, checked
+        if best[1].run_seconds <= _SOON and not math.isnan(best[0].score):
+            break
+    return best
 
 
 def _unmeasured(state: TaskState, model: CostModel) -> Iterator[Candidate]:

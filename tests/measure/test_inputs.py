@@ -27,6 +27,13 @@ def test_floats_have_both_signs_unless_positive(dtype: str) -> None:
     assert positive.min() >= 0.5
 
 
+def test_sums_of_products_are_about_one() -> None:
+    left, right = contents([given("float32"), given("float32")], positive=False, terms=50)
+    assert left is not None
+    assert right is not None
+    assert 0.8 < np.std(left @ right.T) < 1.2
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
 def test_integers_are_small_and_good_divisors_if_positive(dtype: str) -> None:
     (signed,), (positive,) = (contents([given(dtype)], positive=wanted) for wanted in (False, True))

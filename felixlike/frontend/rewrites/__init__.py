@@ -3,6 +3,7 @@
 from felixlike.frontend.rewrites.batch_norm import with_folded_batch_norms
 from felixlike.frontend.rewrites.channels_last import with_channels_last
 from felixlike.frontend.rewrites.deconvolution import in_phases
+from felixlike.frontend.rewrites.group_norm import with_group_norms_in_two_passes
 from felixlike.frontend.rewrites.indices import with_safe_indices
 from felixlike.frontend.rewrites.pads import with_absorbed_pads
 from felixlike.frontend.rewrites.projections import with_joint_projections
@@ -17,6 +18,7 @@ __all__ = [
     "with_channels_last",
     "with_fast_convolutions",
     "with_folded_batch_norms",
+    "with_group_norms_in_two_passes",
     "with_joint_projections",
     "with_late_reshapes",
     "with_room",

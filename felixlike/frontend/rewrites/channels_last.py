@@ -13,7 +13,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, axes_of, is_constant, operator, settled, shape
+from felixlike.frontend.rewrites.rewriting import (
+    Known,
+    Rewriter,
+    axes_of,
+    is_constant,
+    operator,
+    rewritten,
+    settled,
+    shape,
+)
 from felixlike.frontend.rewrites.views import BINARY, UNARY
 from felixlike.frontend.rewrites.winograd import LAYOUTS, Plan, plan_of
 
@@ -32,9 +41,22 @@ def with_channels_last(module: Any) -> Any:
     if not made:
         return module
     layouts = {f"relax.{name}": [*layouts] for name, layouts in LAYOUTS.items()}
-    converted = settled(tvmlib.relax.transform.ConvertLayout(layouts)(module), _sunk)
+    counted = rewritten(module, _counted_from_the_front)
+    converted = settled(tvmlib.relax.transform.ConvertLayout(layouts)(counted), _sunk)
     _, after = _written(converted)
     return converted if after - before <= _AFFORDED * made + _saved(converted) / _MOVING else module
+
+
+def _counted_from_the_front(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+    """Dimensions that are squeezed, by numbers that TVM's pass understands: it fails on negative ones."""
+    from felixlike import tvmlib
+
+    if operator(expression) != "squeeze" or expression.attrs.axis is None:
+        return None
+    axes, rank = [int(axis) for axis in expression.attrs.axis], len(shape(expression.args[0]))
+    if min(axes, default=0) >= 0:
+        return None
+    return tvmlib.relax.op.squeeze(rewriter.new(expression.args[0]), [axis % rank for axis in axes])
 
 
 def _sunk(expression: Any, known: Known, rewriter: Rewriter) -> Any:

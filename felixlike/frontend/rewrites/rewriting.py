@@ -9,6 +9,9 @@ from typing import Any
 Rule = Callable[[Any, "Known", "Rewriter"], Any]
 """(a call or an element of a tuple, the bindings around it, the rewriter) → what takes its place, or None."""
 
+OUT_FUSIBLE, OPAQUE = 4, 8
+"""TVM's kinds of PrimFuncs: what works on single elements may be fused behind; nothing may be fused to it."""
+
 
 class Known:
     """The bindings of a Relax function: what a variable stands for, and who reads it."""

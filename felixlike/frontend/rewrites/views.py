@@ -20,7 +20,7 @@ UNARY = {"nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh", "ex
 BINARY = {"add", "subtract", "multiply", "divide", "maximum", "minimum"}
 """Elementwise operators of two tensors."""
 
-_CONTRACTIONS = {"matmul"} | {f"nn.conv{rank}d" for rank in (1, 2, 3)}
+_CONTRACTIONS = {"matmul", "call_tir"} | {f"nn.conv{rank}d" for rank in (1, 2, 3)}
 
 
 def with_late_reshapes(module: Any) -> Any:
@@ -36,6 +36,8 @@ def _late(expression: Any, known: Known, rewriter: Rewriter) -> Any:
         return rewriter.new(expression.args[0])
     if name == "reshape":
         return _joined(expression, known, rewriter)
+    if name == "multiply" and (gate := _gated(expression, known)) is not None:
+        return op.nn.silu(rewriter.new(gate))
     if name not in UNARY | BINARY:
         return None
     tensors = [argument for argument in expression.args if hasattr(argument.ty, "shape")]
@@ -53,6 +55,15 @@ def _late(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     arguments = [operand(argument) for argument in expression.args]
     call = tvmlib.relax.Call(expression.op, arguments, expression.attrs)
     return op.reshape(rewriter.builder.emit(call), shape(expression))
+
+
+def _gated(product: Any, known: Known) -> Any:
+    """x of x · sigmoid(x), which is one operator of one tensor; None for all other products."""
+    for x, other in (product.args, reversed(product.args)):
+        gate = known.value(other)
+        if operator(gate) == "sigmoid" and gate.args[0].same_as(x):
+            return x
+    return None
 
 
 def _moves(argument: Any, expression: Any, known: Known) -> bool:

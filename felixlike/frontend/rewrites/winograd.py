@@ -23,7 +23,16 @@ from math import prod
 from typing import Any
 
 from felixlike.frontend.rewrites.cook_toom import MOST, Matrix, fast_convolution
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import (
+    OPAQUE,
+    OUT_FUSIBLE,
+    Known,
+    Rewriter,
+    is_constant,
+    operator,
+    rewritten,
+    shape,
+)
 
 LAYOUTS = {"nn.conv1d": ("NWC", "OIW"), "nn.conv2d": ("NHWC", "OIHW"), "nn.conv3d": ("NDHWC", "OIDHW")}
 """Operator → the layouts of data and weights of convolutions that keep channels last."""
@@ -40,9 +49,6 @@ machine does at the same time; measured where two cores do 350 GFLOPS."""
 
 _GAIN = 1.2
 """How much faster it should be by that count."""
-
-_OUT_FUSIBLE, _OPAQUE = 4, 8
-"""TVM's kinds of PrimFuncs: what works on single elements may be fused behind; nothing may be fused to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +160,14 @@ def _transformed(expression: Any, _: Known, rewriter: Rewriter) -> Any:
         call = partial(make, plan=plan)
         return builder.call_te(call, *arguments, primfunc_name_hint=f"{name}_{kind}", primfunc_attrs=attributes)
 
-    taken = builder.emit(computed("input", _OPAQUE, transformed_input, rewriter.new(expression.args[0])))
+    taken = builder.emit(computed("input", OPAQUE, transformed_input, rewriter.new(expression.args[0])))
     rows = plan.rows([w.padded for w in plan.windows])
     taken = builder.emit(reshape(taken, (plan.points, *rows, plan.inputs)))
     weights = tvmlib.relax.const(transformed_weights(expression.args[1].value.numpy(), plan))
-    product = builder.emit(computed("product", _OPAQUE, products, taken, weights))
+    product = builder.emit(computed("product", OPAQUE, products, taken, weights))
     points = [t.points for t in plan.tiled]
     product = builder.emit(reshape(product, (*points, *plan.around([w.output for w in plan.windows]), plan.outputs)))
-    return computed("output", _OUT_FUSIBLE, transformed_output, product)
+    return computed("output", OUT_FUSIBLE, transformed_output, product)
 
 
 def plan_of(call: Any) -> Plan | None:

@@ -29,14 +29,13 @@ def tile_bounds(replay: Replay, program: Program) -> tuple[Constraint, ...]:
         spatial = [loop for loop in path if loop.variable not in store.reduction]
         unrolled = [loop.extent for loop in spatial if loop.kind == "unrolled"]
         tile = mul(unrolled)
+        held = unrolled[-1:] if len(unrolled) > 1 else []  # one row uses each vector as it is loaded
         tasks = mul(loop.extent for loop in spatial if loop.kind == "parallel")
         found += [
             Constraint(
                 tile - bounds.most_accumulators, f"{name} must fit into {bounds.most_accumulators} accumulators"
             ),
-            Constraint(
-                tile + mul(unrolled[-1:]) + 1 - bounds.registers, f"{name} must fit into {bounds.registers} registers"
-            ),
+            Constraint(tile + mul(held) + 1 - bounds.registers, f"{name} must fit into {bounds.registers} registers"),
             Constraint(bounds.least_accumulators - tile, f"{name} must use {bounds.least_accumulators} accumulators"),
         ]
         if bounds.cores > 1:

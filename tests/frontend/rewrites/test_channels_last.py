@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import felixlike as fx
+from benchmarks.models import Apply
 from felixlike.deploy import compile_model
 from felixlike.frontend import import_model
 
@@ -50,6 +51,14 @@ def test_a_chain_has_channels_last_and_permutes_at_its_ends_alone() -> None:
     assert all(shape[-1] in (8, 16) and shape[1] == shape[2] for shape in _layouts(model, x))
     tasks = fx.extract_tasks(model, (x,))
     assert [t.name for t in tasks if "transpose" in t.name] == ["transpose"]
+
+
+def test_dimensions_are_squeezed_whose_numbers_count_from_the_back() -> None:
+    torch.manual_seed(0)
+    layers = nn.Conv1d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(8, 1, 3), nn.AvgPool1d(3)
+    model, x = nn.Sequential(*layers, Apply(lambda y: y.squeeze(-2))).eval(), torch.randn(2, 3, 53)
+    with torch.inference_mode():
+        torch.testing.assert_close(compile_model(import_model(model, (x,)))(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 def test_a_convolution_by_itself_stays() -> None:
