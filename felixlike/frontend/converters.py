@@ -135,6 +135,20 @@ def _clamp(node: Any, importer: Any) -> Any:
     return found
 
 
+def _rounded_quotient(node: Any, importer: Any) -> Any:
+    """aten.div with a rounding mode: a number is an int32 or float32 in TVM's importer, whatever it divides."""
+    from felixlike import tvmlib
+
+    relax, emit = tvmlib.relax, importer.block_builder.emit
+    data, divisor = importer.env[node.args[0]], importer.env.get(node.args[1], node.args[1])
+    if isinstance(divisor, int | float):
+        divisor = relax.const(divisor, str(data.ty.dtype))
+    if node.kwargs.get("rounding_mode") == "floor":
+        return emit(relax.op.floor_divide(data, divisor))
+    quotient = emit(relax.op.divide(data, divisor))  # of integers, TVM's is rounded towards 0
+    return quotient if "int" in str(data.ty.dtype) else emit(relax.op.trunc(quotient))
+
+
 def _group_norm(node: Any, importer: Any) -> Any:
     """aten.group_norm, in both forms: weights may be left out, which TVM's importer does not know."""
     import numpy as np
@@ -173,12 +187,14 @@ def _hypot(node: Any, importer: Any) -> Any:
 
 
 def _scatter_add(node: Any, importer: Any) -> Any:
-    """aten.scatter_add."""
+    """aten.scatter_add: of the source, what there are indices for."""
     from felixlike import tvmlib
 
-    data, axis, indices, source = node.args
-    arguments = (importer.env[argument] for argument in (data, indices, source))
-    return importer.block_builder.emit(tvmlib.relax.op.scatter_elements(*arguments, axis=axis, reduction="add"))
+    op, emit = tvmlib.relax.op, importer.block_builder.emit
+    axis, (data, indices, source) = node.args[1], (importer.env[node.args[i]] for i in (0, 2, 3))
+    taken = [int(extent) for extent in importer.shape_of(indices)]
+    source = emit(op.strided_slice(source, [*range(len(taken))], [0] * len(taken), taken))
+    return emit(op.scatter_elements(data, indices, source, axis=axis, reduction="add"))
 
 
 CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
@@ -187,6 +203,7 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "amax.default": _reduction("max"),
     "amin.default": _reduction("min"),
     "prod.dim_int": _reduction("prod"),
+    "div.Tensor_mode": _rounded_quotient,
     "elu.default": _elu,
     "exp2.default": _exp2,
     "max.dim": _extreme("max", "argmax"),

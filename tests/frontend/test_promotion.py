@@ -1,0 +1,68 @@
+"""Operands are promoted as PyTorch does it: same values, same types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.models import Apply
+from felixlike.deploy import compile_model
+from felixlike.errors import UnsupportedOperator
+from felixlike.frontend import import_model
+
+_OF_INTEGERS: dict[str, Callable[[Any], Any]] = {
+    "times a fraction": lambda x: x * 2.5,
+    "divided": lambda x: x / 2,
+    "divided whole": lambda x: x // 2,
+    "divided towards 0": lambda x: torch.div(x, 3, rounding_mode="trunc"),
+    "remainder": lambda x: x % 3,
+    "power": lambda x: x**2,
+    "sigmoid": lambda x: x.sigmoid(),
+    "root": lambda x: x.abs().sqrt(),
+    "running sum": lambda x: x.cumsum(-1),
+    "running product": lambda x: x.clamp(min=-1, max=1).cumprod(-1),
+    "sum": lambda x: x.sum(1),
+    "sum as floats": lambda x: x.sum(0, dtype=torch.float32),
+    "with floats": lambda x: x + torch.arange(7, dtype=torch.float32),
+    "chosen": lambda x: torch.where(x > 0, x, 0.5),
+    "bounded": lambda x: x.clamp(min=0),
+}
+
+_OF_BOOLEANS: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda x: x.sum(1),
+    "running sum": lambda x: x.cumsum(1),
+    "and": lambda x: x * x.flip(0),
+    "or": lambda x: x + x.flip(0),
+    "times a number": lambda x: x * 3,
+    "exponential": lambda x: x.exp(),
+}
+
+
+def _check(function: Callable[[Any], Any], x: torch.Tensor) -> None:
+    found, expected = compile_model(import_model(Apply(function), (x,)))(x), function(x)
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", _OF_INTEGERS)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_integers(name: str, dtype: torch.dtype) -> None:
+    _check(_OF_INTEGERS[name], torch.arange(-10, 11).reshape(3, 7).to(dtype))
+
+
+@pytest.mark.parametrize("name", _OF_BOOLEANS)
+def test_booleans(name: str) -> None:
+    _check(_OF_BOOLEANS[name], torch.arange(21).reshape(3, 7) % 3 > 0)
+
+
+def test_more_operators() -> None:
+    x, at = torch.linspace(-2, 2, 24).reshape(2, 6, 2), torch.tensor([[[0, 1]], [[4, 0]]])
+    _check(lambda x: torch.hypot(x, x + 1), x)
+    _check(lambda x: torch.nn.functional.group_norm(x, 3), x)
+    _check(lambda x: torch.nn.functional.group_norm(x, 2, weight=torch.arange(6.0)), x)
+    _check(lambda x: x.scatter_add(1, at, x), x)
+    with pytest.raises(UnsupportedOperator, match="erfinv"):
+        import_model(Apply(torch.erfinv), (x,))
