@@ -8,7 +8,6 @@ relative error against float64 eager. Writes docs/results/networks.json and .md.
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from benchmarks.timing import interleaved, pin_threads
@@ -24,14 +23,14 @@ def main() -> None:
     arguments = parser.parse_args()
     pin_threads()
 
-    from benchmarks.results import FOLDER, geometric_mean, write
+    from benchmarks.results import geometric_mean, of_this_machine, write_for_this_machine
 
-    file = FOLDER / "networks.json"
-    found = {row["network"]: row for row in json.loads(file.read_text())["rows"]} if arguments.only else {}
+    earlier = of_this_machine("networks").get("rows", []) if arguments.only else []
+    found = {row["network"]: row for row in earlier}
     found |= {name: _measure(name, arguments.seconds) for name in NAMES if arguments.only in (None, name)}
     rows = [found[name] for name in NAMES if name in found]
     mean = geometric_mean([row["TVM untuned"] / row["tuned"] for row in rows])
-    write("networks", {"rows": rows, "untuned_over_tuned": mean}, _text(rows, mean))
+    write_for_this_machine("networks", {"rows": rows, "untuned_over_tuned": mean}, _text(rows, mean))
 
 
 def _measure(name: str, seconds: float) -> dict[str, Any]:

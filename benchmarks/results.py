@@ -36,18 +36,52 @@ def keep(path: Path | None, row: dict[str, Any]) -> None:
 def write(name: str, data: dict[str, Any], text: str, *, command: str | None = None, gpu: str = "") -> None:
     """docs/results/<name>.json and .md; also printed.  command: what makes them, where it is not the name's module.
     gpu: the one that was used."""
+    where = {**_where(), **({"gpu": gpu} if gpu else {})}
+    _save(
+        name,
+        {**where, **data},
+        f"# {name}\n\n{_stated(where)}. Made by `python -m benchmarks.{command or name}`.\n\n{text}\n",
+    )
+
+
+def write_for_this_machine(name: str, data: dict[str, Any], text: str, *, command: str | None = None) -> None:
+    """Like `write`, but what was measured on other kinds of CPUs stays beside it, a chapter for each."""
+    machines = [m for m in _machines(name) if m["mcpu"] != _where()["mcpu"]]
+    made = f"Made by `python -m benchmarks.{command or name}`."
+    machines.append({**_where(), "data": data, "text": f"{made}\n\n{text}"})
+    machines.sort(key=lambda machine: str(machine["mcpu"]))
+    chapters = [f"## {_stated(machine)}\n\n" + machine["text"].replace("\n## ", "\n### ") for machine in machines]
+    _save(name, {"machines": machines}, "\n\n".join([f"# {name}", *chapters]) + "\n")
+
+
+def of_this_machine(name: str) -> dict[str, Any]:
+    """The data that `write_for_this_machine` kept of this kind of CPU; empty where there is none."""
+    return next((machine["data"] for machine in _machines(name) if machine["mcpu"] == _where()["mcpu"]), {})
+
+
+def _machines(name: str) -> list[dict[str, Any]]:
+    file = FOLDER / f"{name}.json"
+    found: list[dict[str, Any]] = json.loads(file.read_text())["machines"] if file.exists() else []
+    return found
+
+
+def _where() -> dict[str, Any]:
+    """The machine, and the versions of what was measured on it."""
     from felixlike.hardware import host_device
 
     device = host_device()
     versions = {"felixlike": __version__, **{p: metadata.version(p) for p in ("apache-tvm", "torch")}}
-    data = {**({"gpu": gpu} if gpu else {}), **data}
-    data = {"device": device.name, "mcpu": device.mcpu, "cores": device.cores, "versions": versions, **data}
+    return {"device": device.name, "mcpu": device.mcpu, "cores": device.cores, "versions": versions}
+
+
+def _stated(where: dict[str, Any]) -> str:
+    versions = ", ".join(f"{package} {version}" for package, version in where["versions"].items())
+    gpu = f"{where['gpu']}; " if "gpu" in where else ""
+    return f"{gpu}{where['device']} ({where['mcpu']}), {where['cores']} cores; {versions}"
+
+
+def _save(name: str, data: dict[str, Any], text: str) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
-    where = f"{gpu}; " if gpu else ""
-    where += f"{device.name} ({device.mcpu}), {device.cores} cores; " + ", ".join(
-        f"{p} {v}" for p, v in versions.items()
-    )
-    text = f"# {name}\n\n{where}. Made by `python -m benchmarks.{command or name}`.\n\n{text}\n"
     (FOLDER / f"{name}.md").write_text(text)
     print(text, flush=True)

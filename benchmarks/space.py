@@ -45,10 +45,10 @@ def main() -> None:
     for count in arguments.cores or sorted({1, len(usable)}):
         data[str(count)] = _in_process(usable[:count], arguments)
         if not arguments.only:
-            from benchmarks.results import write
+            from benchmarks.results import write_for_this_machine
 
             command = f"space --default {arguments.default} --own {' '.join(map(str, arguments.own))}"
-            write("space", {"cores": data}, _text(data), command=command)
+            write_for_this_machine("space", {"cores": data}, _text(data), command=command)
     if arguments.only:
         print(_text(data))
 

@@ -27,7 +27,7 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "TVM_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
-    from benchmarks.results import geometric_mean, keep, kept, write
+    from benchmarks.results import geometric_mean, keep, kept, write_for_this_machine
 
     rows = {row["operator"]: row for row in kept(arguments.rows)}
     for name, make in _operators().items():
@@ -56,7 +56,7 @@ def main() -> None:
     if arguments.only:
         print(text)
     else:
-        write("unseen", {"rows": found}, text, command=f"unseen --trials {arguments.trials}")
+        write_for_this_machine("unseen", {"rows": found}, text, command=f"unseen --trials {arguments.trials}")
 
 
 def _ratio(row: dict[str, Any]) -> float:
