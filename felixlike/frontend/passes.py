@@ -19,6 +19,7 @@ from felixlike.frontend.rewrites import (
     with_late_reshapes,
     with_room,
     with_safe_indices,
+    with_shared_factors,
     with_transposed_factors,
 )
 from felixlike.frontend.simple_indices import with_simple_indices
@@ -48,6 +49,8 @@ def fuse(module: Any, target: Any) -> Any:
         t.EliminateCommonSubexpr(),
         # Transposed convolutions become the plain ones that their output is interleaved from.
         _pass(in_phases),
+        # A matrix that multiplies a whole batch stays one.
+        _pass(with_shared_factors),
         # Folded batch norms, weights by phase and transposed weights are computed now instead of on every call.
         t.FoldConstant(),
         # Convolutions of a chain read and write vectors of channels.

@@ -8,6 +8,7 @@ from felixlike.frontend.rewrites.indices import with_safe_indices
 from felixlike.frontend.rewrites.pads import with_absorbed_pads
 from felixlike.frontend.rewrites.projections import with_joint_projections
 from felixlike.frontend.rewrites.room import with_room
+from felixlike.frontend.rewrites.shared_factors import with_shared_factors
 from felixlike.frontend.rewrites.transposed_factors import with_transposed_factors
 from felixlike.frontend.rewrites.views import with_late_reshapes
 from felixlike.frontend.rewrites.winograd import with_fast_convolutions
@@ -23,5 +24,6 @@ __all__ = [
     "with_late_reshapes",
     "with_room",
     "with_safe_indices",
+    "with_shared_factors",
     "with_transposed_factors",
 ]
