@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from felixlike.lowering import PEEL
+from felixlike.lowering import COLUMNS, PEEL
 from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
 
 _ACCUMULATORS = (1, 4)
@@ -157,13 +157,14 @@ def _along_rows(
 
 
 def _along_columns(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> Any:
-    """Everything at a loop over groups of neighbouring columns; None where no vector divides their number.
+    """Everything at a loop over groups of neighbouring columns; None where they are too few for a vector.
 
-    The columns are numbered by the last row variable of more than one value."""
+    The columns are numbered by the last row variable of more than one value. Where vectors do not divide them, the last
+    group has fewer: the loops within it are marked, to be peeled."""
     first = stages[0]
     last = first.innermost(rows[first.name])
-    at = rows[first.name].index(last)
-    width = min(lanes, first.extents[last] & -first.extents[last])
+    at, length = rows[first.name].index(last), first.extents[last]
+    width = min(lanes, _power_of_two_below(length))
     if width < min(lanes, _NARROWEST):
         return None
     groups, tile = [], None
@@ -178,16 +179,18 @@ def _along_columns(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any,
         group, vector = sch.split(vectors, tile)
         sch.reorder(*others, group, *along, vector, lane)
         groups.append(sch.fuse(*others, group) if others else group)
-    if len(groups) > 1:
-        sch.merge(*groups)
-    blocks = [sch.get_sblock(stage.name) for stage in stages]
-    sch.parallel(sch.get_loops(blocks[-1])[0])
-    for block, stage in zip(blocks, stages, strict=True):
+    sch.parallel(sch.merge(*groups) if len(groups) > 1 else groups[0])
+    for stage in stages:
+        block = sch.get_sblock(stage.name)
         *_, vector, lane = sch.get_loops(block)
         sch.unroll(vector)
         sch.vectorize(lane)
+        nests = [block]
         if stage.reduced:
-            sch.decompose_reduction(block, sch.get_loops(block)[1])
+            nests.append(sch.decompose_reduction(block, sch.get_loops(block)[1]))
+        if length % width:
+            for nest in nests:
+                sch.annotate(sch.get_loops(nest)[1], COLUMNS, length)
     return sch
 
 
