@@ -12,14 +12,17 @@ in vectors. Whoever compiles without this gets the same values, slowly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from felixlike.lowering.marks import unmarked, with_marked_loops
-from felixlike.lowering.rest import halves, piece
+from felixlike.lowering.rest import halves, like, piece
 
 COLUMNS = "felixlike.columns"
-"""Annotation of a loop around, or over, a group's unrolled vectors of columns, in which a test asks whether the column
-exists.  Its value: columns of all groups together."""
+"""Annotation of a loop around, or over, a group's columns: unrolled loops around a vectorised one, in which a test asks
+whether the column exists; or without a test, where the group is an image, all of whose columns are neighbours.
+Its value: [columns of all groups together, elements of a vector]."""
 
 
 def peel_columns(module: Any) -> Any:
@@ -31,18 +34,52 @@ def _whole_or_last(loop: Any) -> Any:
     from felixlike import tvmlib
     from felixlike.tvmlib import tirx
 
-    length, nest = int(loop.annotations[COLUMNS]), unmarked(loop)
-    loops = (nest, *tvmlib.found(nest.body, tirx.For))
-    lane = next(f for f in loops if f.kind == tirx.ForKind.VECTORIZED)
-    vector = next((f for f in loops if f.kind == tirx.ForKind.UNROLLED), None)  # one vector needs no loop
-    outer = lane if vector is None else vector
-    lanes, width = int(lane.extent), int(lane.extent) * (1 if vector is None else int(vector.extent))
-    test = lane.body
+    length, lanes = (int(value) for value in loop.annotations[COLUMNS])
+    nest = unmarked(loop)
+    loops = [nest]
+    while isinstance(loops[-1].body, tirx.For):
+        loops.append(loops[-1].body)
+    columns = [f for f in loops if f.kind in (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)]
+    test, flat = _flat(columns)
 
     def first(count: int) -> Any:
-        body = test.then_case if vector is None else tvmlib.substituted(test.then_case, {vector.loop_var: 0})
-        every = tirx.stmt_seq(*(piece(unmarked(lane, body), *part) for part in halves(0, count, lanes)))
-        return tvmlib.structural_map(nest, (tirx.For, lambda f: every if f.loop_var.same_as(outer.loop_var) else f))
+        every = tirx.stmt_seq(*(piece(flat, *part) for part in halves(0, count, lanes)))
+        place = columns[0].loop_var
+        return tvmlib.structural_map(nest, (tirx.For, lambda f: every if f.loop_var.same_as(place) else f))
 
-    last = {f.loop_var: int(f.extent) - 1 for f in (outer, lane)}
-    return tirx.IfThenElse(tvmlib.substituted(test.condition, last), first(width), first(length % width))
+    width = int(flat.extent)
+    if test is None:
+        return first(width)
+    return tirx.IfThenElse(tvmlib.substituted(test, {flat.loop_var: width - 1}), first(width), first(length % width))
+
+
+def _flat(columns: Sequence[Any]) -> tuple[Any, Any]:
+    """The test of whether a column exists, or None, and one loop without it over all columns, of those outermost first.
+
+    Without a test, neighbours' indices are what the loops around leave, so that they cancel out."""
+    from felixlike import tvmlib
+    from felixlike.tvmlib import tirx
+
+    lane = columns[-1]
+    tested = isinstance(lane.body, tirx.IfThenElse)
+    number = tirx.Var(lane.loop_var.name, str(lane.loop_var.ty.dtype))
+    size, rest, values = prod(int(f.extent) for f in columns), number, {}
+    stride = size
+    for f in columns[:-1]:
+        stride //= int(f.extent)
+        values[f.loop_var] = 0 if tested else tirx.floordiv(rest, like(number, stride)).astype(f.loop_var.ty.dtype)
+        rest = rest if tested else rest - tirx.floordiv(rest, like(number, stride)) * like(number, stride)
+    values[lane.loop_var] = rest
+    body = tvmlib.substituted(lane.body, values)
+    test, body = (body.condition, body.then_case) if tested else (None, _cancelled(body))
+    return test, tirx.For(number, like(number, 0), like(number, size), lane.kind, body)
+
+
+def _cancelled(body: Any) -> Any:
+    """A statement with sums of whole numbers simplified: TVM would first split them up, and then no more see that."""
+    from felixlike import tvmlib
+
+    def simple(node: Any) -> Any:
+        return tvmlib.simplify(node) if str(node.ty.dtype).startswith("int") else node
+
+    return tvmlib.structural_map(body, (tvmlib.tirx.Add, simple))

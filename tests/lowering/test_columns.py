@@ -26,7 +26,7 @@ def _sum(rows: int, columns: int, vectors: int, lanes: int, *, marked: bool = Tr
     schedule.vectorize(lane)
     for nest in (schedule.decompose_reduction(block, k_loop), block):
         if marked:
-            schedule.annotate(schedule.get_loops(nest)[1], COLUMNS, columns)
+            schedule.annotate(schedule.get_loops(nest)[1], COLUMNS, [columns, lanes])
     return schedule.mod
 
 

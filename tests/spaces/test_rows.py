@@ -163,6 +163,7 @@ _UNDERSTOOD: dict[str, Callable[[], Any]] = {
     "global_pool": lambda: op.global_pool(6, 7),
     "softmax_columns": lambda: _COLUMNS["softmax"](5, 48),
     "softmax_columns_rest": lambda: _COLUMNS["softmax"](5, 53),
+    "softmax_image": lambda: _COLUMNS["softmax of channels"](5, 7),
     "max_middle_rest": lambda: _COLUMNS["maximum of the middle"](5, 53),
 }
 
