@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -56,3 +57,16 @@ def test_one_test_a_group() -> None:
 def test_functions_without_marks_stay() -> None:
     module = _sum(5, 53, 2, 16, marked=False)
     assert peel_columns(module)["main"].same_as(module["main"])
+
+
+@pytest.mark.parametrize(
+    ("target", "lanes", "addition"),
+    [
+        ({"mcpu": "haswell"}, 8, r"vaddps\s.*%ymm"),
+        ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}, 4, r"fadd\s+v\d+\.4s"),
+    ],
+    ids=["AVX2", "NEON"],
+)
+def test_other_processors_add_whole_vectors(target: dict[str, str], lanes: int, addition: str) -> None:
+    compiled = tvmlib.compile_primfuncs(_sum(5, 113, 4, lanes), tvmlib.Target({"kind": "llvm", **target}))
+    assert re.search(addition, compiled.mod.inspect_source("s"))
