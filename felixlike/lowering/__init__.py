@@ -4,6 +4,7 @@ The schedules and workloads that everybody else sees stay as they are; only the 
 
 from typing import Any
 
+from felixlike.lowering.columns import COLUMNS, peel_columns
 from felixlike.lowering.first_and_last import BLOCKS, first_and_last
 from felixlike.lowering.guards import GUARD, guard
 from felixlike.lowering.lone_output import lone_output
@@ -17,6 +18,7 @@ from felixlike.lowering.vector_math import FUNCTIONS, vectorise_math
 
 __all__ = [
     "BLOCKS",
+    "COLUMNS",
     "FUNCTIONS",
     "GUARD",
     "PEEL",
@@ -27,6 +29,7 @@ __all__ = [
     "guard",
     "lone_output",
     "lower",
+    "peel_columns",
     "peel_rests",
     "prefetch",
     "share_reciprocals",
@@ -52,6 +55,7 @@ _CHANGES = (
     tile_rows,
     prefetch,
     peel_rests,
+    peel_columns,
     share_reciprocals,
     vectorise_math,
 )

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from felixlike.lowering import PEEL
+from felixlike.lowering import COLUMNS, PEEL
 from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
 
 _ACCUMULATORS = (1, 4)
 """Vectors of partial results a reduction is split into: more hide the latency of additions, fewer suit short rows."""
 _MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
 """Rows a task, vectors of a row unrolled, vectors of columns a task: bounds of what is sampled."""
+_MOST_OF_IMAGE = 16
+"""Vectors of an image whose columns are one group."""
 _NARROWEST = 4
 """Elements of the shortest vector that columns are worth being computed in."""
 
@@ -157,13 +159,16 @@ def _along_rows(
 
 
 def _along_columns(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> Any:
-    """Everything at a loop over groups of neighbouring columns; None where no vector divides their number.
+    """Everything at a loop over groups of neighbouring columns; None where they are too few for a vector.
 
-    The columns are numbered by the last row variable of more than one value."""
+    The columns are numbered by the last row variable of more than one value. Where vectors do not divide them, the last
+    group has fewer: the loops within it are marked, to be peeled."""
     first = stages[0]
     last = first.innermost(rows[first.name])
-    at = rows[first.name].index(last)
-    width = min(lanes, first.extents[last] & -first.extents[last])
+    at, length = rows[first.name].index(last), first.extents[last]
+    if length % lanes and (image := _image(stages, rows, lanes)):
+        return _image_by_image(sch, stages, rows, image, lanes)
+    width = min(lanes, _power_of_two_below(length))
     if width < min(lanes, _NARROWEST):
         return None
     groups, tile = [], None
@@ -178,16 +183,53 @@ def _along_columns(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any,
         group, vector = sch.split(vectors, tile)
         sch.reorder(*others, group, *along, vector, lane)
         groups.append(sch.fuse(*others, group) if others else group)
-    if len(groups) > 1:
-        sch.merge(*groups)
-    blocks = [sch.get_sblock(stage.name) for stage in stages]
-    sch.parallel(sch.get_loops(blocks[-1])[0])
-    for block, stage in zip(blocks, stages, strict=True):
-        *_, vector, lane = sch.get_loops(block)
-        sch.unroll(vector)
+    return _columns_in_vectors(sch, stages, groups, 2, [length, width] if length % width else [])
+
+
+def _image(stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> int:
+    """How many of the last row variables number columns that are neighbours in all that is read and written, where
+    these are several and few enough for one group; or 0."""
+    count = min(contiguous(stage, rows[stage.name])[1] for stage in stages)
+    extents = [stages[0].extents[v] for v in rows[stages[0].name]]
+    fitting = [n for n in range(2, count + 1) if min(lanes, _NARROWEST) <= prod(extents[-n:]) <= _MOST_OF_IMAGE * lanes]
+    return max((n for n in fitting if extents[-n] > 1 and prod(extents[1 - n :]) > 1), default=0)
+
+
+def _image_by_image(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], image: int, lanes: int) -> Any:
+    """Everything at a loop over images, whose columns run on over the ends of lines.  image: row variables of one."""
+    groups = []
+    for stage in stages:
+        loops = dict(zip(stage.extents, sch.get_loops(sch.get_sblock(stage.name)), strict=True))
+        along = [loops[v] for v in stage.extents if v not in rows[stage.name]]
+        every = [loops[v] for v in rows[stage.name]]
+        others, columns = every[:-image], every[-image:]
+        sch.reorder(*others, *along, *columns)
+        outermost = sch.get_loops(sch.get_sblock(stage.name))[0]
+        groups.append(sch.fuse(*others) if len(others) > 1 else others[0] if others else sch.add_unit_loop(outermost))
+    first = stages[0]
+    length = prod(first.extents[v] for v in rows[first.name][-image:])
+    return _columns_in_vectors(sch, stages, groups, image, [length, lanes])
+
+
+def _columns_in_vectors(
+    sch: Any, stages: Sequence[Stage], groups: Sequence[Any], inner: int, mark: Sequence[int]
+) -> Any:
+    """Stages joined at their loops over groups, of whose columns the `inner` innermost loops make vectors.
+
+    mark: what the loops of a group are marked with, if they are to be peeled."""
+    sch.parallel(sch.merge(*groups) if len(groups) > 1 else groups[0])
+    for stage in stages:
+        block = sch.get_sblock(stage.name)
+        *around, lane = sch.get_loops(block)[-inner:]
+        for loop in around:
+            sch.unroll(loop)
         sch.vectorize(lane)
+        nests = [block]
         if stage.reduced:
-            sch.decompose_reduction(block, sch.get_loops(block)[1])
+            nests.append(sch.decompose_reduction(block, sch.get_loops(block)[1]))
+        if mark:
+            for nest in nests:
+                sch.annotate(sch.get_loops(nest)[1], COLUMNS, list(mark))
     return sch
 
 

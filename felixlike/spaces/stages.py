@@ -94,7 +94,7 @@ def _moving(realize: Any) -> list[tuple[Any, Any]]:
 
 def contiguous(stage: Stage, along: Sequence[Any]) -> tuple[int, int]:
     """How many elements the innermost loops run through in one go in all buffers, and how many loops that are."""
-    accesses = stage.reads if stage.reduced else (*stage.reads, *stage.writes)
+    accesses = (*stage.reads, *stage.writes)  # what is summed up stays where it is written
     length, steps, count = 1, [1] * len(accesses), 0
     for variable in reversed(along):
         extent = stage.extents[variable]

@@ -35,6 +35,11 @@ def _shifted_softmax(x: Any, bias: Any) -> Any:
     return topi.nn.relu(topi.nn.softmax(topi.add(topi.multiply(x, te.const(0.5, "float32")), bias)))
 
 
+def _biased_softmax(x: Any, bias: Any) -> Any:
+    """Neighbouring columns, but not of the bias, in which each row of an image begins anew."""
+    return topi.nn.softmax(topi.add(x, bias), axis=1)
+
+
 _CASES: dict[str, Callable[[int, int], Any]] = {
     "softmax": lambda rows, n: _of(topi.nn.softmax, (rows, n)),
     "softmax of three axes": lambda rows, n: _of(topi.nn.softmax, (2, rows, n)),
@@ -60,7 +65,11 @@ _COLUMNS: dict[str, Callable[[int, int], Any]] = {
     "mean of an image": lambda n, columns: _of(
         lambda x: topi.divide(topi.sum(x, axis=(1, 2)), 3.0 * n), (2, 3, n, columns)
     ),
+    "maximum of the middle": lambda n, columns: _of(lambda x: topi.max(x, axis=1), (3, n, columns)),
     "softmax": lambda n, columns: _of(lambda x: topi.nn.softmax(x, axis=1), (3, n, columns)),
+    "log softmax": lambda n, columns: _of(lambda x: topi.nn.log_softmax(x, axis=1), (2, n, columns)),
+    "softmax of channels": lambda n, columns: _of(lambda x: topi.nn.softmax(x, axis=1), (2, n, 3, columns)),
+    "softmax after a bias": lambda n, columns: _of(_biased_softmax, (2, n, 3, columns), (columns,)),
 }
 
 
@@ -100,7 +109,7 @@ def test_few_and_many_rows(name: str, rows: int) -> None:
     _check(_CASES[name](rows, 21))
 
 
-@pytest.mark.parametrize("columns", [4, 24, 80])
+@pytest.mark.parametrize("columns", [4, 7, 13, 24, 53, 80, 113])
 @pytest.mark.parametrize("length", [1, 13])
 @pytest.mark.parametrize("name", _COLUMNS)
 def test_along_columns(name: str, length: int, columns: int) -> None:
@@ -137,11 +146,11 @@ def test_the_given_schedule_stays() -> None:
         workloads.max_pool(),
         workloads.chain(),
         _of(lambda x: topi.sum(topi.transpose(topi.nn.softmax(x), (1, 0)), axis=1), (16, 16)),
-        _of(lambda x: topi.sum(x, axis=0), (16, 7)),
+        _of(lambda x: topi.sum(x, axis=0), (16, 3)),
         _of(lambda x: topi.any(topi.cast(x, "bool"), axis=1), (16, 64)),
         _of(lambda x, i: topi.sum(topi.take(x, topi.cast(i, "int32"), axis=0), axis=1), (40, 16), (8,)),
     ],
-    ids=["matmul", "conv2d", "depthwise", "windows", "map", "rows that become columns", "7 columns", "bools", "gather"],
+    ids=["matmul", "conv2d", "depthwise", "windows", "map", "rows that become columns", "3 columns", "bools", "gather"],
 )
 def test_declined(func: Any) -> None:
     assert row_by_row(tvmlib.Schedule(as_module(func)), _LANES) == []
@@ -153,6 +162,9 @@ _UNDERSTOOD: dict[str, Callable[[], Any]] = {
     "layer_norm": lambda: op.layer_norm(6, 96),
     "global_pool": lambda: op.global_pool(6, 7),
     "softmax_columns": lambda: _COLUMNS["softmax"](5, 48),
+    "softmax_columns_rest": lambda: _COLUMNS["softmax"](5, 53),
+    "softmax_image": lambda: _COLUMNS["softmax of channels"](5, 7),
+    "max_middle_rest": lambda: _COLUMNS["maximum of the middle"](5, 53),
 }
 
 
@@ -181,7 +193,8 @@ def test_views_equal_tvms_features(name: str) -> None:
         for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
             theirs = oracles.tvm_features(sketch, sketch.schedule(point))
             known = ~np.isnan(ours)
-            assert known[theirs != 0].mean() > 0.7
+            # Of buffers that a test shortens, TVM's features know little.
+            assert known[theirs != 0].mean() > (0.3 if name == "softmax_columns_rest" else 0.7)
             np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-6, atol=1e-9)
 
 
