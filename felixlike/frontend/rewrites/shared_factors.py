@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, rewritten, shape
 
 
 def with_shared_factors(module: Any) -> Any:
@@ -27,6 +27,9 @@ def _shared(expression: Any, known: Known, rewriter: Rewriter) -> Any:
         if operator(value) != "broadcast_to":
             continue
         source = value.args[0]
+        turned = known.value(source)
+        if operator(turned) == "permute_dims" and not is_constant(turned.args[0]):
+            continue  # better transposed once than for every matrix
         tried = [*factors[:place], source, *factors[place + 1 :]]
         if len(shape(source)) >= 2 and shape(source)[-2:] == shape(factor)[-2:] and _batch(tried) == _batch(factors):
             factors = tried
