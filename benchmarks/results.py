@@ -37,18 +37,16 @@ def write(name: str, data: dict[str, Any], text: str, *, command: str | None = N
     """docs/results/<name>.json and .md; also printed.  command: what makes them, where it is not the name's module.
     gpu: the one that was used."""
     where = {**_where(), **({"gpu": gpu} if gpu else {})}
-    _save(
-        name,
-        {**where, **data},
-        f"# {name}\n\n{_stated(where)}. Made by `python -m benchmarks.{command or name}`.\n\n{text}\n",
-    )
+    made = f"Made by `python -m benchmarks.{command or name}`."
+    _save(name, {**where, **data}, f"# {name}\n\n{_stated(where)}. {made}\n\n{text}\n")
 
 
 def write_for_this_machine(name: str, data: dict[str, Any], text: str, *, command: str | None = None) -> None:
     """Like `write`, but what was measured on other kinds of CPUs stays beside it, a chapter for each."""
-    machines = [m for m in _machines(name) if m["mcpu"] != _where()["mcpu"]]
+    here = _where()
+    machines = [m for m in _machines(name) if m["mcpu"] != here["mcpu"]]
     made = f"Made by `python -m benchmarks.{command or name}`."
-    machines.append({**_where(), "data": data, "text": f"{made}\n\n{text}"})
+    machines.append({**here, "data": data, "text": f"{made}\n\n{text}"})
     machines.sort(key=lambda machine: str(machine["mcpu"]))
     chapters = [f"## {_stated(machine)}\n\n" + machine["text"].replace("\n## ", "\n### ") for machine in machines]
     _save(name, {"machines": machines}, "\n\n".join([f"# {name}", *chapters]) + "\n")
@@ -56,7 +54,8 @@ def write_for_this_machine(name: str, data: dict[str, Any], text: str, *, comman
 
 def of_this_machine(name: str) -> dict[str, Any]:
     """The data that `write_for_this_machine` kept of this kind of CPU; empty where there is none."""
-    return next((machine["data"] for machine in _machines(name) if machine["mcpu"] == _where()["mcpu"]), {})
+    here = _where()
+    return next((machine["data"] for machine in _machines(name) if machine["mcpu"] == here["mcpu"]), {})
 
 
 def _machines(name: str) -> list[dict[str, Any]]:

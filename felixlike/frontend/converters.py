@@ -47,10 +47,8 @@ def _reduction(name: str) -> Callable[[Any, Any], Any]:
         dims = node.kwargs.get("dim", given[1])
         keepdims = node.kwargs.get("keepdim", given[2])
         axes = [dims] if isinstance(dims, int) else [*dims] or None
-        data, dtype = importer.env[given[0]], str(node.meta["val"].dtype).removeprefix("torch.")
-        if str(data.ty.dtype) != dtype:  # products of integers are int64
-            data = importer.block_builder.emit(tvmlib.relax.op.astype(data, dtype))
-        return importer.block_builder.emit(getattr(tvmlib.relax.op, name)(data, axes, keepdims=keepdims))
+        reduced = getattr(tvmlib.relax.op, name)(importer.env[given[0]], axes, keepdims=keepdims)
+        return importer.block_builder.emit(reduced)
 
     return converted
 
@@ -150,30 +148,20 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
 
 
 def _group_norm(node: Any, importer: Any) -> Any:
-    """aten.group_norm, in both forms: weights may be left out, which TVM's importer does not know."""
+    """aten.native_group_norm: weights may be left out, which TVM's importer does not know."""
     import numpy as np
 
     from felixlike import tvmlib
 
-    given = [*node.args, *([None] * 8)][:8]
-    data, weight, bias = given[0], *(given[1:3] if "native" in node.target.__name__ else given[2:4])
-    groups, epsilon = (given[6:8]) if "native" in node.target.__name__ else (given[1], given[4])
-    shape = importer.shape_of(importer.env[data])
-    dtype = str(importer.env[data].ty.dtype)
+    data, weight, bias, _, channels, _, groups, epsilon = node.args
+    x = importer.env[data]
     scale, shift = (
-        importer.env[argument] if argument is not None else tvmlib.relax.const(np.full(int(shape[1]), value, dtype))
+        tvmlib.relax.const(np.full(channels, value, str(x.ty.dtype))) if argument is None else importer.env[argument]
         for argument, value in ((weight, 1), (bias, 0))
     )
+    axes = list(range(2, len(importer.shape_of(x))))
     return importer.block_builder.emit(
-        tvmlib.relax.op.nn.group_norm(
-            importer.env[data],
-            scale,
-            shift,
-            num_groups=groups,
-            channel_axis=1,
-            axes=list(range(2, len(shape))),
-            epsilon=1e-5 if epsilon is None else epsilon,
-        )
+        tvmlib.relax.op.nn.group_norm(x, scale, shift, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
     )
 
 
@@ -211,7 +199,6 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "upsample_nearest2d.vec": _nearest,
     "var_mean.correction": _variance_and_mean,
     "clamp.default": _clamp,
-    "group_norm.default": _group_norm,
     "hypot.default": _hypot,
     "native_group_norm.default": _group_norm,
     "scatter_add.default": _scatter_add,

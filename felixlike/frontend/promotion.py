@@ -9,8 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 _ELEMENTWISE = {
-    *(f"{name}.{kind}" for name in ("add", "sub", "mul", "div", "pow") for kind in ("Tensor", "Scalar")),
-    *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "div.Tensor_mode", "remainder.Tensor", "remainder.Scalar"),
+    *(f"{name}.{kind}" for name in ("add", "sub", "mul", "div") for kind in ("Tensor", "Scalar")),
+    *(
+        "pow.Scalar",
+        "pow.Tensor_Scalar",
+        "pow.Tensor_Tensor",
+        "div.Tensor_mode",
+        "remainder.Tensor",
+        "remainder.Scalar",
+    ),
     *("fmod.Tensor", "fmod.Scalar", "floor_divide.default", "maximum.default", "minimum.default", "where.self"),
     *(f"{name}.default" for name in ("sigmoid", "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt")),
     *(f"{name}.default" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf")),
@@ -18,7 +25,15 @@ _ELEMENTWISE = {
 }
 """Their operands have the type of their result, in PyTorch."""
 
-_SUMS = {"sum.default", "sum.dim_IntList", "cumsum.default", "cumprod.default", "mean.default", "mean.dim"}
+_SUMS = {
+    "sum.default",
+    "sum.dim_IntList",
+    "cumsum.default",
+    "cumprod.default",
+    "prod.dim_int",
+    "mean.default",
+    "mean.dim",
+}
 """What is summed has the type of the sum."""
 
 _OF_BOOLEANS = {"add.Tensor": "logical_or", "mul.Tensor": "logical_and"}
@@ -37,7 +52,7 @@ def promote(program: Any) -> None:
             continue
         if name in _OF_BOOLEANS and result.dtype == torch.bool:
             node.target = getattr(torch.ops.aten, _OF_BOOLEANS[name]).default
-        elif name in _ELEMENTWISE | _SUMS:
+        elif name in _ELEMENTWISE or name in _SUMS:
             operands = node.args[:1] if name in _SUMS else node.args[name == "where.self" :]
             for operand in operands:
                 value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None

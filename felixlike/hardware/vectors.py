@@ -50,3 +50,8 @@ def vector_unit(features: Collection[str]) -> VectorUnit:
 def widths(lanes: int) -> list[int]:
     """Vector lengths worth using, longest first: powers of two, since LLVM takes others apart."""
     return [lanes >> shift for shift in range(lanes.bit_length()) if lanes >> shift >= min(4, lanes)]
+
+
+def power_of_two_below(number: int) -> int:
+    """The largest power of two that is at most a number."""
+    return 1 << (number.bit_length() - 1)

@@ -17,7 +17,7 @@ import math
 from typing import Any
 
 from felixlike.lowering.guards import GUARD
-from felixlike.lowering.marks import unmarked, with_marked_loops
+from felixlike.lowering.marks import annotated, unmarked, with_marked_loops
 from felixlike.lowering.tile_rows import TILE
 
 BLOCKS = "felixlike.blocks"
@@ -132,11 +132,7 @@ def _largest(value: Any, loops: list[Any]) -> int:
 
 def _marked(loop: Any, mark: str) -> Any:
     """A loop with one more annotation."""
-    from felixlike.tvmlib import tirx
-
-    return tirx.For(
-        loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations={**loop.annotations, mark: True}
-    )
+    return annotated(loop, {**loop.annotations, mark: True})
 
 
 def _number(loops: list[Any]) -> Any:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike.lowering.marks import unmarked, with_marked_loops
+from felixlike.lowering.marks import annotated, unmarked, with_marked_loops
 from felixlike.lowering.rest import halves, like, piece
 
 GUARD = "felixlike.guard"
@@ -44,7 +44,7 @@ def _guarded(loop: Any) -> Any:
     from felixlike.tvmlib import tirx
 
     others = {name: value for name, value in loop.annotations.items() if name != GUARD}
-    plain = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations=others)
+    plain = annotated(loop, others)
     lanes = loop.kind == tirx.ForKind.VECTORIZED
     inside = [f for f in tvmlib.found(loop.body, tirx.For) if f.kind == tirx.ForKind.UNROLLED]
     for tested in [loop] if lanes else inside:

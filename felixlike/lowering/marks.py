@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Change = Callable[[Any], Any]
@@ -25,6 +25,13 @@ def unmarked(loop: Any, body: Any = None) -> Any:
     from felixlike.tvmlib import tirx
 
     return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body if body is None else body)
+
+
+def annotated(loop: Any, annotations: Mapping[str, Any]) -> Any:
+    """A loop with these annotations instead of its own."""
+    from felixlike.tvmlib import tirx
+
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations=dict(annotations))
 
 
 def _changed(func: Any, mark: str, change: Callable[[Any], Change], *, flat: bool) -> Any:

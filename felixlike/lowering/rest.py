@@ -11,6 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from felixlike.hardware.vectors import power_of_two_below
 from felixlike.lowering.marks import unmarked, with_marked_loops
 
 PEEL = "felixlike.peel"
@@ -70,7 +71,7 @@ def halves(start: int, size: int, lanes: int) -> Iterator[tuple[int, int]]:
     """`size` elements from `start` on as (start, size) of vectors: as many whole ones as fit, then halves of one."""
     stop = start + size
     while start < stop:
-        vector = min(lanes, 1 << ((stop - start).bit_length() - 1))
+        vector = min(lanes, power_of_two_below(stop - start))
         yield start, vector
         start += vector
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from felixlike.hardware.vectors import power_of_two_below
 from felixlike.lowering.marks import unmarked, with_marked_loops
 from felixlike.lowering.memory import place_of, same_element
 
@@ -38,7 +39,7 @@ def _turned(loop: Any) -> Any:
 
     lanes = int(loop.annotations[TRANSPOSE])
     rows, load = loop.body, _across(loop)
-    size = min(lanes, _MOST, 1 << (int(rows.extent).bit_length() - 1)) if load is not None else 0
+    size = min(lanes, _MOST, power_of_two_below(int(rows.extent))) if load is not None else 0
     if load is None or size < _LEAST or int(loop.extent) % lanes:
         return unmarked(loop)
     column, row, store = loop.loop_var, rows.loop_var, rows.body

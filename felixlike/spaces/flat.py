@@ -16,6 +16,7 @@ from math import gcd, prod
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.hardware.vectors import power_of_two_below
 from felixlike.lowering import PEEL
 from felixlike.spaces.stages import Stage, contiguous, in_plain_nests, stages_of
 
@@ -96,7 +97,7 @@ def _in_vectors(sch: Any, stage: Stage, lanes: int) -> bool:
         # TVM refuses to vectorise what is under a test.
         if not outer:
             sch.parallel(sch.add_unit_loop(inner))
-        width = length if seams else min(4 * lanes, 1 << (length.bit_length() - 1))
+        width = length if seams else min(4 * lanes, power_of_two_below(length))
         vectors, _ = sch.split(inner, [None, width])
         sch.annotate(vectors, PEEL, [length, lanes, *seams])
     return True

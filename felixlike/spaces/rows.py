@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from felixlike.hardware.vectors import power_of_two_below
 from felixlike.lowering import COLUMNS, PEEL
 from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
 
@@ -168,7 +169,7 @@ def _along_columns(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any,
     at, length = rows[first.name].index(last), first.extents[last]
     if length % lanes and (image := _image(stages, rows, lanes)):
         return _image_by_image(sch, stages, rows, image, lanes)
-    width = min(lanes, _power_of_two_below(length))
+    width = min(lanes, power_of_two_below(length))
     if width < min(lanes, _NARROWEST):
         return None
     groups, tile = [], None
@@ -259,7 +260,7 @@ def _split_stage(sch: Any, stage: Stage, rows: tuple[Any, ...], lanes: int, accu
     length, fused = contiguous(stage, along)
     if fused > 1:
         sch.fuse(*(loops[v] for v in along[len(along) - fused :]))
-    width = min(_power_of_two_below(length), lanes * (accumulators if stage.reduced else 1))
+    width = min(power_of_two_below(length), lanes * (accumulators if stage.reduced else 1))
     if length > width or (stage.reduced and width > 1):
         _, loop = sch.split(sch.get_loops(block)[-1], [None, width])
     nests = []
@@ -306,8 +307,3 @@ def _in_vectors(sch: Any, nest: _Nest, lanes: int) -> None:
 def _unroll_some(sch: Any, loop: Any) -> None:
     """Split a loop by a sampled factor and unroll the inner one."""
     sch.unroll(sch.split(loop, sch.sample_perfect_tile(loop, 2, _MOST_UNROLLED))[1])
-
-
-def _power_of_two_below(number: int) -> int:
-    """The largest power of two that is at most a number."""
-    return 1 << (number.bit_length() - 1)
