@@ -131,7 +131,7 @@ def _workloads(target: str, only: str, space: str = "default") -> Iterator[tuple
     for name, make in OPERATORS.items():
         if only in name:
             yield name, plain(make)
-        if name in _WEIGHTED and target == "cpu" and only in f"{name}, constant weight":
+        if name in CONSTANT_WEIGHTS and target == "cpu" and only in f"{name}, constant weight":
             yield f"{name}, constant weight", weighted(name, make)
     for network in ("resnet18", "bert", "mobilenet_v2", "vit"):
         model, inputs = getattr(models, network)()
@@ -140,7 +140,7 @@ def _workloads(target: str, only: str, space: str = "default") -> Iterator[tuple
                 yield name, of_task(task)
 
 
-_WEIGHTED = (
+CONSTANT_WEIGHTS = (
     "dense_bias_relu",
     "batch_matmul",
     "matvec",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.results import geometric_mean, write
-from benchmarks.timing import interleaved
+from benchmarks.timing import interleaved, timer
 
 NETWORKS = ("resnet18", "bert", "mlp")
 
@@ -140,7 +140,7 @@ def _network(name: str, seconds: float, store: str | None) -> dict[str, Any]:
         sides["torch.compile"] = compiled
     except Exception as error:
         print(f"torch.compile does not work here: {type(error).__name__}: {str(error)[:200]}", flush=True)
-    times = interleaved({side: _synchronised(run) for side, run in sides.items()})
+    times = interleaved({side: timer(_synchronised(run)) for side, run in sides.items()})
     row: dict[str, Any] = {"network": name, "error": tuned.report.error, "trials": tuned.report.trials}
     row |= {"tuning_seconds": tuned.report.seconds, "total_seconds": tuned.report.total_seconds}
     row |= {side: t.seconds for side, t in times.items()}

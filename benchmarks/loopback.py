@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from felixlike.errors import TrackerFailed
-from felixlike.hardware.probe import usable_cores
+from felixlike.hardware.probe import host_cores
 from felixlike.measure.tracker import Address, Tracker
 
 _HOST = "127.0.0.1"
@@ -69,7 +69,7 @@ class Loopback:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "TVM_NUM_THREADS": str(usable_cores()), "PYTHONPATH": path},
+                env={**os.environ, "TVM_NUM_THREADS": str(host_cores()), "PYTHONPATH": path},
             )
         return _HOST, port
 

@@ -1,69 +1,94 @@
-"""What a tuned model is compared with: PyTorch eager, torch.compile, ONNX Runtime, TVM without tuning."""
+"""What can be compared: a saved model, untuned TVM, PyTorch eager, torch.compile, ONNX Runtime.
+
+In: a function that makes a module and its inputs, which can be pickled. Out: functions that make a call of it
+(`processes.Make`), each run in a process of its own.
+"""
 
 from __future__ import annotations
 
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+from benchmarks.processes import Make
 
-from felixlike.deploy import compile_model
-from felixlike.frontend import import_model
-from felixlike.hardware.probe import usable_cores
-from felixlike.measure.confine import use_all_cores
+if TYPE_CHECKING:
+    from benchmarks.models import Model
 
-
-def baselines(model: torch.nn.Module, inputs: tuple[Any, ...]) -> dict[str, Callable[[], object]]:
-    """Name → a call. torch.compile and ONNX Runtime are left out, with a word, where they do not work here."""
-    untuned = compile_model(import_model(model, inputs))
-    sides: dict[str, Callable[[], object]] = {"PyTorch eager": _torch(model, inputs)}
-    compiled = _compiled(model, inputs)
-    if compiled is not None:
-        sides["torch.compile"] = compiled
-    exported = _onnxruntime(model, inputs)
-    if exported is not None:
-        sides["ONNX Runtime"] = exported
-    sides["TVM untuned"] = lambda: untuned(*inputs)
-    return sides
+Call = Callable[[], object]
 
 
-def _torch(model: Any, inputs: tuple[Any, ...]) -> Callable[[], object]:
-    def run() -> object:
-        with torch.inference_mode():
-            return model(*inputs)
-
-    return run
+def baselines(make: Callable[[], Model]) -> dict[str, Make]:
+    """By name what a tuned model is compared with."""
+    kinds = {"PyTorch eager": eager, "torch.compile": compiled, "ONNX Runtime": onnxruntime, "TVM untuned": untuned}
+    return {name: partial(kind, make) for name, kind in kinds.items()}
 
 
-def _compiled(model: torch.nn.Module, inputs: tuple[Any, ...]) -> Callable[[], object] | None:
-    run = _torch(torch.compile(model), inputs)
-    try:
-        run()
-    except Exception as error:
-        print(f"torch.compile does not work here: {type(error).__name__}", flush=True)
-        torch._dynamo.reset()
-        return None
-    return run
+def saved(path: Path, make: Callable[[], Model]) -> Call:
+    """A model that felixlike has saved, on the inputs of the original."""
+    import felixlike as fx
+
+    model, (_, inputs) = fx.load(path), make()
+    return lambda: model(*inputs)
 
 
-def _onnxruntime(model: torch.nn.Module, inputs: tuple[Any, ...]) -> Callable[[], object] | None:
-    """The model in ONNX Runtime, with all its optimisations, on all cores."""
-    try:
-        import onnxruntime
-    except ImportError:
-        print("ONNX Runtime is not installed: pip install 'felixlike[bench]'", flush=True)
-        return None
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.intra_op_num_threads = usable_cores()
-    use_all_cores(usable_cores())  # its threads inherit the affinity of this one, which OpenMP may have bound to a core
+def untuned(make: Callable[[], Model]) -> Call:
+    """TVM's own schedules, or none."""
+    from felixlike.deploy import compile_model
+    from felixlike.frontend import import_model
+
+    model, inputs = make()
+    plain = compile_model(import_model(model, inputs))
+    return lambda: plain(*inputs)
+
+
+def eager(make: Callable[[], Model]) -> Call:
+    """PyTorch as it is."""
+    return inference(*make())
+
+
+def compiled(make: Callable[[], Model]) -> Call:
+    """torch.compile, which compiles in the first call."""
+    import torch
+
+    model, inputs = make()
+    return inference(torch.compile(model), inputs)
+
+
+def onnxruntime(make: Callable[[], Model]) -> Call:
+    """The model in ONNX Runtime, with all its optimisations, a thread on each core."""
+    import onnxruntime as ort
+    import torch
+
+    from felixlike.hardware import placement
+    from felixlike.hardware.probe import usable_processors
+
+    model, inputs = make()
+    cores = usable_processors()[: placement.threads()]
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads = len(cores)
+    if len(cores) > 1:  # OpenMP has bound this thread to the first core; processors are counted from 1
+        others = ";".join(",".join(str(processor + 1) for processor in sorted(core)) for core in cores[1:])
+        options.add_session_config_entry("session.intra_op_thread_affinities", others)
     with tempfile.TemporaryDirectory(prefix="felixlike-onnx-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = str(Path(folder) / "model.onnx")
         torch.onnx.export(model, inputs, path, dynamo=False)
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feed = {spec.name: tensor.numpy() for spec, tensor in zip(session.get_inputs(), inputs, strict=True)}
     return lambda: session.run(None, feed)
+
+
+def inference(function: Callable[..., object], inputs: Any) -> Call:
+    """A call without gradients."""
+    import torch
+
+    def run() -> object:
+        with torch.inference_mode():
+            return function(*inputs)
+
+    return run

@@ -3,9 +3,8 @@
 For each of the ten subgraphs (constant weights where a network has them), on one core and on all: the best of some
 candidates in MetaSchedule's default space and of fewer in ours, against PyTorch eager in its better layout and oneDNN
 with weights packed beforehand, as torch.compile's frozen graphs use it; and the machine's peak. All sides are whole
-calls from torch tensors to torch tensors, interleaved, with the same number of threads, each pinned to a core.
-
-Each number of cores is measured in a process of its own. Writes docs/results/space.json and .md.
+calls from torch tensors to torch tensors, interleaved, each in a process of its own with as many threads, on different
+cores. Writes docs/results/space.json and .md.
 """
 
 from __future__ import annotations
@@ -18,11 +17,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.timing import interleaved, pin_threads
+from felixlike.hardware.probe import usable_processors
+
+if TYPE_CHECKING:
+    from benchmarks.processes import Make, Sides
 
 _PEAK = Path(__file__).with_name("peak.c")
 """Independent fused multiply-adds in registers, and reading more memory than any cache holds."""
@@ -40,7 +42,7 @@ def main() -> None:
     if arguments.result:
         _measure_all(arguments)
         return
-    usable = sorted(os.sched_getaffinity(0))
+    usable = [min(core) for core in usable_processors()]
     data = {}
     for count in arguments.cores or sorted({1, len(usable)}):
         data[str(count)] = _in_process(usable[:count], arguments)
@@ -70,76 +72,78 @@ def _in_process(cores: Sequence[int], arguments: argparse.Namespace) -> dict[str
 
 
 def _measure_all(arguments: argparse.Namespace) -> None:
-    pin_threads()
+    from benchmarks.processes import Sides
     from benchmarks.subgraphs import LAYERS
 
-    rows = [_row(name, make, arguments) for name, make in LAYERS.items() if arguments.only in name]
+    with Sides() as sides:
+        rows = [_row(name, arguments, sides) for name in LAYERS if arguments.only in name]
     Path(arguments.result).write_text(json.dumps({"peak": _peak(), "rows": rows}))
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """A call and what was measured to find it."""
-
-    run: Callable[[], object]
-    seconds: float = 0.0
-
-
-def _row(name: str, make: Callable[[], Any], arguments: argparse.Namespace) -> dict[str, Any]:
+def layer(name: str) -> Any:
+    """A layer of `subgraphs.LAYERS` and its inputs, seeded."""
     import torch
 
+    from benchmarks.subgraphs import LAYERS
+
     torch.manual_seed(0)
-    module, inputs = make()
-    sides = {label: _Side(run) for label, run in pytorch_sides(module, inputs).items()}
+    return LAYERS[name]()
+
+
+def _row(name: str, arguments: argparse.Namespace, sides: Sides) -> dict[str, Any]:
     row: dict[str, Any] = {"subgraph": name, "tuning": {}}
+    make = partial(layer, name)
+    makes: dict[str, Make] = {label: partial(pytorch, make, label) for label in pytorch_sides(*make())}
     budgets = [("default", arguments.default), *(("own", count) for count in arguments.own)]
-    for space, count in budgets:
-        if count:
-            label = f"{space} {count}"
-            sides[label] = _tuned(module, inputs, space, count, row)
-            row["tuning"][label] = sides[label].seconds
-    times = interleaved({label: side.run for label, side in sides.items()}, seconds_a_side=1.5, slot=0.05)
+    with tempfile.TemporaryDirectory(prefix="felixlike-space-") as folder:
+        for space, count in budgets:
+            if count:
+                label = f"{space} {count}"
+                makes[label] = _tuned(make, space, count, row, Path(folder) / f"{label}.flx")
+        times = sides.compare(makes, seconds_a_side=1.5, slot=0.05)
     row["seconds"] = {label: t.seconds for label, t in times.items()}
+    row["mean"] = {label: t.mean for label, t in times.items()}
     row["quartiles"] = {label: [t.low, t.high] for label, t in times.items()}
     print(json.dumps(row), flush=True)
     return row
 
 
-def _tuned(module: Any, inputs: Any, space: str, count: int, row: dict[str, Any]) -> _Side:
+def _tuned(make: Callable[[], Any], space: str, count: int, row: dict[str, Any], path: Path) -> Make:
     import felixlike as fx
+    from benchmarks.sides import saved
 
+    module, inputs = make()
     tuned = fx.optimize(module, inputs, trials=count, space="best" if space == "own" else space, progress=False)
     row["flops"] = sum(task.flops * task.weight for task in tuned.report.tasks)
     row["error"] = max(tuned.report.error, row.get("error", 0.0))
-    return _Side(lambda: tuned(*inputs), tuned.report.seconds)
+    row["tuning"][f"{space} {count}"] = tuned.report.seconds
+    tuned.save(path)
+    return partial(saved, path, make)
+
+
+def pytorch(make: Callable[[], Any], label: str) -> Callable[[], object]:
+    """One of the `pytorch_sides` of a module."""
+    return pytorch_sides(*make())[label]
 
 
 def pytorch_sides(module: Any, inputs: Sequence[Any]) -> dict[str, Callable[[], object]]:
     """PyTorch eager in both layouts, and oneDNN with packed weights in both, as far as the layer has them."""
     import torch
 
+    from benchmarks.sides import inference
+
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     layout = formats.get(inputs[0].dim())
-    sides: dict[str, Callable[[], object]] = {"eager": _inference(module, inputs)}
+    sides: dict[str, Callable[[], object]] = {"eager": inference(module, inputs)}
     last = None
     if layout is not None:
         last = [x.contiguous(memory_format=layout) for x in inputs]
-        sides["eager channels last"] = _inference(copy.deepcopy(module).to(memory_format=layout), last)
+        sides["eager channels last"] = inference(copy.deepcopy(module).to(memory_format=layout), last)
     packed = _packed(module, inputs)
     for suffix, given in (("", inputs), (" channels last", last)):
         if packed is not None and given is not None:
-            sides[f"oneDNN packed{suffix}"] = _inference(packed, given)
+            sides[f"oneDNN packed{suffix}"] = inference(packed, given)
     return sides
-
-
-def _inference(function: Callable[..., object], inputs: Sequence[Any]) -> Callable[[], object]:
-    import torch
-
-    def run() -> object:
-        with torch.inference_mode():
-            return function(*inputs)
-
-    return run
 
 
 def _packed(module: Any, inputs: Sequence[Any]) -> Callable[..., object] | None:
@@ -174,15 +178,22 @@ def _peak() -> dict[str, float]:
 
 
 def _best(row: dict[str, Any], start: str) -> float | None:
-    found = [seconds for label, seconds in row["seconds"].items() if label.startswith(start)]
-    return min(found) if found else None
+    """The lowest median of the sides whose names start so."""
+    label = _fastest(row, start)
+    return None if label is None else float(row["seconds"][label])
+
+
+def _fastest(row: dict[str, Any], start: str) -> str | None:
+    seconds = row["seconds"]
+    return min((label for label in seconds if label.startswith(start)), key=seconds.__getitem__, default=None)
 
 
 def _text(data: dict[str, Any]) -> str:
     from benchmarks.results import geometric_mean
 
     lines = [
-        "Microseconds of a call, medians of interleaved turns; ratios are PyTorch ÷ ours, above 1 ours is faster.",
+        "Microseconds of a call, median / mean, in interleaved turns; ratios of medians are PyTorch ÷ ours, above 1",
+        "ours is faster; in brackets the seconds of tuning.",
         "eager: the better of PyTorch's two layouts; packed: oneDNN with packed weights, likewise. of peak: the FLOP",
         "that its tasks do, which are fewer for fast convolutions, over what the cores could do in that time.",
     ]
@@ -217,12 +228,17 @@ def _line(row: dict[str, Any], labels: Sequence[str], peak: dict[str, float]) ->
     seconds = row["seconds"]
     eager, packed = _best(row, "eager") or 0.0, _best(row, "oneDNN")
     own = seconds[labels[-1]]
-    cells = [f"{eager * 1e6:.0f}", "–" if packed is None else f"{packed * 1e6:.0f}"]
-    cells += [f"{seconds[label] * 1e6:.0f} ({row['tuning'][label]:.0f})" for label in labels]
+    cells = [_cell(row, _fastest(row, start)) for start in ("eager", "oneDNN")]
+    cells += [f"{_cell(row, label)} ({row['tuning'][label]:.0f})" for label in labels]
     cells += [f"{eager / seconds[label]:.2f}" for label in labels]
     cells.append("–" if packed is None else f"{packed / own:.2f}")
     cells += [f"{row['flops'] / own / 1e9 / peak['gflops']:.0%}", f"{row['error']:.1e}"]
     return f"| {row['subgraph']} | {' | '.join(cells)} |"
+
+
+def _cell(row: dict[str, Any], label: str | None) -> str:
+    """Median / mean in µs."""
+    return "–" if label is None else f"{row['seconds'][label] * 1e6:.0f} / {row['mean'][label] * 1e6:.0f}"
 
 
 if __name__ == "__main__":

@@ -1,68 +1,65 @@
-"""Timing several callables against each other on one noisy machine.
+"""Timing several sides against each other on one noisy machine.
 
-In: callables by name. Out: medians with spread. Sides are interleaved (A B C A B C …); between them every thread pool
-gets time to fall asleep, because one that still spins takes a core from the next; PyTorch's threads are pinned,
-because otherwise two of them sometimes share a core. Call `pin_threads` before torch is imported.
+In: by name, how to time some calls of a side. Out: medians and means with spread. Sides are interleaved (A B C A B
+C …), and had better be in processes of their own (`processes.py`): two thread pools in one disturb each other.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-_ASLEEP = 0.03
-"""Seconds after which OpenMP's and TVM's workers no longer spin."""
-
-
-def pin_threads() -> None:
-    """One thread of PyTorch's on each core. The user's own settings win."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.environ.setdefault("OMP_PROC_BIND", "true")
-    os.environ.setdefault("OMP_PLACES", ",".join(f"{{{core}}}" for core in cores))
+Timer = Callable[[int], "array[float]"]
+"""Makes an untimed call, then so many; seconds of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """seconds: median of a call.  low, high: quartiles.  calls: how many were timed."""
+    """seconds: median of a call.  mean: of all.  low, high: quartiles.  calls: how many were timed."""
 
     seconds: float
+    mean: float
     low: float
     high: float
     calls: int
 
 
-def interleaved(
-    sides: Mapping[str, Callable[[], object]], *, seconds_a_side: float = 3.0, slot: float = 0.1
-) -> dict[str, Timed]:
+def timer(run: Callable[[], object]) -> Timer:
+    """Times calls in this process."""
+
+    def times(calls: int) -> array[float]:
+        run()  # others have used the caches meanwhile
+        found = array("d", bytes(8 * calls))
+        before = time.perf_counter()
+        for i in range(calls):
+            run()
+            after = time.perf_counter()
+            found[i] = after - before
+            before = after
+        return found
+
+    return times
+
+
+def interleaved(sides: Mapping[str, Timer], *, seconds_a_side: float = 3.0, slot: float = 0.1) -> dict[str, Timed]:
     """Time every side for about `seconds_a_side`, in turns of about `slot` seconds, each side at least three times."""
     calls: dict[str, int] = {}
-    for name, run in sides.items():
-        run()  # compile, allocate, warm up
-        calls[name] = max(1, round(slot / max(min(_seconds(run) for _ in range(5)), 1e-7)))
-    times: dict[str, list[float]] = {name: [] for name in sides}
+    for name, times in sides.items():
+        times(0)  # compile, allocate, warm up
+        calls[name] = max(1, round(slot / max(min(times(5)), 1e-7)))
+    found: dict[str, array[float]] = {name: array("d") for name in sides}
     turns = max(3, round(seconds_a_side / slot))
     for turn in range(turns):
-        for name, run in sides.items():
-            if turn >= 3 and sum(times[name]) * calls[name] > seconds_a_side:
-                continue
-            time.sleep(_ASLEEP)
-            run()
-            started = time.perf_counter()
-            for _ in range(calls[name]):
-                run()
-            times[name].append((time.perf_counter() - started) / calls[name])
-    return {name: _summary(found, calls[name]) for name, found in times.items()}
+        for name, times in sides.items():
+            if turn < 3 or sum(found[name]) <= seconds_a_side:
+                found[name].extend(times(calls[name]))
+    return {name: summary(seconds) for name, seconds in found.items()}
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
-
-
-def _summary(found: list[float], calls: int) -> Timed:
+def summary(found: array[float]) -> Timed:
+    """Of the seconds of some calls, at least one."""
     low, middle, high = statistics.quantiles(found, n=4) if len(found) > 1 else (found[0],) * 3
-    return Timed(middle, low, high, len(found) * calls)
+    return Timed(middle, statistics.fmean(found), low, high, len(found))

@@ -1,8 +1,8 @@
 """Operators that the space was not made for: python -m benchmarks.unseen [--trials 8] [--rows FILE] [--only NAME].
 
 Layers of common networks in sizes other than those of `subgraphs.py`, odd ones among them, against PyTorch eager: whole
-calls on one core, interleaved. Rows are noted in a file; a run that finds some there goes on after them. Writes
-docs/results/unseen.json and .md.
+calls on one core, interleaved, each side in a process of its own. Rows are noted in a file; a run that finds some there
+goes on after them. Writes docs/results/unseen.json and .md.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.timing import interleaved
+if TYPE_CHECKING:
+    from benchmarks.processes import Sides
 
 
 def main() -> None:
@@ -27,24 +30,27 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "TVM_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
+    from benchmarks.processes import Sides
     from benchmarks.results import geometric_mean, keep, kept, write_for_this_machine
 
     rows = {row["operator"]: row for row in kept(arguments.rows)}
-    for name, make in _operators().items():
-        if arguments.only in name and name not in rows:
-            rows[name] = _row(name, make, arguments.trials)
-            keep(arguments.rows, rows[name])
-            print(json.dumps(rows[name]), flush=True)
+    with Sides() as sides:
+        for name in _operators():
+            if arguments.only in name and name not in rows:
+                rows[name] = _row(name, arguments.trials, sides)
+                keep(arguments.rows, rows[name])
+                print(json.dumps(rows[name]), flush=True)
     found = sorted(rows.values(), key=_ratio)
     ratios = [_ratio(row) for row in found]
     text = "\n".join(
         [
-            "Microseconds of a call on one core, medians of interleaved turns; above 1 ours is faster than eager.",
+            "Microseconds of a call on one core, median / mean, in interleaved turns; ratios of medians, above 1 ours",
+            "is faster than eager.",
             "",
             "| operator | eager | ours | eager ÷ ours | tuned in (s) | error |",
             "| --- | --- | --- | --- | --- | --- |",
             *(
-                f"| {r['operator']} | {r['eager'] * 1e6:.0f} | {r['ours'] * 1e6:.0f} | {_ratio(r):.2f} "
+                f"| {r['operator']} | {_cell(r, 'eager')} | {_cell(r, 'ours')} | {_ratio(r):.2f} "
                 f"| {r['tuning']:.0f} | {r['error']:.1e} |"
                 for r in found
             ),
@@ -63,24 +69,42 @@ def _ratio(row: dict[str, Any]) -> float:
     return float(row["eager"] / row["ours"])
 
 
-def _row(name: str, make: Callable[[], Any], trials: int) -> dict[str, Any]:
+def _cell(row: dict[str, Any], side: str) -> str:
+    """Median / mean in µs; rows of earlier versions have no means."""
+    found = [row[side], *([row["mean"][side]] if "mean" in row else [])]
+    return " / ".join(f"{seconds * 1e6:.0f}" for seconds in found)
+
+
+def operator(name: str) -> Any:
+    """A module of `_operators` and its inputs, seeded."""
+    import torch
+
+    torch.manual_seed(0)
+    module, shapes = _operators()[name]()
+    return module.eval(), [torch.rand(*shape) - 0.5 for shape in shapes]
+
+
+def _row(name: str, trials: int, sides: Sides) -> dict[str, Any]:
     import torch
 
     import felixlike as fx
+    from benchmarks.sides import eager, saved
 
-    torch.manual_seed(0)
     torch.set_num_threads(1)
-    module, shapes = make()
-    module, inputs = module.eval(), [torch.rand(*shape) - 0.5 for shape in shapes]
+    make = partial(operator, name)
+    module, inputs = make()
     count = len(fx.extract_tasks(module, inputs))
     tuned = fx.optimize(module, inputs, trials=trials * count, progress=False)
-    with torch.inference_mode():
-        sides = {"eager": lambda: module(*inputs), "ours": lambda: tuned(*inputs)}
-        times = interleaved(sides, seconds_a_side=0.6, slot=0.03)
-    seconds = {label: t.seconds for label, t in times.items()}
-    quartiles = {label: [t.low, t.high] for label, t in times.items()}
-    tuning = tuned.report.total_seconds
-    return {"operator": name, **seconds, "quartiles": quartiles, "tuning": tuning, "error": tuned.report.error}
+    with tempfile.TemporaryDirectory(prefix="felixlike-unseen-") as folder:
+        path = Path(folder) / "operator.flx"
+        tuned.save(path)
+        makes = {"eager": partial(eager, make), "ours": partial(saved, path, make)}
+        times = sides.compare(makes, seconds_a_side=0.6, slot=0.03)
+    row: dict[str, Any] = {"operator": name, "tuning": tuned.report.total_seconds, "error": tuned.report.error}
+    row |= {label: t.seconds for label, t in times.items()}
+    row["mean"] = {label: t.mean for label, t in times.items()}
+    row["quartiles"] = {label: [t.low, t.high] for label, t in times.items()}
+    return row
 
 
 def _operators() -> dict[str, Callable[[], Any]]:

@@ -5,50 +5,91 @@ In: a model, its shapes, a budget. Out: `Optimized`. Every step is a call into o
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from felixlike import costmodel, deploy, records
+from felixlike import costmodel, deploy, options, records
 from felixlike._version import __version__
 from felixlike.errors import InvalidOption
 from felixlike.frontend import Imported, Task, import_model
 from felixlike.hardware import device_name, resolve_target
+from felixlike.hardware.placement import settle
 from felixlike.measure import MeasurePool, RpcPool
+from felixlike.measure.tracker import check_servers
 from felixlike.report import Report, RunLog, TaskReport, make_progress
 from felixlike.search import make_strategy
 from felixlike.symbolic import SpaceName, check_space
 from felixlike.tuning import Budget, Choice, Event, Session, TaskState, choose, one_thread
 
+if TYPE_CHECKING:
+    import torch
+
 
 class Optimized:
     """A tuned model: a callable from torch tensors to torch tensors, with a report of how it came about.
 
-    report: what was done to every task.  inputs: names, shapes and dtypes it takes."""
+    report: what was done to every task.  inputs: names, shapes and dtypes it takes.  outputs: the same of what it
+    gives, nested as its result is.
+
+    It can be pickled, and so be sent to other processes: as what `save` writes, machine code included, so unpickle only
+    what you trust. copy.deepcopy shares code and constants, and calls of the copies do not wait for each other. Under
+    torch.compile and torch.export a call is one operator, felixlike::run, so no graph breaks."""
 
     def __init__(self, compiled: deploy.Compiled, report: Report) -> None:
         self._compiled = compiled
+        self._call = compiled.__call__
         self.report = report
         self.inputs = compiled.inputs
+        self.outputs = compiled.structure.builder()(compiled.outputs)
+        self.__signature__ = compiled.as_python()
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
-        """The model's outputs, nested as the model nests them. Raises InputMismatch for wrong inputs."""
-        return self._compiled(*tensors, **named)
+        """The model's outputs, nested as the model nests them. Raises InputMismatch for wrong inputs.
+
+        Outputs carry no gradients: if an input needs one, a GradientsStop warning says so once."""
+        return self._call(*tensors, **named)
 
     def __repr__(self) -> str:
         return f"<optimized {self.report.model}({', '.join(map(str, self.inputs))})>"
+
+    def __copy__(self) -> Optimized:
+        return Optimized(self._compiled, self.report)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Optimized:
+        return Optimized(copy.deepcopy(self._compiled, memo), self.report)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (deploy.to_bytes(self._compiled, report=self.report.to_json()),)
 
     def save(self, path: str | Path) -> None:
         """Write one file that `load` reads back, without any tuning store. Raises OutputNotWritable."""
         deploy.save(self._compiled, path, report=self.report.to_json())
 
+    def module(self) -> torch.nn.Module:
+        """The same as an nn.Module without parameters, to be a part of others: in nn.Sequential, say.
+
+        Moving it to another device or type raises FixedModel; train() and eval() change nothing."""
+        from felixlike.deploy.module import CompiledModule
+
+        tensors = (*self.inputs, *self._compiled.outputs)
+        return CompiledModule(self, name=self.report.model, tensors=tensors, device=self._compiled.device)
+
 
 def load(path: str | Path) -> Optimized:
     """A saved model. It holds machine code: load only files you trust. Raises InvalidArtefact."""
-    compiled, report = deploy.load(path)
+    return _optimized(*deploy.load(path))
+
+
+def _unpickled(content: bytes) -> Optimized:
+    return _optimized(*deploy.from_bytes(content))
+
+
+def _optimized(compiled: deploy.Compiled, report: dict[str, Any]) -> Optimized:
     return Optimized(compiled, Report.from_json(report))
 
 
@@ -87,15 +128,16 @@ def optimize(
     far.
     tracker, key: measure on the servers of TVM's tracker at HOST:PORT under this key, which must be of the target's
     kind, as this machine is; see docs/rpc.md. Raises InvalidBudget, InvalidOption, UnknownTarget, InvalidShape,
-    InvalidModel and its kinds, StoreError, InvalidWeights, TrackerFailed, WrongDevice before any long work;
-    WorkerFailed, CompilationFailed."""
+    InvalidModel and its kinds, StoreError, InvalidWeights, TrackerFailed, WrongDevice, ForkedProcess before any long
+    work; WorkerFailed, CompilationFailed."""
     started = time.monotonic()
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
-    _check_seed(seed)
-    space = check_space(space)
+    seed, space = options.seed(seed), check_space(space)
     target = resolve_target(target)
     device = device_name(target)  # raises where the GPU it needs is missing
+    if target.kind.name != "cuda":
+        settle()  # raises where the calling thread could not run the result
     pool_of = _pool_of(tracker, key)
     predictor = costmodel.load("cuda" if target.kind.name == "cuda" else "cpu", weights, seed=seed)
     with records.open(store) as opened, reporter, RunLog(store) as log:
@@ -156,12 +198,8 @@ def _pool_of(tracker: str | None, key: str | None) -> Callable[[Any], MeasurePoo
     if tracker is None or key is None:
         missing, given = ("tracker", "key") if tracker is None else ("key", "tracker")
         raise InvalidOption(f"there is a {given} but no {missing}", where=missing, remedy="give both or neither")
+    check_servers(tracker, key)  # now, before the model is imported
     return partial(RpcPool, tracker=tracker, key=key)
-
-
-def _check_seed(seed: Any) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InvalidOption(f"seed is {seed!r}", where="seed", remedy="give a whole number ≥ 0")
 
 
 def _schedules(states: list[TaskState], choices: list[Choice]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 Each class stands for one situation; where callers expect a built-in (ValueError, OSError, …) it is a base too.
 """
 
+from felixlike.signs import showable
+
 
 class FelixlikeError(Exception):
     """Root of all errors of this package.
@@ -17,6 +19,10 @@ class FelixlikeError(Exception):
         if remedy:
             parts.append(remedy)
         super().__init__(". ".join(part.rstrip(".") for part in parts) + ".")
+
+    def __str__(self) -> str:
+        """In signs that standard output can show, since that is where programs print what they caught."""
+        return showable(super().__str__())
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only arguments do not survive the default pickling, and errors cross process borders.
@@ -103,8 +109,16 @@ class StoreError(FelixlikeError, OSError):
     """A store of measurements cannot be opened or written."""
 
 
+class SourceLeftOut(StoreError):
+    """A store was to be merged into another, and nothing of it could be taken; the other one is sound."""
+
+
 class CompilationFailed(FelixlikeError):
     """TVM could not compile a module that should compile."""
+
+
+class ForkedProcess(FelixlikeError, RuntimeError):
+    """A compiled model is called in a process that was forked from one in which it ran already."""
 
 
 class WorkerFailed(FelixlikeError):
@@ -119,12 +133,38 @@ class WrongDevice(FelixlikeError):
     """The devices of a tracker's servers differ from the target."""
 
 
+class ModelNotLoaded(FelixlikeError, RuntimeError):
+    """A graph of PyTorch's calls a compiled model that is not loaded in this process."""
+
+
+class FixedModel(FelixlikeError, RuntimeError):
+    """A compiled model was to move to another device, or to become of another type."""
+
+
 class ReferenceFailed(FelixlikeError):
     """The unscheduled function of a task, with which answers are compared, could not be run."""
 
 
 class VerificationFailed(FelixlikeError):
     """No schedule of a task computes the reference's answer."""
+
+
+class WrongContext(FelixlikeError, RuntimeError):
+    """A call was made inside something of PyTorch's where it cannot be done."""
+
+
+class FelixlikeWarning(UserWarning):
+    """Root of all warnings of this package.
+
+    optimized: the tuned model that a warning is about, for those who turn warnings into errors; None if about none."""
+
+    def __init__(self, message: str, *, optimized: object = None) -> None:
+        super().__init__(message)
+        self.optimized = optimized
+
+
+class GradientsStop(FelixlikeWarning):
+    """An input of a compiled model needs a gradient, which its outputs do not carry."""
 
 
 def first_line(error: BaseException, *, longest: int = 300) -> str:

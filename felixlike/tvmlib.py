@@ -4,19 +4,20 @@ In: nothing. Out: TVM's names under short ones; everyone else imports them from 
 (2–4 s), so the package does it only when something needs TVM.
 """
 
+import ctypes
 import hashlib
 import importlib.util
 import os
 import re
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib import metadata
 from typing import Any
 
 from felixlike.errors import VersionMismatch
-from felixlike.hardware.probe import usable_cores
 
 TVM_VERSION = "0.27"
 FFI_VERSION = "0.1.14"
@@ -43,13 +44,9 @@ def check_versions(installed: dict[str, str] | None = None) -> None:
 
 check_versions()
 
-if "OMP_NUM_THREADS" not in os.environ:
-    # TVM's pool takes half of the logical processors on x86, on the guess that all are hyper-threads, and reads its
-    # size from the environment only. A user's own setting wins.
-    os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
-
 import tvm  # noqa: E402
 import tvm.s_tir as s_tir  # noqa: E402
+import tvm_ffi  # noqa: E402
 from tvm import IRModule, ir, relax, rpc, runtime, sym, te, tirx, topi, transform  # noqa: E402
 from tvm.ir.instrument import pass_instrument  # noqa: E402
 from tvm.ir.utils import derived_object  # noqa: E402
@@ -60,6 +57,7 @@ from tvm.s_tir.meta_schedule.space_generator import PostOrderApply  # noqa: E402
 from tvm.s_tir.schedule import Trace  # noqa: E402
 from tvm.target import Target  # noqa: E402
 from tvm.tirx import PrimFunc  # noqa: E402
+from tvm_ffi import _ffi_api, load_module  # noqa: E402
 from tvm_ffi.structural import structural_equal, structural_hash, structural_map, structural_walk  # noqa: E402
 
 __all__ = [
@@ -72,7 +70,9 @@ __all__ = [
     "SessionTimeout",
     "Target",
     "Trace",
+    "array_item",
     "bits",
+    "builders_end_their_blocks",
     "check_versions",
     "code_digest",
     "compile_primfuncs",
@@ -80,6 +80,7 @@ __all__ = [
     "cpu_features",
     "cuda_binary",
     "default_schedules",
+    "description_in",
     "device_of",
     "estimate_tir_flops",
     "found",
@@ -89,10 +90,14 @@ __all__ = [
     "ir",
     "is_reduction",
     "is_spatial",
+    "knows_cpu",
+    "launch_threads",
     "llvm_version",
     "map_functions",
     "ms",
+    "no_rule_is_unknown",
     "onnx_importer",
+    "open_library",
     "own_space",
     "pass_instrument",
     "postprocessor",
@@ -100,6 +105,7 @@ __all__ = [
     "relink_relax",
     "remote_device",
     "rpc",
+    "runs_in_parallel",
     "runtime",
     "s_tir",
     "schedule_rule",
@@ -119,11 +125,15 @@ __all__ = [
     "tvm",
     "uses",
     "version",
+    "wake_threads",
     "with_flat_buffers",
     "with_host",
     "without_attributes",
     "without_blocks",
 ]
+
+array_item = _ffi_api.ArrayGetItem
+"""An element of one of TVM's arrays, in half the time of array[i]."""
 
 SessionTimeout = tvm.error.RPCSessionTimeoutError
 """What a call on a server raises once the session's time is up."""
@@ -228,6 +238,13 @@ def with_flat_buffers(func: Any) -> Any:
     return tirx.transform.FlattenBuffer()(IRModule({"main": func}))["main"]
 
 
+def runs_in_parallel(module: Any) -> bool:
+    """Whether code of a lowered IRModule may run on several threads."""
+    parallel = tirx.ForKind.PARALLEL
+    functions = [f for _, f in module.functions.items() if isinstance(f, PrimFunc)]
+    return any(loop.kind == parallel for f in functions for loop in found(f.body, tirx.For))
+
+
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 
@@ -286,6 +303,64 @@ def tune_context(module: Any, target: Any, *, seed: int = 1, space: Any = None) 
         )
 
 
+_asking_for_rules = threading.Lock()
+
+
+@contextmanager
+def no_rule_is_unknown(module: Any, target: Any) -> Iterator[None]:
+    """Let a design space be generated without TVM's words on stderr about rules that blocks ask for and nobody has.
+
+    topi's pooling asks for such rules. Where ApplyCustomRule finds none it prints a warning and takes the note off the
+    block (src/s_tir/meta_schedule/schedule_rule/apply_custom_rule.cc); a rule that does just this stands in for each,
+    and is taken away again. Rules that are there stay what they are."""
+    wanted = {str(block.annotations[_NOTE]) for block in _blocks(module) if _NOTE in block.annotations}
+    with _asking_for_rules, ExitStack() as stack:
+        for rule in sorted(wanted - {"None"}):
+            names = [f"s_tir.meta_schedule.{key}.{rule}" for key in target.keys]
+            if names and all(tvm_ffi.get_global_func(name, allow_missing=True) is None for name in names):
+                tvm_ffi.register_global_func(names[0], _take_note_off)
+                stack.callback(tvm_ffi.registry.remove_global_func, names[0])
+        yield
+
+
+_NOTE = "schedule_rule"
+
+
+def _take_note_off(schedule: Any, block: Any) -> list[Any]:
+    schedule.unannotate(block, _NOTE)
+    return [schedule]
+
+
+def _blocks(module: Any) -> list[Any]:
+    functions = [function for function in module.functions.values() if isinstance(function, PrimFunc)]
+    return [block for function in functions for block in found(function.body, s_tir.SBlock)]
+
+
+@contextmanager
+def builders_end_their_blocks() -> Iterator[None]:
+    """Let an importer fail without TVM's words on stderr about blocks that were never ended.
+
+    BlockBuilder leaves the outermost block of a function open when an error passes through its scope, and its
+    destructor then prints a warning (src/relax/ir/block_builder.cc)."""
+
+    def leave(builder: Any, kind: Any, error: Any, at: Any) -> None:
+        if kind is not None:
+            with suppress(*TVM_ERRORS):
+                builder._end_block()
+        original(builder, kind, error, at)
+
+    with _importing:
+        original = relax.BlockBuilder._exit_function_scope
+        relax.BlockBuilder._exit_function_scope = leave
+        try:
+            yield
+        finally:
+            relax.BlockBuilder._exit_function_scope = original
+
+
+_importing = threading.Lock()
+
+
 def own_space(rules: Sequence[Any], postprocessors: Sequence[Any]) -> Any:
     """A space generator of our own schedule rules and just these postprocessors.
 
@@ -339,9 +414,46 @@ def postprocessor(function: Any) -> Any:
     return _Postprocessor(function)
 
 
+_ONE_PROCESSOR_EACH = -2
+"""kSpecifyOneCorePerThread (src/runtime/threading_backend.h)."""
+
+_LAUNCHED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+"""FTVMParallelLambda (tvm/runtime/c_backend_api.h): task, environment, data → 0."""
+
+
+def launch_threads(processors: Sequence[int]) -> list[int]:
+    """Have TVM run code that the calling thread calls on a thread for each of these processors, itself among them: the
+    system's numbers of the threads that it does run on.
+
+    TVM reads how many from the environment at every parallel loop, and takes half of the logical processors where it
+    finds nothing, unless it was told on the same thread; nothing has to stand in the environment then, where children
+    would find it.  Changes what the calling thread may run on (src/runtime/threading_backend.cc, SetAffinity)."""
+    names = [str(processor) for processor in processors]
+    tvm.get_global_func("runtime.config_threadpool")(_ONE_PROCESSOR_EACH, len(names), names)
+    return wake_threads()
+
+
+def wake_threads() -> list[int]:
+    """Run nothing on the calling thread's pool: the system's numbers of its threads, which then wait for more work for
+    some 30 ms before they sleep."""
+    found: dict[int, int] = {}
+
+    def note(task: int, environment: Any, data: Any) -> int:
+        found[task] = threading.get_native_id()
+        return 0
+
+    ctypes.CDLL(None).TVMBackendParallelLaunch(_LAUNCHED(note), None, 0)
+    return [found[task] for task in sorted(found)]
+
+
 def cpu_features(target: Any) -> frozenset[str]:
     """LLVM's names of the instruction sets and tunings that code for this llvm target may rely on."""
     return frozenset(str(feature) for feature in tvm.target.codegen.llvm_get_cpu_features(target))
+
+
+def knows_cpu(name: str, triple: str) -> bool:
+    """Whether LLVM knows a processor by this name. Of another it would say so on stderr, and take a plain one."""
+    return bool(tvm.target.codegen.llvm_is_valid_cpu(name, triple))
 
 
 def host_features() -> frozenset[str]:
@@ -373,9 +485,8 @@ def compile_primfuncs(module: Any, target: Any) -> Any:
         from felixlike.lowering import lower
 
         return tvm.compile(lower(module), target=target)
-    _choose_cuda_compiler()
     target = with_host(target)
-    with target:
+    with target, _cuda_compiler():
         return tvm.compile(module, target=target)
 
 
@@ -405,9 +516,17 @@ def default_schedules(module: Any, target: Any) -> Any:
         return dlight.ApplyDefaultSchedule(*rules)(module)
 
 
-def _choose_cuda_compiler() -> None:
-    if "TVM_CUDA_COMPILE_MODE" not in os.environ and importlib.util.find_spec("cuda") is None:
+@contextmanager
+def _cuda_compiler() -> Iterator[None]:
+    """TVM compiles CUDA code by nvcc inside, where the Python package of nvrtc is missing and nothing was chosen."""
+    chosen = "TVM_CUDA_COMPILE_MODE" in os.environ or importlib.util.find_spec("cuda") is not None
+    if not chosen:
         os.environ["TVM_CUDA_COMPILE_MODE"] = "nvcc"
+    try:
+        yield
+    finally:
+        if not chosen:
+            del os.environ["TVM_CUDA_COMPILE_MODE"]
 
 
 def cuda_binary(module: Any, target: Any) -> bytes:
@@ -446,27 +565,50 @@ def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
     if target.kind.name == "cuda":
         from tvm.relax.backend.cuda import pipeline
 
-        _choose_cuda_compiler()
         target = with_host(target)
         module = default_schedules(module, target)
     else:
         from tvm.relax.backend.cpu_generic import pipeline
-    with target:
+    with target, _cuda_compiler() if target.kind.name == "cuda" else nullcontext():
         lowered = lone_output(transform.Sequential(pipeline.dataflow_lower_passes(target))(module))
         lowered = transform.Sequential(pipeline.finalize_passes(target))(lowered)
         kernels = lowered if target.kind.name == "cuda" else lower(lowered)
         return lowered, tvm.compile(kernels, target=target, relax_pipeline=None)
 
 
-def relink_relax(lowered: Any, runnable: Any, target: Any) -> Any:
-    """A second VM executable over the compiled kernels of a runnable module and the same constants, never run.
+def relink_relax(lowered: Any, runnable: Any, target: Any, description: str) -> Any:
+    """A second VM executable over the compiled kernels of a runnable module and the same constants, never run, with a
+    description that `description_in` reads.
 
     A virtual machine writes an entry per constant into the executable it is made from, and every one of them makes
     TVM print a line when the executable is saved and again when it is loaded (src/runtime/vm/executable.cc)."""
-    from tvm.relax import _ffi_api, vm_build
+    from tvm.relax import _ffi_api as relax_api
+    from tvm.relax import vm_build
 
     builder = relax.ExecBuilder()
     vm_build._vmcodegen(builder, lowered)
+    with builder.function(_DESCRIPTION, num_inputs=0):
+        builder.emit_call("vm.builtin.copy", [builder.convert_constant(description)], dst=builder.r(0))
+        builder.emit_ret(builder.r(0))
     kernels = [module for module in runnable.imports if module.kind != "relax.VMExecutable"]
     library = kernels[0] if kernels else None
-    return vm_build.VMExecutable(_ffi_api.VMLink(builder, target, library, [], {}))
+    return vm_build.VMExecutable(relax_api.VMLink(builder, target, library, [], {}))
+
+
+_DESCRIPTION = "felixlike_description"
+"""Name of a function without parameters."""
+
+
+def description_in(machine: Any) -> str | None:
+    """The text that `relink_relax` put into the executable of a virtual machine; None where there is none.  Runs no
+    kernel."""
+    try:
+        function = machine[_DESCRIPTION]
+    except AttributeError:
+        return None
+    return str(function())
+
+
+def open_library(path: str) -> Any:
+    """A runnable module from a shared library, which is closed again with the last object that uses it."""
+    return load_module(path, keep_module_alive=False)

@@ -1,4 +1,4 @@
-"""What all tests share: golden texts, a cache of their own."""
+"""What all tests share: a machine for which schedules are made, golden texts, a cache of their own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.loopback import Loopback
+from felixlike.hardware.known import IMITATED, imitated
 
 # Before anything asks for it: tests must not use, nor fill, the user's cache of smooth formulas.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")
@@ -21,8 +22,35 @@ _GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--update-golden rewrites the expected texts."""
+    """--update-golden rewrites the expected texts; --device makes all tests those of a described machine."""
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/*.txt")
+    parser.addoption("--device", help="make schedules for this machine in all tests, as zen4 or zen4:8 (cores)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Schedules are made for the machine of --device from here on, also in processes that tests start."""
+    if config.getoption("--device"):
+        os.environ[IMITATED] = config.getoption("--device")
+    if (found := imitated()) is not None:
+        os.environ["TVM_NUM_THREADS"] = str(found[1].cores)
+
+
+_FIXED = "zen4"
+"""For whom schedules are made in rooms that have nothing to do with the machine that runs the tests."""
+
+_ABOUT_THE_HOST = ("hardware", "measure", "records", "tuning", "deploy", "cli", "usage")
+"""Rooms where schedules are made for the machine that runs them, and the tests of whole runs beside them."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def machine_of_schedules(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What decides about schedules does not depend on who runs the tests: code is for this machine, all else is as for
+    a described one."""
+    room = request.path.relative_to(Path(__file__).parent).parts[0]
+    with pytest.MonkeyPatch.context() as patch:
+        if imitated() is None and room not in _ABOUT_THE_HOST and not room.endswith(".py"):
+            patch.setenv(IMITATED, _FIXED)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import workloads
@@ -12,6 +14,7 @@ from torch import nn
 
 import felixlike as fx
 from benchmarks.loopback import Loopback
+from felixlike.costmodel import InvalidWeights
 from felixlike.errors import (
     InputMismatch,
     InvalidBudget,
@@ -123,11 +126,26 @@ def test_tasks_are_extracted_heaviest_first(model: nn.Module, x: torch.Tensor) -
         ({"target": "abacus"}, UnknownTarget, "'abacus' is not a known target"),
         ({"target": "cuda"}, UnknownTarget, "can be looked at, but not tuned"),
         ({"strategy": "luck"}, InvalidOption, "'luck' is not a strategy"),
+        ({"strategy": "Gradient"}, InvalidOption, r"use one of gradient, random \(did you mean 'gradient'\?\)"),
+        ({"strategy": ["gradient"]}, InvalidOption, r"\['gradient'\] is not a strategy"),
+        ({"space": "bset"}, InvalidOption, r"'bset' is not a design space.*\(did you mean 'best'\?\)"),
         ({"seed": -1}, InvalidOption, "seed is -1"),
+        ({"seed": 2**70}, InvalidOption, "seed is 1180591620717411303424. give a whole number from 0 to"),
+        ({"seed": True}, InvalidOption, "seed is True"),
+        ({"rounds": 1.0}, InvalidBudget, "rounds is 1.0. give a whole number ≥ 0, or leave it out for no limit"),
+        ({"trials": "3"}, InvalidBudget, "trials is '3'"),
+        ({"seconds": datetime.timedelta(1)}, InvalidBudget, r"seconds is datetime.timedelta\(days=1\). give a number"),
         ({"progress": 3}, InvalidOption, "progress is 3"),
+        ({"store": 5}, StoreError, "store: 5 is not a path"),
+        ({"store": b"runs.sqlite"}, StoreError, "is not a path"),
+        ({"weights": 5}, InvalidWeights, "weights: 5 is not a path"),
+        ({"tracker": 5, "key": "cpu"}, InvalidOption, "tracker: 5 is no address. give HOST:PORT"),
+        ({"tracker": "host:port:x", "key": "cpu"}, InvalidOption, "'host:port:x' is no address"),
+        ({"tracker": "127.0.0.1:1", "key": 5}, InvalidOption, "key is 5. give the key that the servers were"),
+        ({"target": "sm80"}, UnknownTarget, "did you mean 'sm_80'"),
         ({"shapes": (4, 0)}, InvalidShape, "0"),
         ({"shapes": None}, InvalidShape, "the shapes of the model's inputs are not known"),
-        ({"model": 7}, InvalidModel, "a int is not a model"),
+        ({"model": 7}, InvalidModel, "an int is not a model"),
         ({"store": "/nowhere/at/all.sqlite"}, StoreError, "there is no directory"),
     ],
 )
@@ -137,3 +155,16 @@ def test_bad_input_is_named_before_any_work(
     given: dict[str, Any] = {"model": model, "shapes": x, "progress": False, "rounds": 1} | options
     with pytest.raises(error, match=words):
         fx.optimize(given.pop("model"), given.pop("shapes"), **given)
+
+
+def test_numbers_of_numpy_are_numbers(model: nn.Module, x: torch.Tensor) -> None:
+    tuned = fx.optimize(model, x, np.int64(0), seed=np.int32(3), seconds=np.float32(60), progress=False)  # type: ignore[arg-type]
+    assert tuned.report.seed == 3
+    assert type(tuned.report.to_json()["seed"]) is int
+
+
+def test_nothing_is_said_without_progress(x: torch.Tensor, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nor by TVM, on file descriptors: pooling asks for rules that nobody has."""
+    image = torch.randn(1, 2, 8, 8)
+    fx.optimize(nn.Sequential(nn.Conv2d(2, 4, 3), nn.MaxPool2d(2)), image, trials=1, space="all", progress=False)
+    assert capfd.readouterr() == ("", "")

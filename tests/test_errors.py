@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import sys
 
-from felixlike.errors import FelixlikeError, InvalidShape
+import pytest
+
+from felixlike.errors import FelixlikeError, InvalidShape, OutputNotWritable
 
 
 def test_messages_have_three_parts() -> None:
@@ -12,6 +16,14 @@ def test_messages_have_three_parts() -> None:
     assert str(error) == "input 'x': a size is 0. give sizes of at least 1."
     assert isinstance(error, FelixlikeError)
     assert isinstance(error, ValueError)
+
+
+def test_messages_can_be_printed_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = InvalidShape("a size is 0", remedy="give sizes ≥ 1")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    print(error)
+    assert str(error) == "a size is 0. give sizes >= 1."
+    assert str(OutputNotWritable("permission is denied")) == "permission is denied."  # it is an OSError, too
 
 
 def test_errors_survive_pickling() -> None:

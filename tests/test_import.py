@@ -16,6 +16,15 @@ def test_importing_loads_neither_torch_nor_tvm() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_what_only_shows_loads_neither_torch_nor_tvm() -> None:
+    """So that `felixlike show` is quick, and `felixlike doctor` can say what is wrong with them."""
+    code = (
+        "import sys, felixlike.cli.doctor, felixlike.cli.show, felixlike.report.layout, felixlike.records\n"
+        "print([m for m in ('torch', 'tvm', 'egglog') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
 def test_public_names_load() -> None:
     for name in felixlike.__all__:
         assert getattr(felixlike, name) is not None

@@ -4,10 +4,10 @@ import dataclasses
 
 from benchmarks.oracles.brute_force import count
 from benchmarks.oracles.tvm import tvm_features
-from felixlike.hardware import host_device
+from felixlike.hardware import described
 from felixlike.symbolic.nest import scheduled_nest as tvm_nest
 
-SMALL_CACHES = dataclasses.replace(host_device(), register_bytes=64, l1_bytes=256, l2_bytes=1500)
-"""The host with caches so small that little programs do and do not fit into them."""
+SMALL_CACHES = dataclasses.replace(described("zen4"), register_bytes=64, l1_bytes=256, l2_bytes=1500)
+"""A CPU with caches so small that little programs do and do not fit into them."""
 
 __all__ = ["SMALL_CACHES", "count", "tvm_features", "tvm_nest"]

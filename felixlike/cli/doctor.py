@@ -12,21 +12,24 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
-from felixlike.cli.finding import Finding
+from felixlike.cli.finding import Finding, findings_text
 from felixlike.errors import FelixlikeError, InvalidOption
+from felixlike.words import counted
 
 _NEEDED = {"apache-tvm": "0.27.0", "apache-tvm-ffi": "0.1.14", "torch": "2.13", "egglog": "13."}
 """What versions must begin with. apache-tvm-ffi 0.1.15 makes MetaSchedule's default rules segfault."""
+_OF_THREADS = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
+"""Environment variables that say how many threads there are and where."""
 _LEAST_MEMORY = 2 * 2**30
 
 
 def add_parser(commands: Any) -> None:
     """Describe the command."""
-    parser = commands.add_parser("doctor", help="check versions, compiler, cores, memory, GPU")
+    parser = commands.add_parser("doctor", help="check versions, compiler, cores, threads, memory, GPU")
     parser.add_argument("--tracker", metavar="HOST:PORT", help="try the servers of this tracker, too")
     parser.add_argument("--key", help="only those under this key")
     parser.add_argument("--target", default="cpu", help="what the servers must be")
@@ -36,18 +39,14 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print every finding; 1 if one of them is a fatal problem."""
     from felixlike.cli.servers import examine_servers
+    from felixlike.report.layout import stream_width
 
     if options.key is not None and options.tracker is None:
         raise InvalidOption("there is a key but no tracker", where="--key", remedy="give --tracker HOST:PORT, too")
     findings = list(examine())
     if options.tracker is not None and not any(f.problem and f.fatal for f in findings):
         findings += examine_servers(options.tracker, options.key, options.target)
-    width = max(len(f.name) for f in findings)
-    for finding in findings:
-        mark = "ok" if not finding.problem else "PROBLEM" if finding.fatal else "note"
-        print(f"{mark:8}{finding.name:{width}}  {finding.value}")
-        if finding.problem:
-            print(f"{'':8}{'':{width}}  {finding.problem}. {finding.remedy}".rstrip())
+    print(findings_text(findings, width=stream_width()))
     return int(any(f.problem and f.fatal for f in findings))
 
 
@@ -58,10 +57,10 @@ def examine() -> Iterator[Finding]:
     yield from versions
     yield _compiler()
     yield _memory()
-    yield _cache()
     yield _gpu()
     if not any(f.problem for f in versions):
         yield from _tvm()
+        yield _cache()
 
 
 def _python() -> Finding:
@@ -74,13 +73,16 @@ def _version(package: str, prefix: str) -> Finding:
     try:
         found = metadata.version(package)
     except metadata.PackageNotFoundError:
-        return Finding(package, "not installed", f"{package} {prefix}* is needed", _install())
+        return Finding(package, "not installed", f"{package} {prefix}* is needed", _install(package, prefix))
     wrong = "" if found.startswith(prefix) else f"{prefix}* is needed"
-    return Finding(package, found, wrong, _install())
+    return Finding(package, found, wrong, _install(package, prefix))
 
 
-def _install() -> str:
-    return "Install with the constraints file: pip install -c constraints.txt felixlike."
+def _install(package: str, prefix: str) -> str:
+    return f'Install that: pip install "{package}=={prefix.rstrip(".")}.*".'
+
+
+_TVM_AGAIN = f'Install TVM again: pip install --force-reinstall "apache-tvm=={_NEEDED["apache-tvm"]}.*".'
 
 
 def _compiler() -> Finding:
@@ -126,23 +128,62 @@ def _tvm() -> Iterator[Finding]:
     try:
         from felixlike import tvmlib
         from felixlike.hardware import host_device
+        from felixlike.hardware.known import imitated
     except (FelixlikeError, ImportError) as error:
-        yield Finding("TVM", "does not load", str(error), _install())
+        said = error.what if isinstance(error, FelixlikeError) else str(error)
+        yield Finding("TVM", "does not load", said, _TVM_AGAIN)
         return
     yield Finding("TVM start-up", f"{time.perf_counter() - started:.1f} s")
     device = host_device()
     yield Finding("LLVM", f"{tvmlib.llvm_version()}, generating code for {device.mcpu}")
     vectors = f"{device.vector_bits}-bit vectors"
     caches = f"L1 {device.l1_bytes // 1024} KiB, L2 {device.l2_bytes // 1024} KiB"
-    yield Finding("processor", f"{device.name}: {device.cores} cores, {vectors}, {caches}")
+    stands_in = f", which stands in for {found[0]}" if (found := imitated()) else ""
+    cores = counted(device.cores, "core")
+    yield Finding("processor", f"{device.name}{stands_in}: {cores}, {vectors}, {caches}")
+    yield _threads()
     yield _guarded("design space", _design_space)
+
+
+def _threads() -> Finding:
+    """How many threads a call has, which processors they are on, and what limits them."""
+    from felixlike.hardware import placement, probe
+
+    cores, everywhere, wanted = probe.usable_cores(), probe.all_cores(), placement.threads()
+    try:
+        threads = placement.placed()
+    except FelixlikeError as error:
+        return Finding("threads", f"{wanted} a call", str(error), fatal=False)
+    said = [f"{name}={os.environ[name]}" for name in _OF_THREADS if name in os.environ]
+    value = f"{len(threads)} a call, on processors {_listed([share.processors for share in threads])}"
+    value += f"; {cores} of {everywhere} cores may be used" + "".join(f", {setting}" for setting in said)
+    asked = placement.asked_by()
+    wrong, remedy = "", f"Unset {asked}, or set TVM_NUM_THREADS={cores}, unless this is wanted."
+    if len(threads) < wanted:
+        wrong, remedy = f"{wanted} threads are wanted", "See how many threads this user may have: ulimit -u."
+    elif wanted < cores:
+        wrong = f"{asked} leaves {cores - wanted} of the cores idle"
+    elif wanted > cores:
+        wrong = f"{asked} is more than there are cores: threads of a call share some"
+    elif not placement.apart(threads):
+        wrong, remedy = "some share a core", "Another program has bound them: see taskset, or the container's cpuset."
+    elif cores < everywhere:
+        wrong, remedy = "not all cores may be used", "See taskset, the container's cpuset, OMP_PLACES."
+    return Finding("threads", value, wrong, remedy if wrong else "", fatal=False)
+
+
+def _listed(places: Sequence[Collection[int]]) -> str:
+    """Processors of each thread, as 0 | 1 | 2, 3; the first of many."""
+    most = 8
+    texts = [", ".join(map(str, sorted(processors))) for processors in places[:most]]
+    return " | ".join(texts + ["…"] * (len(places) > most))
 
 
 def _guarded(name: str, check: Callable[[], str]) -> Finding:
     try:
         return Finding(name, check())
     except Exception as error:
-        return Finding(name, "failed", f"{type(error).__name__}: {error}", _install())
+        return Finding(name, "failed", f"{type(error).__name__}: {error}", _TVM_AGAIN)
 
 
 def _design_space() -> str:
@@ -157,4 +198,5 @@ def _design_space() -> str:
     started = time.perf_counter()
     found = sketches(te.create_prim_func([a, b, c]))
     understood = sum(s.understood for s in found)
-    return f"{len(found)} sketches of a product, {understood} understood, {time.perf_counter() - started:.2f} s"
+    seconds = time.perf_counter() - started
+    return f"{counted(len(found), 'sketch', 'sketches')} of a product, {understood} understood, {seconds:.2f} s"

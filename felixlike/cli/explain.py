@@ -7,10 +7,15 @@ Without a task: the list of tasks and sketches.
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from felixlike.cli.tune import add_model, read_model
 from felixlike.errors import InvalidOption
+from felixlike.words import choose_from, counted
+
+if TYPE_CHECKING:
+    from felixlike.frontend import Task
 
 
 def add_parser(commands: Any) -> None:
@@ -33,27 +38,46 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the explanation; 0."""
+    model, shapes = read_model(options)
     from felixlike.api import extract_tasks
+    from felixlike.report import tasks_text
     from felixlike.report.explanation import DEFAULT_COLUMNS, explain
+    from felixlike.report.layout import stream_width
     from felixlike.symbolic import sketches
 
-    model, shapes = read_model(options)
     tasks = extract_tasks(model, shapes, options.target)
     if options.task is None:
-        for task in tasks:
-            print(f"{task.name}  {task.key[:8]}  {task.flops / 1e6:.3g} MFLOP, called {task.weight:g} times")
+        print(tasks_text(tasks, width=stream_width()))
         return 0
-    found = [t for t in tasks if t.name == options.task or t.key.startswith(options.task)]
-    if not found:
-        raise InvalidOption(
-            f"there is no task {options.task!r}", where=options.model, remedy="run without TASK to see their names"
-        )
-    every = sketches(found[0], space=options.space)
+    task = _task(tasks, options)
+    every = sketches(task, space=options.space)
     if not 0 <= options.sketch < len(every):
-        raise InvalidOption(f"sketch is {options.sketch}", where=found[0].name, remedy=f"it has {len(every)} sketches")
+        count = counted(len(every), "sketch", "sketches")
+        raise InvalidOption(f"sketch is {options.sketch}", where=task.name, remedy=f"it has {count}, from 0 on")
     explanation = explain(every[options.sketch], store=options.store, columns=tuple(options.column) or DEFAULT_COLUMNS)
     print(explanation)
     if options.plot is not None:
         explanation.plot(options.plot, options.variable)
         print(f"\nDrawn in {options.plot}.")
     return 0
+
+
+def _task(tasks: Sequence[Task], options: argparse.Namespace) -> Task:
+    """The task of a name, or whose key begins so."""
+    found = [t for t in tasks if t.name == options.task]
+    found = found or [t for t in tasks if options.task and t.key.startswith(options.task)]
+    if not found:
+        raise InvalidOption(
+            f"there is no task {options.task!r}", where=options.model, remedy=choose_from(options.task, _names(tasks))
+        )
+    if len(found) > 1:
+        raise InvalidOption(
+            f"{len(found)} keys begin with {options.task!r}",
+            where=options.model,
+            remedy=f"give more of the key, or a name: {', '.join(_names(found))}",
+        )
+    return found[0]
+
+
+def _names(tasks: Sequence[Task]) -> list[str]:
+    return [task.name for task in tasks]

@@ -13,6 +13,8 @@ from typing import Any
 from felixlike.cli import tune
 from felixlike.errors import StoreError
 
+_AGAIN = "give the model again: felixlike tune MODEL --store STORE, or optimize(model, store=…)"
+
 
 def add_parser(commands: Any) -> None:
     """Describe the command."""
@@ -40,13 +42,13 @@ def run(options: argparse.Namespace) -> int:
         raise StoreError(
             "no `felixlike tune` has used it",
             where=options.store,
-            remedy="give the model again: felixlike tune MODEL --store STORE, or optimize(model, store=…)",
+            remedy=_AGAIN,
         )
     try:
         noted = {"space": "best", **json.loads(commands[-1])}  # commands of older versions name no space
         kept = {name: noted[name] for name in tune.KEPT}
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"its latest command cannot be read ({error})", where=options.store) from error
+        raise StoreError(f"its latest command cannot be read ({error})", where=options.store, remedy=_AGAIN) from error
     given = {name: getattr(options, name) for name in ("rounds", "trials", "seconds", "output")}
     limits = {name: given.pop(name) for name in ("rounds", "trials", "seconds")}
     if any(limit is not None for limit in limits.values()):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from felixlike.cli.finding import Finding
 from felixlike.errors import FelixlikeError
+from felixlike.words import counted
 
 if TYPE_CHECKING:
     from felixlike.frontend import Task
@@ -29,7 +30,9 @@ def examine_servers(tracker: str, key: str | None, target: str) -> Iterator[Find
     except FelixlikeError as error:
         yield Finding("tracker", tracker, error.what, _sentence(error.remedy))
         return
-    yield Finding("tracker", f"{tracker}, {sum(len(servers.addresses) for servers in found.values())} servers")
+    yield Finding(
+        "tracker", f"{tracker}, {counted(sum(len(servers.addresses) for servers in found.values()), 'server')}"
+    )
     wanted = sorted(found) if key is None else [key]
     if not wanted:
         yield Finding("servers", "none", "no server is registered with the tracker", _start(tracker, "KEY"))
@@ -45,7 +48,7 @@ def _key(tracker: str, key: str, servers: Servers, target: Any) -> Iterator[Find
     from felixlike.measure import RpcPool
     from felixlike.measure.fleet import as_text
 
-    yield Finding(f"key {key}", f"{len(servers.addresses)} servers, {servers.free} free")
+    yield Finding(f"key {key}", f"{counted(len(servers.addresses), 'server')}, {servers.free} free")
     try:
         with RpcPool(target, tracker=tracker, key=key, patience=_PATIENCE_SECONDS) as pool:
             tried = pool.survey(_product(target))

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from felixlike import options as checks
 from felixlike.errors import InvalidArtefact
 
 _SQLITE = b"SQLite format 3\x00"
@@ -23,27 +24,29 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report; 0."""
-    from rich.console import Console
+    from felixlike.report.layout import stream_width
 
-    path = Path(options.path)
+    path = checks.path(options.path, "show", error=InvalidArtefact)
     if not path.is_file():
-        raise InvalidArtefact("there is no such file", where=str(path), remedy="check the path")
+        what = "it is a directory" if path.is_dir() else "there is no such file"
+        raise InvalidArtefact(what, where=str(path), remedy="give the path of a saved model or of a store")
     with path.open("rb") as file:
         is_store = file.read(len(_SQLITE)) == _SQLITE
-    Console(highlight=False).print(_store(path) if is_store else _artefact(path))
+    width = stream_width()
+    print(_store(path, width) if is_store else _artefact(path, width))
     return 0
 
 
-def _artefact(path: Path) -> Any:
+def _artefact(path: Path, width: int | None) -> str:
     from felixlike import deploy
-    from felixlike.report import Report, report_table
+    from felixlike.report import Report, report_text
 
-    return report_table(Report.from_json(deploy.read_report(path)))
+    return report_text(Report.from_json(deploy.read_report(path)), width=width)
 
 
-def _store(path: Path) -> Any:
+def _store(path: Path, width: int | None) -> str:
     from felixlike import records
-    from felixlike.report import store_table
+    from felixlike.report import store_text
 
     with records.open(path, read_only=True) as store:
-        return store_table(str(path), store.summary())
+        return store_text(str(path), store.summary(), width=width)

@@ -6,8 +6,11 @@ In: paths. Out: a line each of what was done, and of what could not be read.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from felixlike.words import counted
 
 if TYPE_CHECKING:
     from felixlike.records.merging import Merged
@@ -20,7 +23,7 @@ def add_parser(commands: Any) -> None:
         "merge",
         help="add what other stores hold to a store",
         description="Add the measurements of other stores to STORE, which is made if there is none; none is there "
-        "twice afterwards. Of damaged files what can be read is taken.",
+        "twice afterwards. Of damaged files what can be read is taken; those of which nothing can be are named.",
     )
     merge.add_argument("store", metavar="STORE")
     merge.add_argument("sources", metavar="SOURCE", nargs="+")
@@ -62,13 +65,22 @@ def _add_place(parser: Any) -> None:
 
 
 def run_merge(options: argparse.Namespace) -> int:
-    """Merge; 0."""
+    """Merge all that can be; 1 if a source was left out, else 0."""
     from felixlike import records
+    from felixlike.errors import SourceLeftOut
 
+    left_out = 0
     with records.open(options.store) as store:
         for source in options.sources:
-            print(f"{source}: {_merged(records.merge(store, source))}")
-    return 0
+            try:
+                print(f"{source}: {_merged(records.merge(store, source))}")
+            except SourceLeftOut as error:
+                left_out += 1
+                print(f"felixlike: left out: {error}", file=sys.stderr)
+        if left_out:
+            total = f"{left_out} of {len(options.sources)} files left out"
+            print(f"felixlike: {total}; {options.store} has {store.count()} measurements.", file=sys.stderr)
+    return 1 if left_out else 0
 
 
 def run_export(options: argparse.Namespace) -> int:
@@ -81,7 +93,7 @@ def run_export(options: argparse.Namespace) -> int:
         raise InvalidOption(f"best is {options.best}", where="export", remedy="give a whole number, 0 for all")
     with records.open(options.store, read_only=True) as store:
         found = export_database(store, options.folder, target=options.target, device=options.device, best=options.best)
-    print(f"{options.folder}: {found.records} measurements of {found.workloads} workloads{_passed_over(found)}.")
+    print(f"{options.folder}: {_exchanged(found, 'measurement')}{_passed_over(found)}.")
     return 0
 
 
@@ -92,10 +104,7 @@ def run_import(options: argparse.Namespace) -> int:
 
     with records.open(options.store) as store:
         found = import_database(store, options.folder, target=options.target, device=options.device)
-    print(
-        f"{options.store}: {found.records} new measurements of {found.workloads} workloads, "
-        f"{found.known} known{_passed_over(found)}."
-    )
+    print(f"{options.store}: {_exchanged(found, 'new measurement')}, {found.known} known{_passed_over(found)}.")
     return 0
 
 
@@ -104,16 +113,23 @@ def run_compact(options: argparse.Namespace) -> int:
     from felixlike import records
 
     found = records.compact(Path(options.store))
-    print(f"{options.store}: {found.measurements} measurements, {found.before:,} bytes before, {found.after:,} after.")
+    measured = counted(found.measurements, "measurement")
+    print(f"{options.store}: {measured}, {found.before:,} bytes before, {found.after:,} after.")
     return 0
 
 
 def _merged(found: Merged) -> str:
-    text = f"{found.added} new measurements, {found.known} known."
+    text = f"{counted(found.added, 'new measurement')}, {found.known} known."
     if found.damage:
-        lost = f"at least {found.lost} measurements are lost" if found.lost else "no measurement is known to be lost"
+        lost = "no measurement is known to be lost"
+        if found.lost:
+            lost = f"at least {counted(found.lost, 'measurement')} {'is' if found.lost == 1 else 'are'} lost"
         text += f" The file is not sound: {found.damage}; what can be read was taken, {lost}."
     return text
+
+
+def _exchanged(found: Exchanged, what: str) -> str:
+    return f"{counted(found.records, what)} of {counted(found.workloads, 'workload')}"
 
 
 def _passed_over(found: Exchanged) -> str:

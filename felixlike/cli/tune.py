@@ -6,13 +6,11 @@ In: file.py:factory, a .pt2 or .onnx file, shapes, a budget. Out: an artefact an
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from felixlike.errors import InvalidModel
+from felixlike.cli.model_file import model_from
 
 
 def add_parser(commands: Any) -> None:
@@ -58,11 +56,12 @@ def add_model(parser: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Tune; 0."""
     from felixlike import deploy
-    from felixlike.api import optimize
 
     if options.output is not None:
         deploy.check_writable(options.output)
     model, shapes = read_model(options)
+    from felixlike.api import optimize  # now: a model that cannot be had is said at once
+
     if options.store is not None:
         _note(options)
     tuned = optimize(
@@ -115,41 +114,5 @@ def read_model(options: argparse.Namespace) -> tuple[Any, Any]:
     """(model, shapes or example inputs or None) that the command line names. Raises InvalidModel, InvalidShape."""
     from felixlike.frontend import parse_shapes
 
-    model, examples = _model(options.model)
+    model, examples = model_from(options.model)
     return model, parse_shapes(options.shape) if options.shape else examples
-
-
-def _model(text: str) -> tuple[Any, Any]:
-    """(model, example inputs or None) for file.py:factory or a model file. Raises InvalidModel."""
-    path, colon, name = text.rpartition(":")
-    if not colon or not path.endswith(".py"):
-        if text.endswith(".py"):
-            raise InvalidModel(
-                "the file alone does not say which model", where=text, remedy=f"name a function in it: {text}:factory"
-            )
-        return text, None
-    factory = getattr(_module(Path(path)), name, None)
-    if factory is None:
-        raise InvalidModel(f"there is no {name!r} in the file", where=path, remedy="check the name")
-    if not callable(factory):
-        raise InvalidModel(f"{name} is not a function", where=path, remedy="name a function that gives the model")
-    made = factory()
-    if isinstance(made, tuple) and len(made) == 2:
-        return made
-    return made, None
-
-
-def _module(path: Path) -> Any:
-    """The Python file as a module, with its folder on the import path."""
-    if not path.is_file():
-        raise InvalidModel("there is no such file", where=str(path), remedy="check the path")
-    sys.path.insert(0, str(path.parent.resolve()))
-    try:
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except (ImportError, SyntaxError) as error:
-        raise InvalidModel(f"the file does not import: {error}", where=str(path)) from error
-    return module

@@ -15,10 +15,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from felixlike import options
 from felixlike.costmodel.dataset import Dataset
 from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.train import Training, train
-from felixlike.costmodel.weights import load_weights, shipped
+from felixlike.costmodel.weights import InvalidWeights, load_weights, shipped
 from felixlike.features import FeatureArray
 
 Scores = npt.NDArray[np.float64]
@@ -94,9 +95,15 @@ class CostModel:
 def load(target: str = "cpu", path: str | Path | None = None, *, seed: int = 0) -> CostModel:
     """The cost model for a kind of target: weights from `path`, else those shipped with the package, else untrained.
 
-    seed: of the initial weights where there are none, and of training. Raises InvalidWeights."""
+    target: "cpu" or "cuda".  seed: of the initial weights where there are none, and of training. Raises InvalidWeights,
+    InvalidOption."""
+    seed = options.seed(seed, where="costmodel.load")
+    target = options.one_of(target, "costmodel.load", ("cpu", "cuda"), what="a kind of target")
     network = Network(seed=seed)
-    found = Path(path) if path is not None else shipped(target)
+    if path is None:
+        found = shipped(target)
+    else:
+        found = options.path(path, "weights", error=InvalidWeights, otherwise="None for those shipped")
     if found is not None:
         load_weights(network, found)
     return CostModel(network, seed=seed, pretrained=found is not None)

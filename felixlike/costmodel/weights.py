@@ -22,6 +22,11 @@ FORMAT = 2
 """Raised when the meaning of stored weights changes."""
 
 
+_SHIPPED = "leave weights out for those that are shipped"
+_GIVE = f"give what costmodel.save_weights wrote, or {_SHIPPED}"
+_ANEW = f"train them anew, or {_SHIPPED}"
+
+
 class InvalidWeights(FelixlikeError, ValueError):
     """A file of weights cannot be read, or was made for other features."""
 
@@ -38,18 +43,20 @@ def load_weights(network: Network, path: Path) -> None:
             warnings.simplefilter("ignore")  # torch warns of foreign files before it refuses them
             stored: Any = torch.load(path, weights_only=True, map_location="cpu")
     except FileNotFoundError as error:
-        raise InvalidWeights("there is no such file", where=str(path), remedy="check the path") from error
+        raise InvalidWeights(
+            "there is no such file", where=str(path), remedy=f"check the path, or {_SHIPPED}"
+        ) from error
     except Exception as error:  # torch's reader raises whatever it trips over in a foreign file
-        raise InvalidWeights("the file is no file of weights, or damaged", where=str(path)) from error
+        raise InvalidWeights("the file is no file of weights, or damaged", where=str(path), remedy=_GIVE) from error
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-        raise InvalidWeights("the file is of another format", where=str(path), remedy="train the weights anew")
+        raise InvalidWeights("the file is of another format", where=str(path), remedy=_ANEW)
     columns = stored.get("columns")
     if not isinstance(columns, list) or not set(columns) <= set(NAMES):
-        raise InvalidWeights("the weights are for other features", where=str(path), remedy="train the weights anew")
+        raise InvalidWeights("the weights are for other features", where=str(path), remedy=_ANEW)
     try:
         network.load_state_dict(_widened(stored["state"], columns))
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
-        raise InvalidWeights("the weights are for another network", where=str(path)) from error
+        raise InvalidWeights("the weights are for another network", where=str(path), remedy=_ANEW) from error
 
 
 def _widened(state: dict[str, torch.Tensor], columns: list[str]) -> dict[str, torch.Tensor]:

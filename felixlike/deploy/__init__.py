@@ -1,8 +1,9 @@
 """From an imported model and schedules to something that runs, is verified, saved and loaded."""
 
-from felixlike.deploy.artefact import check_writable, load, read_report, save
+from felixlike.deploy.artefact import from_bytes, load, read_report, save, to_bytes
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.compile import compile_model
+from felixlike.deploy.output import check_writable
 from felixlike.deploy.verify import Verification, max_relative_error
 
 __all__ = [
@@ -10,8 +11,10 @@ __all__ = [
     "Verification",
     "check_writable",
     "compile_model",
+    "from_bytes",
     "load",
     "max_relative_error",
     "read_report",
     "save",
+    "to_bytes",
 ]

@@ -1,130 +1,84 @@
-"""A compiled model as one file, and back.
+"""A compiled model as one file, or as bytes, and back.
 
 In: Compiled and a report. Out: a zip of meta.json and model.so, and from it Compiled again, without model, store or
-compiler. Reading executes nothing from the file but, when called, the compiled code itself: load only files you trust.
+compiler. Reading executes nothing from the file but the compiled code itself: load only files you trust.
 """
 
+from __future__ import annotations
+
+import io
 import json
 import os
-import platform
-import shutil
+import struct
 import tempfile
-import weakref
 import zipfile
+import zlib
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from felixlike._version import __version__
+from felixlike.deploy import description
 from felixlike.deploy.callable import Compiled
-from felixlike.errors import CompilationFailed, InvalidArtefact, OutputNotWritable, UnknownTarget, first_line
-from felixlike.frontend import InputSpec, Structure
-from felixlike.hardware import COMPILERS, c_compiler, device_name, host_target, instruction_sets
+from felixlike.deploy.library import Library
+from felixlike.deploy.output import check_writable, written_whole
+from felixlike.errors import CompilationFailed, InvalidArtefact, first_line
+from felixlike.hardware import COMPILERS, c_compiler
 
-FORMAT = 1
-"""Version of the file's layout; a reader knows its own only."""
-
-
-def check_writable(path: str | Path) -> Path:
-    """Raise OutputNotWritable unless a file can be written there; meant for before long work. Returns the path."""
-    path = Path(path)
-    folder = path.parent
-    if path.is_dir():
-        raise OutputNotWritable("it is a directory", where=str(path), remedy="give the path of a file")
-    if not folder.is_dir():
-        raise OutputNotWritable(f"there is no directory {folder}", where=str(path), remedy="make it first")
-    if not os.access(folder, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise OutputNotWritable("permission is denied", where=str(path), remedy="choose another place")
-    return path
+_BYTES = "a pickled model"
+"""Where bytes come from, in messages."""
 
 
-def save(compiled: Compiled, path: str | Path, *, report: Mapping[str, Any]) -> None:
-    """Write a compiled model to a file, whole or not at all.
+def save(compiled: Compiled, path: str | os.PathLike[str], *, report: Mapping[str, Any]) -> None:
+    """Write a compiled model to a file, whole or not at all; through a symbolic link, to its target.
 
     report: JSON data kept beside it. Raises OutputNotWritable, CompilationFailed without a C compiler, InvalidModel
     if the class of the outputs cannot be named in a file."""
-    path = check_writable(path)
-    meta = _meta(compiled, report)
-    with tempfile.TemporaryDirectory(prefix="felixlike-") as folder:
-        library = Path(folder) / "model.so"
-        if compiled.library is not None:
-            shutil.copyfile(compiled.library, library)
-        else:
-            _link(compiled, library)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        try:
-            with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
-                archive.writestr("meta.json", json.dumps(meta, indent=1))
-                archive.write(library, "model.so")
-            partial.replace(path)
-        except OSError as error:
-            raise OutputNotWritable(f"writing failed: {error.strerror}", where=str(path)) from None
-        finally:
-            partial.unlink(missing_ok=True)
+    check_writable(path)
+    code = description.describe(compiled)
+    library = _library(compiled, code)  # before anything is beside the path
+    with written_whole(path) as file:
+        _pack(file, code, library, report)
 
 
-def load(path: str | Path) -> tuple[Compiled, dict[str, Any]]:
+def load(path: str | os.PathLike[str]) -> tuple[Compiled, dict[str, Any]]:
     """A saved model, and the report saved with it.
 
-    Raises InvalidArtefact if the file is missing, damaged, of another kind, or made by an incompatible version or
-    for another processor."""
-    from felixlike import tvmlib
-
-    path = Path(path)
-    meta, library = _read(path)
-    _check_versions(meta, tvmlib.version(), str(path))
-    _check_machine(meta, str(path))
-    try:
-        target = tvmlib.Target(meta["target"])
-        device_name(target)  # raises where the GPU it needs is missing
-        inputs = tuple(InputSpec(i["name"], tuple(map(int, i["shape"])), i["dtype"]) for i in meta["inputs"])
-        structure = Structure.from_json(meta["structure"])
-        name, report = str(meta["name"]), dict(meta["report"])
-    except UnknownTarget as error:
-        raise InvalidArtefact(str(error), where=str(path)) from None
-    except (KeyError, TypeError, ValueError, *tvmlib.TVM_ERRORS) as error:
-        if isinstance(error, InvalidArtefact):
-            raise
-        raise InvalidArtefact(f"its description is damaged: {error}", where=str(path)) from None
-    compiled = _open_library(library, str(path), inputs=inputs, structure=structure, target=target, name=name)
-    return compiled, report
+    Raises InvalidArtefact if the file is missing, damaged, edited, of another kind, or made by an incompatible version
+    or for another processor."""
+    return _open(*_read_file(path), str(path))
 
 
-def read_report(path: str | Path) -> dict[str, Any]:
+def to_bytes(compiled: Compiled, *, report: Mapping[str, Any]) -> bytes:
+    """What `save` would write.  Raises CompilationFailed and InvalidModel like it."""
+    code = description.describe(compiled)
+    file = io.BytesIO()
+    _pack(file, code, _library(compiled, code), report)
+    return file.getvalue()
+
+
+def from_bytes(content: bytes) -> tuple[Compiled, dict[str, Any]]:
+    """The inverse of to_bytes.  Raises InvalidArtefact like `load`."""
+    return _open(*_read(io.BytesIO(content), _BYTES), _BYTES)
+
+
+def read_report(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The report saved with a model, on any machine and without opening its code. Raises InvalidArtefact."""
-    meta, _ = _read(Path(path))
-    if not isinstance(meta.get("report"), dict):
-        raise InvalidArtefact("it has no report", where=str(path))
-    return dict(meta["report"])
+    meta, _ = _read_file(path)
+    return description.read_report(meta, str(path))
 
 
-def _meta(compiled: Compiled, report: Mapping[str, Any]) -> dict[str, Any]:
+def _pack(file: IO[bytes], code: Mapping[str, Any], library: bytes, report: Mapping[str, Any]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("meta.json", json.dumps(description.with_versions(code, report), indent=1))
+        archive.writestr("model.so", library)
+
+
+def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
+    """The shared library, which says what it is.  Only links what LLVM generated, so any C compiler will do."""
     from felixlike import tvmlib
 
-    return {
-        "format": FORMAT,
-        "felixlike": __version__,
-        "tvm": tvmlib.version(),
-        "machine": [platform.system(), platform.machine()],
-        "instructions": sorted(instruction_sets(tvmlib.cpu_features(_host(compiled.target)))),
-        "target": str(compiled.target),
-        "name": compiled.name,
-        "inputs": [asdict(spec) for spec in compiled.inputs],
-        "structure": compiled.structure.to_json(),
-        "report": dict(report),
-    }
-
-
-def _host(target: Any) -> Any:
-    """The CPU part of a target."""
-    return host_target() if target.kind.name == "cuda" else target
-
-
-def _link(compiled: Compiled, library: Path) -> None:
-    """Write the shared library.  Only links what LLVM generated, so any C compiler will do."""
-    from felixlike import tvmlib
-
+    if compiled.library is not None:
+        return compiled.library.path.read_bytes()
     compiler = c_compiler()
     if compiler is None:
         raise CompilationFailed(
@@ -134,75 +88,72 @@ def _link(compiled: Compiled, library: Path) -> None:
         )
     try:
         target = tvmlib.with_host(compiled.target) if compiled.device.type == "cuda" else compiled.target
-        executable = tvmlib.relink_relax(compiled.lowered, compiled.runtime, target)
-        executable.export_library(str(library), cc=compiler)
+        executable = tvmlib.relink_relax(compiled.lowered, compiled.runtime, target, json.dumps(code))
+        with tempfile.TemporaryDirectory(prefix="felixlike-") as folder:
+            library = Path(folder) / "model.so"
+            executable.export_library(str(library), cc=compiler)
+            return library.read_bytes()
     except (*tvmlib.TVM_ERRORS, OSError) as error:
-        raise CompilationFailed(f"linking with {compiler} failed: {first_line(error)}", where="save") from error
+        raise CompilationFailed(
+            f"linking with {compiler} failed: {first_line(error)}",
+            where="save",
+            remedy=f"see that the compiler works and that there is room in {tempfile.gettempdir()}",
+        ) from error
 
 
-def _read(path: Path) -> tuple[dict[str, Any], bytes]:
-    """The file's description and library.  zipfile checks both against their checksums."""
+def _read_file(given: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes]:
+    name: Any = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidArtefact(f"{given!r} is not a path", where="load", remedy="give the path of a saved model")
+    path = Path(name)
     if not path.is_file():
-        raise InvalidArtefact("there is no such file", where=str(path))
+        kind = "it is not a file" if path.exists() else "there is no such file"
+        raise InvalidArtefact(kind, where=str(path), remedy="check the path")
     try:
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file:
+            return _read(file, str(path))
+    except PermissionError:
+        raise InvalidArtefact("permission is denied", where=str(path), remedy="see who may read it") from None
+
+
+def _read(file: IO[bytes], where: str) -> tuple[dict[str, Any], bytes]:
+    """The file's description and library.  zipfile checks both against their checksums."""
+    try:
+        with zipfile.ZipFile(file) as archive:
             meta = json.loads(archive.read("meta.json"))
+            json.dumps(meta, ensure_ascii=False).encode()  # halves of characters could not be shown
             library = archive.read("model.so")
     except KeyError:
-        raise InvalidArtefact("it is a zip file, but not one of felixlike's", where=str(path)) from None
-    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, OSError) as error:
-        raise InvalidArtefact(f"the file is damaged or of another kind: {error}", where=str(path)) from None
+        raise InvalidArtefact("it is a zip file, but not one of felixlike's", where=where) from None
+    except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, RuntimeError, OSError) as error:
+        # RuntimeError: encrypted, compressed in a way that Python lacks, or nested beyond all measure
+        raise InvalidArtefact(f"the file is damaged or of another kind: {first_line(error)}", where=where) from None
     if not isinstance(meta, dict) or "format" not in meta:
-        raise InvalidArtefact("it is a zip file, but not one of felixlike's", where=str(path))
+        raise InvalidArtefact("it is a zip file, but not one of felixlike's", where=where)
     return meta, library
 
 
-def _check_versions(meta: Mapping[str, Any], tvm: str, where: str) -> None:
-    if meta["format"] != FORMAT:
-        raise InvalidArtefact(
-            f"it has format {meta['format']!r}, this version reads {FORMAT}",
-            where=where,
-            remedy=f"load it with felixlike {meta.get('felixlike', '(unknown)')}, or optimize the model again",
-        )
-    if meta.get("tvm") != tvm:
-        raise InvalidArtefact(
-            f"it was compiled by TVM {meta.get('tvm')}, but {tvm} is installed",
-            where=where,
-            remedy="install that version, or optimize the model again",
-        )
-
-
-def _check_machine(meta: Mapping[str, Any], where: str) -> None:
-    """Refuse code for another processor: it would end in an illegal instruction."""
+def _open(meta: Mapping[str, Any], code: bytes, where: str) -> tuple[Compiled, dict[str, Any]]:
+    """The code, opened from a file that lives as long as the model, so that it can be saved again."""
     from felixlike import tvmlib
 
-    here = [platform.system(), platform.machine()]
-    if meta.get("machine") != here:
-        made = " ".join(map(str, meta.get("machine") or ["an unknown machine"]))
-        raise InvalidArtefact(
-            f"it was made for {made}, this is {' '.join(here)}",
-            where=where,
-            remedy="optimize the model on this machine",
-        )
-    host = tvmlib.cpu_features(host_target())
-    missing = [str(feature) for feature in meta.get("instructions", ()) if feature not in host]
-    if missing:
-        raise InvalidArtefact(
-            f"it needs a processor with {', '.join(missing)}", where=where, remedy="optimize the model on this machine"
-        )
-
-
-def _open_library(library: bytes, where: str, **known: Any) -> Compiled:
-    """Open a shared library from a file that lives as long as the model, so that it can be saved again."""
-    from felixlike import tvmlib
-
-    folder = Path(tempfile.mkdtemp(prefix="felixlike-"))
+    told = description.read(meta, where)
+    report = description.read_report(meta, where)
     try:
-        file = folder / "model.so"
-        file.write_bytes(library)
-        compiled = Compiled(tvmlib.runtime.load_module(str(file)), library=file, **known)
+        library = Library(code)
+        compiled = Compiled(
+            tvmlib.open_library(str(library.path)),
+            inputs=told.inputs,
+            outputs=told.outputs,
+            structure=told.structure,
+            target=told.target,
+            name=told.name,
+            key=told.key,
+            library=library,
+            parallel=told.parallel,
+        )
+        own = tvmlib.description_in(compiled.machine)
     except (*tvmlib.TVM_ERRORS, AttributeError, OSError) as error:
-        shutil.rmtree(folder, ignore_errors=True)
         raise InvalidArtefact(f"its compiled code cannot be opened: {first_line(error)}", where=where) from None
-    weakref.finalize(compiled, shutil.rmtree, folder, ignore_errors=True)
-    return compiled
+    description.compare(meta, own, where)
+    return compiled, report

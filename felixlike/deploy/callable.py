@@ -1,18 +1,35 @@
 """A compiled model as a function of torch tensors.
 
 In: a runnable Relax VM module, input specs, the outputs' structure. Out: `Compiled`, torch in and torch out. Tensors
-cross by DLPack without copies. Inputs are checked here, since generated code trusts them.
+cross by DLPack without copies. Inputs are checked here, since generated code trusts them: closely once, and then, by
+one question to torch, whether those of the next call are like them.
 """
 
+import inspect
+import os
 import threading
-from pathlib import Path
-from typing import Any
+import uuid
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from keyword import iskeyword
+from typing import Any, NamedTuple
 
-from felixlike.errors import InputMismatch
-from felixlike.frontend import InputSpec, Structure
+from felixlike.deploy import operator
+from felixlike.deploy.library import Library
+from felixlike.deploy.likeness import likeness, never
+from felixlike.errors import GradientsStop, InputMismatch
+from felixlike.frontend import InputSpec, OutputSpec, Structure
+from felixlike.hardware.placement import settle
 
 _ALIGNMENT = 64
 """Bytes. Generated code loads whole vectors from buffers it takes to be so aligned, and crashes on others."""
+
+_compiled: "weakref.WeakSet[Compiled]" = weakref.WeakSet()
+"""All that there are."""
+
+_KINDS = 4
+"""How many kinds of inputs (made in inference mode, needing gradients, spread …) are remembered."""
 
 
 class Compiled:
@@ -21,65 +38,221 @@ class Compiled:
     Outputs come nested as the model nests them, and never carry gradients. Inputs are not changed. A tensor that is
     not contiguous, or does not start at a multiple of 64 bytes (a slice, some numpy arrays), is copied first; all
     others are read in place. An output that is an input, or a view of it, shares its memory, as in PyTorch. Threads
-    may share one: their calls run one after another, each on TVM's thread pool (TVM_NUM_THREADS,
-    which `tvmlib` sets to the number of cores unless it is set)."""
+    may share one: their calls run one after another, each on the calling thread and workers of its own, on different
+    cores (felixlike.hardware.placement): TVM_NUM_THREADS, else OMP_NUM_THREADS, else one for each core. Copies
+    (copy.deepcopy) do not wait for each other.
+    Under torch.compile, torch.export, vmap and the like a call is the operator felixlike::run.
+
+    inputs, outputs: one spec per tensor, in order.  machine: TVM's virtual machine.  key: tells models apart where
+    graphs call them; copies and saved models have the same."""
 
     def __init__(
         self,
         runtime: Any,
         *,
         inputs: tuple[InputSpec, ...],
+        outputs: tuple[OutputSpec, ...],
         structure: Structure,
         target: Any,
         name: str = "model",
+        key: str = "",
         lowered: Any = None,
-        library: Path | None = None,
+        library: Library | None = None,
+        parallel: bool = True,
     ) -> None:
-        """runtime: a runnable VM module with "main".  lowered: the Relax module it was generated from, if compiled
-        in this process.  library: the shared library it was loaded from otherwise."""
+        """runtime: a runnable VM module with "main".  key: empty for a new one.  lowered: the Relax module it was
+        generated from, if compiled in this process.  library: the shared library it was loaded from otherwise.
+        parallel: whether it may run on several threads."""
         import torch
+        from torch.autograd import forward_ad
 
         from felixlike import tvmlib
 
         self.inputs = inputs
+        self.outputs = outputs
         self.structure = structure
         self.target = target
         self.name = name
+        self.key = key or f"{name}-{uuid.uuid4().hex}"
         self.lowered = lowered
         self.library = library
+        self.parallel = parallel
         self.runtime = runtime
         device = tvmlib.device_of(target)
         self.device = torch.device(str(device.type), int(device.index)) if device.type != "cpu" else torch.device("cpu")
-        self._machine = tvmlib.relax.VirtualMachine(runtime, device)
-        self._main = self._machine["main"]
         self._rebuild = structure.builder()
-        self._lock = threading.Lock()
+        self._alone = structure.spec is None
+        self._plain = len(inputs)
         self._wanted = tuple((spec.shape, getattr(torch, spec.dtype)) for spec in inputs)
-        self._tensor = torch.Tensor
-        self._dense = torch.strided
+        self._warned = False
+        # What a call needs of torch and TVM, at hand.
+        self._tensor, self._dense, self._contiguous = torch.Tensor, torch.strided, torch.contiguous_format
+        self._place, self._clone = torch.Tensor.data_ptr, torch.Tensor.clone
+        self._forward_mode, self._modes = forward_ad, torch._C._len_torch_dispatch_stack
+        self._is_compiling = torch.compiler.is_dynamo_compiling
+        self._part = tvmlib.array_item
+        self._settle = settle if parallel else _nothing
+        self._open()
+
+    def _open(self) -> None:
+        """Make what every copy has for itself: a virtual machine, which one call at a time may use."""
+        from felixlike import tvmlib
+
+        self.machine = tvmlib.relax.VirtualMachine(self.runtime, tvmlib.device_of(self.target))
+        self._main = self.machine["main"]
+        self._lock = threading.Lock()
+        self._latest: _Kind = (never, None)
+        self._kinds: tuple[_Kind, ...] = ()
+        self._parts: range | None = None
+        operator.register(self)
+        _compiled.add(self)
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         """The model's output for one tensor per input.  Raises InputMismatch for wrong number, name, shape, dtype
-        or device."""
-        if named:
-            tensors = self._by_position(tensors, named)
-        if len(tensors) != len(self._wanted):
-            raise InputMismatch(
-                f"{len(tensors)} inputs are given, {len(self._wanted)} needed", where=self.name, remedy=self._takes()
-            )
-        ready = [self._ready(index, tensor) for index, tensor in enumerate(tensors)]
+        or device, WrongContext where derivatives are asked for, ForkedProcess after a fork."""
+        if named or len(tensors) != self._plain:
+            tensors = self._flat(tensors, named)
+        if self._is_compiling():
+            return self._through_operator(tensors)
+        known, (alike, special) = False, self._latest
+        try:
+            for tensor in tensors:
+                if tensor.is_nested:  # the check below ends the process at one
+                    break
+            else:
+                known = alike(*tensors)
+        except (AttributeError, ValueError):
+            pass  # no tensor
+        if not known or self._modes() or self._forward_mode._current_level >= 0:
+            return self._carefully(tensors)
+        if special is not None:
+            return self._specially(tensors, special)
+        for tensor in tensors:
+            place = self._place(tensor)
+            if not place or place % _ALIGNMENT:
+                return self._specially(tensors, _PLAIN)
         with self._lock:
-            result = self._main(*ready)
-        return self._rebuild((result,) if isinstance(result, self._tensor) else self._leaves(result))
+            self._settle()
+            result = self._main(*tensors)
+        if self._alone and type(result) is self._tensor:
+            return result
+        return self._rebuild(self._leaves(result))
 
     def __repr__(self) -> str:
         return f"<compiled {self.name}({', '.join(map(str, self.inputs))})>"
 
-    def _ready(self, index: int, tensor: Any) -> Any:
-        """The tensor as generated code wants it, or InputMismatch."""
+    def __copy__(self) -> "Compiled":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Compiled":
+        """One with the same code and constants, which never change, but memory and a lock of its own."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        copied._open()
+        return copied
+
+    def as_python(self) -> inspect.Signature:
+        """How it is called, for inspect.signature."""
+        kinds = inspect.Parameter
+        if not all(spec.name.isidentifier() and not iskeyword(spec.name) for spec in self.inputs):  # ONNX: "input.1"
+            return inspect.Signature([kinds("tensors", kinds.VAR_POSITIONAL), kinds("named", kinds.VAR_KEYWORD)])
+        types = {spec.name: str(spec).removeprefix(f"{spec.name}: ") for spec in self.inputs}
+        return inspect.Signature(
+            [kinds(name, kinds.POSITIONAL_OR_KEYWORD, annotation=words) for name, words in types.items()]
+        )
+
+    def run(self, tensors: Sequence[Any]) -> list[Any]:
+        """The outputs in order, not nested, for one tensor per input.  Raises InputMismatch."""
+        self.check(tensors)
+        return self._outputs(tensors, _spread(tensors))
+
+    def check(self, tensors: Sequence[Any]) -> None:
+        """Raise InputMismatch unless the tensors, which need not have values, are what the model takes."""
+        self._check_count(tensors)
+        for index, tensor in enumerate(tensors):
+            self._check(index, tensor)
+
+    def note_gradients(self, tensors: Sequence[Any]) -> None:
+        """Warn, the first time only, if one of the tensors needs a gradient that will not come."""
+        import torch
+
+        needs = [spec.name for spec, tensor in zip(self.inputs, tensors, strict=True) if tensor.requires_grad]
+        if needs and not self._warned and torch.is_grad_enabled():
+            self._warned = True
+            text = (
+                f"{self.name}: input {needs[0]!r} needs a gradient, but gradients stop here: the outputs of a compiled "
+                "model have none. Call it under torch.no_grad(), or train the model it was made from."
+            )
+            warnings.warn(GradientsStop(text), stacklevel=_callers_level())
+
+    def _carefully(self, tensors: Sequence[Any]) -> Any:
+        """A call with inputs that are not like those of the latest one."""
+        special = self._look_at(tensors)
+        return self._through_operator(tensors) if special is None else self._specially(tensors, special)
+
+    def _specially(self, tensors: Sequence[Any], special: "_Special") -> Any:
+        """A call with inputs of a kind, some of which may have to be copied."""
+        if special.gradients:
+            self.note_gradients(tensors)
+        return self._rebuild(self._outputs(tensors, special.spread))
+
+    def _through_operator(self, tensors: Sequence[Any]) -> Any:
+        outputs = operator.run(self.key, tensors)
+        outputs = [outputs[index] for index in range(len(self.outputs))]  # torch.fx gives no list
+        return outputs[0] if self._alone else self._rebuild(outputs)
+
+    def _look_at(self, tensors: Sequence[Any]) -> "_Special | None":
+        """What is special about inputs; None if something of PyTorch's looks on.
+
+        Raises InputMismatch, WrongContext."""
+        nested = any(isinstance(tensor, self._tensor) and tensor.is_nested for tensor in tensors)
+        if not nested and not self._modes() and self._forward_mode._current_level < 0:
+            for kind in self._kinds:
+                if kind[0](*tensors):
+                    self._latest = kind
+                    return kind[1] or _PLAIN
+        operator.refuse_derivatives(self.name, tensors)
+        if not nested and operator.looked_on(tensors):
+            return None
+        self.check(tensors)
+        special = _Special(_spread(tensors), any(tensor.requires_grad for tensor in tensors))
+        self._latest = likeness(tensors), None if special == _PLAIN else special
+        self._kinds = (self._latest, *self._kinds)[:_KINDS]
+        return special
+
+    def _outputs(self, tensors: Sequence[Any], spread: frozenset[int]) -> list[Any]:
+        """The outputs in order for checked inputs that have values.  spread: which of them must be copied."""
+        ready = list(tensors)
+        for index, tensor in enumerate(tensors):
+            place = self._place(tensor)
+            if not place and not tensor._is_zerotensor():
+                raise self._mismatch(index, "has no memory any more", "give a tensor whose storage was not resized")
+            if place % _ALIGNMENT or not place or index in spread:
+                kept = tensor.detach() if tensor.requires_grad else tensor
+                ready[index] = self._clone(kept, memory_format=self._contiguous)
+        with self._lock:
+            self._settle()
+            result = self._main(*ready)
+        return self._leaves(result)
+
+    def _flat(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """One tensor per input, in order."""
+        tensors = self._by_position(args, named) if named else args
+        self._check_count(tensors)
+        return tensors
+
+    def _check_count(self, tensors: Sequence[Any]) -> None:
+        if len(tensors) != len(self._wanted):
+            raise InputMismatch(
+                f"{len(tensors)} inputs are given, {len(self._wanted)} needed", where=self.name, remedy=self._takes()
+            )
+
+    def _check(self, index: int, tensor: Any) -> None:
         shape, dtype = self._wanted[index]
         if not isinstance(tensor, self._tensor):
             raise self._mismatch(index, f"is a {type(tensor).__name__}", "give a torch tensor")
+        if tensor.is_nested:
+            raise self._mismatch(index, "is a nested tensor", "give a dense one")
         if tensor.shape != shape:
             raise self._mismatch(index, f"has shape {tuple(tensor.shape)}, compiled for {shape}")
         if tensor.dtype is not dtype:
@@ -87,11 +260,6 @@ class Compiled:
         if tensor.device != self.device or tensor.layout is not self._dense:
             remedy = f"give a dense tensor on {self.device}, as x.to({str(self.device)!r}) makes it"
             raise self._mismatch(index, f"is {tensor.layout} on {tensor.device}", remedy)
-        if tensor.requires_grad:
-            tensor = tensor.detach()
-        if not tensor.is_contiguous() or tensor.is_neg():  # there are no complex ones
-            tensor = tensor.resolve_neg().contiguous()
-        return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
 
     def _mismatch(self, index: int, what: str, remedy: str = "") -> InputMismatch:
         return InputMismatch(f"input {self.inputs[index].name!r} {what}", where=self.name, remedy=remedy)
@@ -111,12 +279,60 @@ class Compiled:
     def _takes(self) -> str:
         return f"it takes {', '.join(map(str, self.inputs)) or 'none'}"
 
-    def _leaves(self, results: Any) -> list[Any]:
-        """The tensors of a result, which TVM nests in arrays."""
-        leaves = []
-        for result in results:
-            if isinstance(result, self._tensor):
-                leaves.append(result)
+    def _leaves(self, result: Any) -> list[Any]:
+        """The tensors of a result, which TVM gives in an array or in nested ones, but for a lone one."""
+        if isinstance(result, self._tensor):
+            return [result]
+        part = self._part
+        if self._parts is not None:
+            return [part(result, index) for index in self._parts]
+        parts = list(result)
+        if all(isinstance(part, self._tensor) for part in parts):
+            self._parts = range(len(parts))
+        return list(self._unnested(parts))
+
+    def _unnested(self, parts: Iterable[Any]) -> Iterator[Any]:
+        for part in parts:
+            if isinstance(part, self._tensor):
+                yield part
             else:
-                leaves.extend(self._leaves(result))
-        return leaves
+                yield from self._unnested(part)
+
+
+class _Special(NamedTuple):
+    """What is special about inputs.  spread: numbers of those that must be copied, wherever they lie.  gradients:
+    whether one needs a gradient."""
+
+    spread: frozenset[int] = frozenset()
+    gradients: bool = False
+
+
+_PLAIN = _Special()
+_Kind = tuple[Callable[..., bool], _Special | None]
+"""Whether inputs are of a kind, and what is special about it: None for nothing."""
+
+
+def _spread(tensors: Sequence[Any]) -> frozenset[int]:
+    """Numbers of those whose elements do not just lie one after the other, or are noted to be negative."""
+    return frozenset(i for i, tensor in enumerate(tensors) if not tensor.is_contiguous() or tensor.is_neg())
+
+
+def _callers_level() -> int:
+    """How far up the stack, seen from where warnings are issued, the code begins that is not this package's."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("felixlike", "torch"):
+        level, frame = level + 1, frame.f_back
+    return max(1, level - 1)
+
+
+def _nothing() -> None:
+    """One thread needs no place."""
+
+
+def _unlock() -> None:
+    """In a forked process: another thread may have been in a call, which ends only where it was forked from."""
+    for compiled in _compiled:
+        compiled._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)

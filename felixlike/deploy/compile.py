@@ -10,8 +10,11 @@ from typing import Any
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.packing import with_packed_constants
 from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
-from felixlike.frontend import Imported
+from felixlike.frontend import Imported, outputs_of
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE
+from felixlike.words import kind_of
+
+_OTHERWISE = "write the part it names with other operators"
 
 
 def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> Compiled:
@@ -32,15 +35,17 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
         raise CompilationFailed(
             f"TVM could not compile the model: {first_line(error)}",
             where=imported.name,
-            remedy="compile without schedules to see whether one of them is the cause" if chosen else "",
+            remedy='a schedule may be the cause: try other ones, as space="default" has them' if chosen else _OTHERWISE,
         ) from error
     return Compiled(
         executable.jit(),
         inputs=imported.inputs,
+        outputs=outputs_of(imported.module["main"], imported.structure, where=imported.name),
         structure=imported.structure,
         target=imported.target,
         name=imported.name,
         lowered=lowered,
+        parallel=tvmlib.runs_in_parallel(lowered),
     )
 
 
@@ -55,7 +60,7 @@ def _primfunc(schedule: Any) -> Any:
         str(var.name_hint) for var in module.get_global_vars()
     ]:
         raise InvalidSchedule(
-            f"a {type(schedule).__name__} is not a schedule of a task",
+            f"{kind_of(schedule)} is not a schedule of a task",
             where="schedules",
             remedy='give a PrimFunc, an IRModule with "main", or a Schedule',
         )

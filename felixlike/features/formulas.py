@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from felixlike import options
 from felixlike.features.access import access
 from felixlike.features.allocation import allocation
 from felixlike.features.arithmetic import arithmetic
@@ -72,7 +73,9 @@ class Formulas:
         return np.array([self.stores.index(block) for block in formulas.blocks], dtype=np.int64)
 
     def evaluate(self, points: Points) -> FeatureArray:
-        """float64[count, stores, columns] for int64[count, variables], exact at valid points."""
+        """float64[count, stores, columns] for int64[count, variables], exact at valid points. Raises InvalidPoint for
+        another shape."""
+        points = self.sketch.checked(points)
         values = np.zeros((len(points), len(self.stores), len(NAMES)))
         for locations, members in self.sketch.by_structure(points):
             formulas = self.of_structure(locations)
@@ -82,7 +85,13 @@ class Formulas:
 
 
 def formulas(sketch: Sketch, device: Device | None = None) -> Formulas:
-    """The feature formulas of a sketch; caches are the device's (default: that of the task's target)."""
+    """The feature formulas of a sketch; caches are the device's (default: that of the task's target).
+
+    Raises UnsupportedSketch where the sketch is not understood, InvalidOption for what is no sketch or no device."""
+    remedy = "give one of what felixlike.symbolic.sketches(task) returns"
+    sketch = options.of_kind(sketch, Sketch, "sketch", where="formulas", remedy=remedy)
+    if device is not None:
+        options.of_kind(device, Device, "device", where="formulas", remedy="give a felixlike.Device, or None")
     return Formulas(sketch, device)
 
 

@@ -9,8 +9,8 @@ from felixlike.frontend.task import Task
 
 
 @dataclass(frozen=True, slots=True)
-class InputSpec:
-    """One input tensor.  name: as the model calls it.  shape: sizes, all known.  dtype: "float32", "int64", …"""
+class TensorSpec:
+    """One tensor.  name: for people.  shape: sizes, all known.  dtype: "float32", "int64", …"""
 
     name: str
     shape: tuple[int, ...]
@@ -18,6 +18,18 @@ class InputSpec:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class InputSpec(TensorSpec):
+    """One input tensor.  name: as the model calls it."""
+
+    __slots__ = ()
+
+
+class OutputSpec(TensorSpec):
+    """One output tensor.  name: where it stands in the output, as code would reach it: output["logits"][0]."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

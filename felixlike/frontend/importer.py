@@ -8,6 +8,7 @@ from typing import Any
 
 from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, first_line
 from felixlike.frontend.imported import Imported, Source
+from felixlike.words import kind_of
 
 _KINDS = (
     "a torch.nn.Module, an ExportedProgram, a .pt2 or .onnx file, an ONNX ModelProto, a Relax IRModule or a PrimFunc"
@@ -34,7 +35,9 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu") -> Importe
         module = fuse(source.module, target)
     except tvmlib.TVM_ERRORS as error:
         raise CompilationFailed(
-            f"TVM could not legalise and fuse the model: {first_line(error)}", where=source.name
+            f"TVM could not legalise and fuse the model: {first_line(error)}",
+            where=source.name,
+            remedy="write the part it names with other operators",
         ) from error
     if computes_nothing(module):
         raise EmptyModel(
@@ -79,9 +82,7 @@ def _read(model: Any, shapes: Any) -> Source:
         raise InvalidModel(
             f"{model.__name__} is a class, not a model", where="model", remedy=f"make one: {model.__name__}(…)"
         )
-    raise InvalidModel(
-        f"a {type(model).__name__} is not a model that is understood", where="model", remedy=f"give {_KINDS}"
-    )
+    raise InvalidModel(f"{kind_of(model)} is not a model that is understood", where="model", remedy=f"give {_KINDS}")
 
 
 def _read_file(path: Path, shapes: Any) -> Source:

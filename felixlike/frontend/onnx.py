@@ -44,7 +44,7 @@ def _onnx() -> Any:
         import onnx.checker
     except ImportError:
         raise MissingDependency(
-            "reading ONNX models needs the onnx package", where="onnx", remedy='pip install "felixlike[onnx]"'
+            "reading ONNX models needs the onnx package", where="onnx", remedy="pip install onnx"
         ) from None
     return onnx
 
@@ -126,7 +126,7 @@ def _convert(proto: Any, examples: dict[str, Example], where: str) -> Any:
     if missing:
         raise UnsupportedOperator(f"TVM cannot import {', '.join(missing)}", where=where)
     shapes = {name: list(example.shape) for name, example in examples.items()}
-    with quiet(stdout=True):
+    with quiet(stdout=True), tvmlib.builders_end_their_blocks():
         try:
             return importer.from_onnx(proto, shape_dict=shapes)
         except Exception as error:

@@ -23,7 +23,7 @@ from felixlike.frontend.rewrites import (
     with_transposed_factors,
 )
 from felixlike.frontend.simple_indices import with_simple_indices
-from felixlike.hardware.vectors import vector_unit
+from felixlike.hardware import target_device
 
 
 def fuse(module: Any, target: Any) -> Any:
@@ -67,7 +67,7 @@ def fuse(module: Any, target: Any) -> Any:
         t.CanonicalizeBindings(),
         _pass(with_transposed_factors),
         # Convolutions whose channels or columns fill no vectors compute some more.
-        *([_pass(with_room, vector_unit(tvmlib.cpu_features(target)))] if on_cpu else []),
+        *([_pass(with_room, target_device(target).unit)] if on_cpu else []),
         # Operators become PrimFuncs. Some leave constants behind (masks, index tensors): fold again.
         t.LegalizeOps(),
         t.FoldConstant(),

@@ -24,7 +24,7 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
     name = _name(func)
     specs = buffers_of(func, where=name)
     if not specs:
-        raise EmptyModel("the PrimFunc has no buffers", where=name)
+        raise EmptyModel("the PrimFunc has no buffers", where=name, remedy="give one with an output")
     *inputs, output = specs
     examples = match_known(read_shapes(shapes), inputs, where=name)
 

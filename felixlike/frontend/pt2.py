@@ -47,7 +47,7 @@ def open_pt2(path: Path) -> Any:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InvalidModel(f"cannot be read: {error.strerror}", where=str(path)) from None
+        raise InvalidModel(f"cannot be read: {error.strerror}", where=str(path), remedy="see who may read it") from None
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             _check(archive, str(path))

@@ -6,10 +6,12 @@ In: their exceptions, and their talk on stderr. Out: ExportFailed or DynamicCont
 import contextlib
 import io
 import logging
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from felixlike.errors import DynamicControlFlow, ExportFailed, first_line
 
@@ -47,15 +49,36 @@ def _user_line(error: Exception) -> str:
     return f"{Path(last.filename).name}:{last.lineno} in {last.name}: {last.line}"
 
 
+class _WithoutTorch(io.TextIOBase):
+    """A stream that passes on what is written to it, except by torch's own code: it prints the graph of a model that it
+    refuses."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        import torch
+
+        self._stream = stream
+        self._torch = str(Path(torch.__file__).parent)
+
+    def write(self, text: str) -> int:
+        if self._stream is None or sys._getframe(1).f_code.co_filename.startswith(self._torch):
+            return len(text)
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        if self._stream is not None:
+            self._stream.flush()
+
+
 @contextlib.contextmanager
 def quiet(*, stdout: bool = False) -> Iterator[None]:
-    """Keep a library's warnings, log lines and notes on stderr (and stdout) to itself; its errors still come through.
+    """Keep a library's warnings, log lines and notes on stderr to itself; its errors still come through, and what the
+    user's own model prints.  stdout: where no code of the user's runs, keep everything from both streams.
 
     For the whole process while it lasts: Python has no warnings or log levels of a thread."""
     before = logging.root.manager.disable
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
-        stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        stack.enter_context(contextlib.redirect_stderr(io.StringIO() if stdout else _WithoutTorch(sys.stderr)))
         if stdout:
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         warnings.simplefilter("ignore")

@@ -3,13 +3,14 @@
 In: an IRModule whose function "main" takes and gives tensors of known shapes. Nested tuples of outputs are kept.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from felixlike.errors import InvalidModel
 from felixlike.frontend.buffers import sizes_of
-from felixlike.frontend.imported import InputSpec, Source
+from felixlike.frontend.imported import InputSpec, OutputSpec, Source
 from felixlike.frontend.shapes import match_known, read_shapes
-from felixlike.frontend.structure import structure_of
+from felixlike.frontend.structure import Structure, structure_of
 
 
 def from_relax(module: Any, shapes: Any, *, name: str = "main") -> Source:
@@ -34,6 +35,13 @@ def inputs_of(function: Any, *, where: str) -> tuple[InputSpec, ...]:
     return tuple(_tensor_spec(param.ty, str(param.name), where=where) for param in function.params)
 
 
+def outputs_of(function: Any, structure: Structure, *, where: str) -> tuple[OutputSpec, ...]:
+    """The tensors a Relax function gives, which stand in the structure in this order.  Raises like `inputs_of`."""
+    kinds = list(_leaves(function.ret_ty))
+    specs = (_tensor_spec(kind, name, where=where) for kind, name in zip(kinds, structure.places(), strict=True))
+    return tuple(OutputSpec(spec.name, spec.shape, spec.dtype) for spec in specs)
+
+
 def _tensor_spec(kind: Any, name: str, *, where: str) -> InputSpec:
     from felixlike import tvmlib
 
@@ -42,6 +50,17 @@ def _tensor_spec(kind: Any, name: str, *, where: str) -> InputSpec:
     known = isinstance(kind.shape, tvmlib.relax.ShapeExpr)
     sizes = sizes_of(kind.shape.values if known else [kind.shape], what=name, where=where)
     return InputSpec(name, sizes, str(kind.dtype))
+
+
+def _leaves(kind: Any) -> Iterator[Any]:
+    """The types of a Relax type's parts that are no tuples."""
+    from felixlike import tvmlib
+
+    if not isinstance(kind, tvmlib.relax.TupleType):
+        yield kind
+        return
+    for field in kind.fields:
+        yield from _leaves(field)
 
 
 def _placeholders(kind: Any, *, where: str) -> Any:

@@ -51,6 +51,21 @@ class Structure:
             leaves.insert(index, value)
         return _pytree.tree_unflatten(leaves, self.spec)
 
+    def places(self) -> tuple[str, ...]:
+        """Where each computed tensor stands in the output, as code would reach it."""
+        if self.spec is None:
+            return ("output",)
+        from torch.utils import _pytree
+
+        count = self.spec.num_leaves - len(self.constants)
+        tensors = [object() for _ in range(count)]
+        try:
+            paths, _ = _pytree.tree_flatten_with_path(self._nest(tensors))
+        except (ValueError, TypeError):  # a class that was registered without the names of its parts
+            return tuple(f"output {index}" for index in range(count))
+        found = {id(leaf): _pytree.keystr(path) for path, leaf in paths}
+        return tuple(f"output{found[id(tensor)]}" for tensor in tensors)
+
     def to_json(self) -> Any:
         """As JSON data.  Raises InvalidModel when a type of it cannot be named in a file (a plain namedtuple)."""
         if self.spec is None:
@@ -81,7 +96,7 @@ class Structure:
                 _check_tree(data["tree"][1])
                 constants = tuple((int(index), value) for index, value in data["constants"])
                 spec = _pytree.treespec_loads(json.dumps(data["tree"]))
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError) as error:
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, NotImplementedError) as error:
                 raise InvalidArtefact(f"the structure of the outputs cannot be read: {error}", where="output") from None
         if any(not isinstance(value, _SCALARS) or not 0 <= index < spec.num_leaves for index, value in constants):
             raise InvalidArtefact("a constant output is out of place", where="output")

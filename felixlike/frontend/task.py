@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
 
-from felixlike.errors import InvalidOption
+from felixlike.errors import InvalidModel, InvalidOption
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, layout_free, layout_free_parameters, with_indices
+from felixlike.signs import showable
+from felixlike.words import kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Task:
         return tuple(str(parameter.name) for parameter in layout_free_parameters(self.module["main"]))
 
     def __str__(self) -> str:
-        return f"{self.name} (×{self.weight:g}, {self.flops / 1e6:.1f} MFLOP)"
+        return showable(f"{self.name} (×{self.weight:g}, {self.flops / 1e6:.1f} MFLOP)")
 
 
 def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constants: Sequence[int] = ()) -> Task:
@@ -40,11 +42,15 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constan
     the same in every call. Schedules for CPUs may lay weights among them out anew, once, before the first call; the
     key tells whether they may. What the function itself says of free layouts is dropped: nothing says that those
     buffers are constant, and what is not would be laid out anew in every call.
-    Raises InvalidOption for an index that is no input's."""
+    Raises InvalidModel for what is no PrimFunc, InvalidOption for an index that is no input's."""
     import hashlib
 
     from felixlike import tvmlib
 
+    if not isinstance(func, tvmlib.PrimFunc):
+        raise InvalidModel(
+            f"{kind_of(func)} is no PrimFunc", where="make_task", remedy="of an IRModule, give module[name]"
+        )
     constants = _checked(constants, func)
     # A private copy under the one name that traces know, so that equal bodies have equal keys.
     main = tvmlib.without_attributes(_named_apart(func), "global_symbol", "op_pattern", CONSTANTS)

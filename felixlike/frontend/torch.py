@@ -97,7 +97,7 @@ def _convert(program: Any, *, name: str, examples: Sequence[Any]) -> Source:
 
     importer = tvmlib.torch_importer()
     specs = _program_inputs(program, name)
-    with quiet():
+    with quiet(), tvmlib.builders_end_their_blocks():
         try:
             program = program.run_decompositions()
         except Exception as error:
@@ -160,6 +160,10 @@ def _check_operators(program: Any, importer: Any, where: str) -> None:
     known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS}
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     missing = sorted({str(node.target) for node in nodes if node.target.__name__ not in known})
+    if "felixlike.run.default" in missing:
+        raise UnsupportedOperator(
+            "a part of it is a compiled model already", where=where, remedy="put in the model that part was made from"
+        )
     if missing:
         raise UnsupportedOperator(
             f"TVM cannot import {', '.join(missing)}", where=where, remedy="write the model with other operators"

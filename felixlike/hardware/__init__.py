@@ -4,19 +4,32 @@ from felixlike.hardware.compiler import COMPILERS, c_compiler
 from felixlike.hardware.device import Device
 from felixlike.hardware.gpu import gpu_at_hand
 from felixlike.hardware.instructions import instruction_sets
+from felixlike.hardware.known import described, machines
 from felixlike.hardware.probe import host_device
-from felixlike.hardware.target import Target, device_name, host_target, resolve_target, target_device
+from felixlike.hardware.target import (
+    Target,
+    described_target,
+    device_name,
+    host_target,
+    imitated_target,
+    resolve_target,
+    target_device,
+)
 
 __all__ = [
     "COMPILERS",
     "Device",
     "Target",
     "c_compiler",
+    "described",
+    "described_target",
     "device_name",
     "gpu_at_hand",
     "host_device",
     "host_target",
+    "imitated_target",
     "instruction_sets",
+    "machines",
     "resolve_target",
     "target_device",
 ]

@@ -2,19 +2,35 @@
 
 import os
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from felixlike.hardware.device import Device
+from felixlike.hardware.known import imitated
 from felixlike.hardware.vectors import vector_unit
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
-@cache
 def host_device() -> Device:
-    """The host CPU. Loads TVM, since what LLVM knows of the processor comes from there."""
+    """The host CPU. While it imitates a described machine (`known.IMITATED`), all but its name and processor are that
+    machine's.  Loads TVM, since what LLVM knows of the processor comes from there.  Raises UnknownTarget where the
+    machine to be imitated is not described."""
+    found = imitated()
+    host = _probed()
+    return host if found is None else replace(found[1], name=host.name, mcpu=host.mcpu, triple=host.triple)
+
+
+def host_cores() -> int:
+    """The cores of `host_device`, without loading TVM.  Raises UnknownTarget as it does."""
+    found = imitated()
+    return usable_cores() if found is None else found[1].cores
+
+
+@cache
+def _probed() -> Device:
     from felixlike import tvmlib
 
     info = _cpuinfo()
@@ -40,8 +56,21 @@ def memory_bytes() -> int:
 
 def usable_cores() -> int:
     """Physical cores this process may run on: a kernel gains nothing from two hyper-threads of one core."""
-    cores = {_physical(processor) for processor in _AFFINITY}
-    return max(1, len(cores))
+    return len(usable_processors())
+
+
+@cache
+def usable_processors() -> tuple[frozenset[int], ...]:
+    """The logical processors this process may run on, those of a physical core together."""
+    cores: dict[tuple[str, str], set[int]] = {}
+    for processor in sorted(_AFFINITY):
+        cores.setdefault(_physical(processor), set()).add(processor)
+    return tuple(map(frozenset, cores.values()))
+
+
+def all_cores() -> int:
+    """Physical cores of this machine, whoever may use them."""
+    return len({_physical(processor) for processor in range(os.cpu_count() or 1)})
 
 
 def _physical(processor: int) -> tuple[str, str]:
@@ -56,9 +85,10 @@ def _physical(processor: int) -> tuple[str, str]:
 def _allowed() -> frozenset[int]:
     """The processors that any thread of this process may run on.
 
-    OpenMP binds the main thread to one processor as soon as torch is imported, if OMP_PROC_BIND says so; its other
+    OpenMP binds the main thread to one processor as soon as torch is imported, if the environment says so; its other
     threads, which tell what there is besides, come with the first parallel loop."""
-    if "torch" in sys.modules and os.environ.get("OMP_PROC_BIND", "false").lower() != "false":
+    binds = os.environ.get("OMP_PROC_BIND", "false").lower() != "false" or "GOMP_CPU_AFFINITY" in os.environ
+    if "torch" in sys.modules and binds:
         import torch
 
         torch.ones(2**20).add_(1)

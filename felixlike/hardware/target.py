@@ -1,11 +1,16 @@
 """Names of targets → TVM targets that say everything TVM's rules ask for (num-cores, mcpu), and their devices."""
 
+from dataclasses import replace
 from typing import Any
 
 from felixlike.errors import UnknownTarget
 from felixlike.hardware.device import Device
 from felixlike.hardware.gpu import gpu_at_hand, gpu_device, require_gpu
+from felixlike.hardware.instructions import instruction_sets
+from felixlike.hardware.known import described, imitated, machines, with_processor
 from felixlike.hardware.probe import host_device
+from felixlike.hardware.vectors import vector_unit
+from felixlike.words import choose_from, shown
 
 Target = Any
 """A TVM target (TVM has no static types)."""
@@ -39,7 +44,11 @@ def resolve_target(target: "str | Target") -> Target:
                 where="target",
                 remedy='say it, as in Target({"kind": "llvm", "num-cores": 4}), or use "cpu" or "cuda"',
             )
+        if kind == "llvm":
+            _check_cpu(target)
         return target
+    if not isinstance(target, str):
+        raise UnknownTarget(f"{shown(target)} is not a target", where="target", remedy=_remedy(target))
     if target in _CUDA:
         found = gpu_at_hand() if target == "cuda" else None
         arch = target if target != "cuda" else found[1] if found else _NO_GPU
@@ -53,25 +62,111 @@ def resolve_target(target: "str | Target") -> Target:
             }
         )
     if target not in _CPU:
-        raise UnknownTarget(
-            f"{target!r} is not a known target", where="target", remedy=f"use one of {', '.join((*_CPU, *_CUDA))}"
-        )
+        raise UnknownTarget(f"{shown(target)} is not a known target", where="target", remedy=_remedy(target))
     return host_target()
 
 
-def host_target() -> Target:
-    """The CPU this process runs on."""
+def _check_cpu(target: Target) -> None:
+    """Raise UnknownTarget for a processor that LLVM does not know, and for one without cores."""
     from felixlike import tvmlib
 
-    device = host_device()
-    return tvmlib.Target({"kind": "llvm", "mcpu": device.mcpu, "num-cores": device.cores})
+    name, cores = str(target.attrs.get("mcpu", "")), int(target.attrs["num-cores"])
+    if name and not tvmlib.knows_cpu(name, str(target.attrs.get("mtriple", ""))):
+        raise UnknownTarget(
+            f"LLVM {tvmlib.llvm_version()} knows no processor {name!r}",
+            where="target",
+            remedy=f'use LLVM\'s name of it, or "cpu" for this one ({tvmlib.host_cpu()})',
+        )
+    if cores < 1:
+        raise UnknownTarget(f"num-cores is {cores}", where="target", remedy="give at least 1")
+
+
+def _remedy(target: Any) -> str:
+    if isinstance(target, dict) or (isinstance(target, str) and target.startswith("llvm ")):
+        return 'give a TVM target that says everything: Target({"kind": "llvm", "mcpu": …, "num-cores": …}), or "cpu"'
+    return choose_from(target, (*_CPU, *_CUDA)) + ", or a TVM target"
+
+
+def host_target() -> Target:
+    """The CPU this process runs on; it names the described machine that is imitated, if there is one."""
+    from felixlike import tvmlib
+
+    device, found = host_device(), imitated()
+    model = {} if found is None else {_MODEL: found[0]}
+    return tvmlib.Target({"kind": "llvm", "mcpu": device.mcpu, "num-cores": device.cores, **model})
+
+
+def described_target(name: str, *, cores: int | None = None) -> Target:
+    """A described machine (`machines.toml`): schedules and code for it.  cores: as many instead of the described ones.
+    Raises UnknownTarget."""
+    from felixlike import tvmlib
+
+    device = described(name, cores=cores)
+    return tvmlib.Target({"kind": "llvm", "mtriple": device.triple, "mcpu": device.mcpu, "num-cores": device.cores})
+
+
+def imitated_target(name: str, *, cores: int | None = None) -> Target:
+    """A described machine's schedules, and code for the CPU this process runs on, whatever vectors it has.  cores: as
+    many instead of the described ones.  Raises UnknownTarget."""
+    from felixlike import tvmlib
+
+    device = described(name, cores=cores)
+    return tvmlib.Target({"kind": "llvm", "mcpu": tvmlib.host_cpu(), "num-cores": device.cores, _MODEL: name})
+
+
+_MODEL = "model"
+"""The attribute of a TVM target that names the machine schedules are for, where code is generated for another one."""
 
 
 def target_device(target: Target) -> Device:
-    """What schedules for a target may rely on: the host, or a GPU of the target's architecture."""
-    return gpu_device(target) if target.kind.name == "cuda" else host_device()
+    """What schedules for a target may rely on.
+
+    Of a GPU, its architecture. Of a CPU, the vector registers that LLVM knows under its name, and the caches of this
+    machine if that is its processor or the target names none, else those of the described machine with this
+    processor, else modest ones. Of a target that imitates a described machine, all of that machine. Cores are always
+    the target's."""
+    from felixlike import tvmlib
+
+    if target.kind.name == "cuda":
+        return gpu_device(target)
+    model, mcpu = str(target.attrs.get(_MODEL, "")), str(target.attrs.get("mcpu", ""))
+    if model in machines():
+        return _with_cores(described(model), target)
+    host = host_device()
+    base = host if mcpu in ("", host.mcpu) else with_processor(mcpu) or _modest(mcpu)
+    unit = vector_unit(tvmlib.cpu_features(target))
+    base = replace(base, vector_bits=unit.bits, register_bytes=unit.registers * unit.bits // 8)
+    return _with_cores(base, target)
+
+
+def _with_cores(device: Device, target: Target) -> Device:
+    return replace(device, cores=int(target.attrs.get("num-cores", device.cores)))
+
+
+def _modest(mcpu: str) -> Device:
+    """A CPU of which nothing but LLVM's name is known: caches that most have."""
+    return Device("cpu", mcpu, mcpu, 1, 128, 256, 32 * 2**10, 512 * 2**10, 0, 2**32)
 
 
 def device_name(target: Target) -> str:
-    """The name of the device that candidates for a target are measured on.  Raises UnknownTarget without such a GPU."""
-    return require_gpu(target) if target.kind.name == "cuda" else host_device().name
+    """The name of the device that candidates for a target are measured on.  Raises UnknownTarget without such a GPU,
+    and where this processor lacks instructions that code for the target may use: it would end the process."""
+    if target.kind.name == "cuda":
+        return require_gpu(target)
+    _require_cpu(target)
+    return host_device().name
+
+
+def _require_cpu(target: Target) -> None:
+    from felixlike import tvmlib
+
+    host, name = host_device(), str(target.attrs.get("mcpu", ""))
+    if name == host.mcpu:  # LLVM lists under its name also what a hypervisor may have hidden
+        return
+    missing = sorted(instruction_sets(tvmlib.cpu_features(target)) - tvmlib.host_features())
+    if missing:
+        raise UnknownTarget(
+            f"this processor ({host.mcpu}) lacks {', '.join(missing)}, which code for {name or 'it'} may use",
+            where="target",
+            remedy='use "cpu", or tune on such a machine; felixlike.symbolic and felixlike explain take any processor',
+        )

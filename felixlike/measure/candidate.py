@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from felixlike import options
+from felixlike.errors import InvalidOption
 from felixlike.frontend.task import Task
+from felixlike.words import kind_of
 
 
 class Schedulable(Protocol):
@@ -16,11 +19,25 @@ class Schedulable(Protocol):
         ...
 
 
+def schedulable(candidate: Any) -> Schedulable:
+    """The candidate, if it is one. Raises InvalidOption."""
+    if callable(getattr(candidate, "module", None)):
+        return candidate  # type: ignore[no-any-return]
+    raise InvalidOption(
+        f"{kind_of(candidate)} is no candidate",
+        where="measure",
+        remedy="give search.Candidate(sketch, point), measure.Untuned(task), or anything with a method module()",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Untuned:
     """The task as it is: a candidate without any schedule, or with TVM's default one where plain loops cannot run."""
 
     task: Task
+
+    def __post_init__(self) -> None:
+        options.of_kind(self.task, Task, "task", where="Untuned", remedy="give one of extract_tasks(model, shapes)")
 
     def module(self) -> Any:
         """The task's own module, bound to threads for a GPU."""

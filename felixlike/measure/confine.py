@@ -3,13 +3,11 @@
 Linux does all of it; elsewhere the parts that do not exist are left out.
 """
 
-import contextlib
 import ctypes
 import os
 import resource
 import signal
 import sys
-import threading
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -53,28 +51,3 @@ def private_bytes() -> int | None:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
     except (OSError, StopIteration):
         return None
-
-
-def use_all_cores(needed: int) -> None:
-    """Undo a narrowed affinity: TVM's thread pool binds the main thread of its process, which children inherit."""
-    if sys.platform == "linux" and len(os.sched_getaffinity(0)) < needed:
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
-
-
-def keep_apart() -> None:
-    """Give the calling thread the processors that no other thread of this process is bound to.
-
-    TVM binds its workers to a processor each, but not the thread that calls: where that one happens to be on a
-    worker's processor the two share it, and the first 5 to 20 ms of a kernel take twice as long, until the system
-    moves it."""
-    if sys.platform != "linux":
-        return
-    own = threading.get_native_id()
-    taken: set[int] = set()
-    for entry in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # a thread that has just ended
-            bound = os.sched_getaffinity(int(entry.name)) if int(entry.name) != own else set()
-            taken |= bound if len(bound) == 1 else set()
-    free = os.sched_getaffinity(0) - taken
-    if taken and free:
-        os.sched_setaffinity(0, free)

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping
 
 from felixlike.errors import TrackerFailed, WrongDevice
-from felixlike.measure.tracker import Address, Request, Servers, Tracker
+from felixlike.measure.tracker import Address, Request, Servers, Tracker, check_servers
 
 
 class Fleet:
@@ -12,6 +12,7 @@ class Fleet:
     under the key."""
 
     def __init__(self, tracker: str, key: str) -> None:
+        check_servers(tracker, key)
         self._tracker, self._key = Tracker(tracker), key
         self._unfit: dict[Address, str] = {}
         self.registered()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from felixlike.errors import InvalidOption
+from felixlike import options
 from felixlike.hardware.probe import memory_bytes
 
 _MEMORY = 4 * 2**30
@@ -29,7 +29,7 @@ class Timing:
     close: float = 1.3
 
     def __post_init__(self) -> None:
-        _all_positive(self)
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,20 @@ class Limits:
     timing: Timing = field(default_factory=Timing)
 
     def __post_init__(self) -> None:
-        _all_positive(self)
+        _check(self)
 
 
-def _all_positive(options: Any) -> None:
-    for option in fields(options):
-        value = getattr(options, option.name)
-        if isinstance(value, Timing) or (option.name == "tolerance" and value is None):
+def _check(given: Any) -> None:
+    """Every field has a value of its type, greater than 0 (turns: or 0), in Python's own type. Raises InvalidOption."""
+    where = type(given).__name__
+    for option in fields(given):
+        name, value = option.name, getattr(given, option.name)
+        if name == "tolerance" and value is None:
             continue
-        none_will_do = option.name == "turns" and value == 0
-        if not isinstance(value, int | float) or not (value > 0 or none_will_do):
-            raise InvalidOption(
-                f"{option.name} is {value!r}",
-                where=type(options).__name__,
-                remedy="give a number greater than zero",
-            )
+        if option.type is Timing:
+            options.of_kind(value, Timing, name, where=where, remedy="give a Timing")
+        elif option.type is int:
+            least = 0 if name == "turns" else 1
+            object.__setattr__(given, name, options.whole(value, name, least=least, where=where))
+        else:
+            object.__setattr__(given, name, options.real(value, name, positive=True, finite=False, where=where))

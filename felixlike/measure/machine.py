@@ -10,6 +10,7 @@ from typing import Any
 
 from felixlike.hardware import host_target, instruction_sets
 from felixlike.measure.assistant import Assistant
+from felixlike.words import counted
 
 _PRESENT = re.compile(r'"([^"]+)": T\.bool\(True\)')
 _VERSION = re.compile(r"^__version__ = version = '([^']+)'", re.MULTILINE)
@@ -77,10 +78,10 @@ def unfit(machine: Machine, target: Any) -> str:
         return f"its processor lacks {', '.join(missing)}"
     cores = int(target.attrs["num-cores"])
     if machine.processors < cores:
-        return f"it has {machine.processors} processors, the target {cores} cores"
+        return f"it has {counted(machine.processors, 'processor')}, the target {counted(cores, 'core')}"
     if machine.threads != cores:
         return (
-            f"TVM uses {machine.threads} threads there, the target has {cores} cores: "
+            f"TVM uses {counted(machine.threads, 'thread')} there, the target has {counted(cores, 'core')}: "
             f"start the server with TVM_NUM_THREADS={cores}"
         )
     return ""

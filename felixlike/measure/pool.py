@@ -19,11 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from felixlike.errors import InvalidOption, InvalidSchedule, WorkerFailed
+from felixlike import options
+from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
-from felixlike.hardware import device_name, host_target
+from felixlike.hardware import device_name, host_target, resolve_target
 from felixlike.hardware.probe import memory_bytes, usable_cores
-from felixlike.measure.candidate import Schedulable
+from felixlike.measure.candidate import Schedulable, schedulable
 from felixlike.measure.evaluator import better
 from felixlike.measure.examination import Examination, unverified, verified
 from felixlike.measure.interface import Results
@@ -47,16 +48,21 @@ _SAME_CODE = "the same code as an earlier candidate"
 class MeasurePool:
     """Processes that measure for one target.  A context manager; not for use by several threads.
 
-    target: the TVM target of the tasks; its num-cores is the number of threads a candidate may use.  workers: how many
-    candidates are built at a time; None: num-cores, or the host's cores where the target is a GPU.  Building and
+    target: of the tasks, TVM's or a name; its num-cores is the number of threads a candidate may use.  workers: how
+    many candidates are built at a time; None: num-cores, or the host's cores where the target is a GPU.  Building and
     running alternate in small batches.  reuse: a candidate whose generated code is that of an earlier one gets its
     Measurement instead of being run."""
 
     def __init__(
         self, target: Any, *, limits: Limits | None = None, workers: int | None = None, reuse: bool = True
     ) -> None:
-        if workers is not None and workers < 1:
-            raise InvalidOption(f"workers is {workers}", where="MeasurePool", remedy="give at least 1, or None")
+        target = resolve_target(target)
+        if workers is not None:
+            workers = options.whole(
+                workers, "workers", least=1, where="MeasurePool", otherwise="None for as many as there are cores"
+            )
+        if limits is not None:
+            options.of_kind(limits, Limits, "limits", where="MeasurePool", remedy="give measure.Limits(…), or None")
         on_gpu = str(target.kind.name) == "cuda"
         cores = usable_cores() if on_gpu else int(target.attrs.get("num-cores", 1))
         self.limits = Limits() if limits is None else limits
@@ -103,7 +109,9 @@ class MeasurePool:
         each answer with the float64 reference.  best: seconds per call of the best schedule known; candidates far
         behind it, or behind the best of this stream, are timed once only.  Closing the stream early ends what is
         under way.  Raises ReferenceFailed before any candidate is built, WorkerFailed if processes cannot be
-        started, if the pool is closed or if another stream is open."""
+        started, if the pool is closed or if another stream is open, InvalidOption for what is no task or candidate."""
+        if best is not None:
+            best = options.real(best, "best", positive=True, finite=False, where="MeasurePool", unit="seconds")
         return self._stream(task, candidates, verify=verify, best=best, timing=self.limits.timing)
 
     def measure(
@@ -127,6 +135,7 @@ class MeasurePool:
         best: float | None,
         timing: Timing | None,
     ) -> Results:
+        task, candidates = _checked(task, candidates)
         self._claim()
         try:
             examination = self._examine(task, verify=verify)
@@ -220,7 +229,7 @@ class MeasurePool:
                     index, candidate = waiting.popleft()
                     started = time.monotonic()
                     try:
-                        module = candidate.module()
+                        module = schedulable(candidate).module()
                     except InvalidSchedule as refusal:
                         yield index, refused(refusal, time.monotonic() - started)
                         continue
@@ -301,6 +310,14 @@ class MeasurePool:
         self._trials.discard(trial)
 
 
+def _checked(task: Any, candidates: Any) -> tuple[Task, Iterable[Schedulable]]:
+    options.of_kind(
+        task, Task, "task", where="measure", remedy="give one of felixlike.extract_tasks(model, shapes), and candidates"
+    )
+    options.of_kind(candidates, Iterable, "candidates", where="measure", remedy="give a list of candidates")
+    return task, candidates
+
+
 def _by_code(trials: Iterable[Trial], *, together: bool) -> list[list[Trial]]:
     """Trials with the same generated code, together if wanted, in the order in which they were built."""
     found: dict[str, list[Trial]] = {}
@@ -340,5 +357,6 @@ def measure(task: Task, candidates: Iterable[Schedulable], *, verify: bool = Tru
     """The Measurements of a task's candidates, in their order, by a pool opened for this call (1–2 s).
 
     verify: compare each answer with the float64 reference.  Raises as MeasurePool.stream does."""
+    _checked(task, candidates)
     with MeasurePool(task.target) as pool:
         return pool.measure(task, candidates, verify=verify)

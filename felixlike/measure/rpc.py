@@ -13,11 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from felixlike.errors import InvalidOption, InvalidSchedule, TrackerFailed, WorkerFailed
+from felixlike import options
+from felixlike.errors import InvalidSchedule, TrackerFailed, WorkerFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import c_compiler
 from felixlike.measure import assistant
-from felixlike.measure.candidate import Schedulable, Untuned
+from felixlike.measure.candidate import Schedulable, Untuned, schedulable
 from felixlike.measure.evaluator import better
 from felixlike.measure.fleet import Fleet
 from felixlike.measure.interface import Results
@@ -77,9 +78,9 @@ class RpcPool(MeasurePool):
         reuse: bool = True,
         patience: float = 60.0,
     ) -> None:
-        if not patience > 0:
-            raise InvalidOption(f"patience is {patience!r}", where="RpcPool", remedy="give seconds greater than zero")
-        self._patience = patience
+        self._patience = options.real(
+            patience, "patience", positive=True, finite=False, where="RpcPool", unit="seconds"
+        )
         self._fleet = Fleet(tracker, key)
         compiler = c_compiler()
         if compiler is None:
@@ -144,7 +145,7 @@ class RpcPool(MeasurePool):
         """Start to build; yields a candidate that has no module."""
         started = time.monotonic()
         try:
-            module = candidate.module()
+            module = schedulable(candidate).module()
         except InvalidSchedule as refusal:
             yield index, refused(refusal, time.monotonic() - started)
             return

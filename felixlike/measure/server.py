@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from felixlike.errors import WorkerFailed
+from felixlike.hardware import placement
 
 _COMMAND = (sys.executable, "-P", "-m", "felixlike.measure.worker")
 _REPLY_BYTES = 4096
@@ -42,7 +43,8 @@ class Ending:
 class ForkServer:
     """One fork server at a time.
 
-    directory: removed by the server when the pool is gone.  threads: size of TVM's thread pool in candidates."""
+    directory: removed by the server when the pool is gone.  threads: of a candidate's call, if the environment does not
+    say how many a call has."""
 
     def __init__(self, directory: Path, *, threads: int) -> None:
         self._directory = directory
@@ -62,9 +64,9 @@ class ForkServer:
         self.generation += 1
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            with theirs, self._log.open("wb") as log:
+            with theirs, self._log.open("wb") as log, placement.unbound():
                 self._process = subprocess.Popen(
-                    [*_COMMAND, str(theirs.fileno()), str(self._directory), str(self._threads)],
+                    [*_COMMAND, str(theirs.fileno()), str(self._directory)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
@@ -172,14 +174,14 @@ class ForkServer:
             return ""
 
     def _environment(self) -> dict[str, str]:
-        """The user's environment, with TVM's thread pool set: left alone it takes half the processors of a machine."""
+        """The user's environment, with the number of threads that a candidate's call has."""
         import felixlike
 
         root = str(Path(felixlike.__file__).parent.parent)
         path = os.environ.get("PYTHONPATH")
         return {
-            "TVM_NUM_THREADS": str(self._threads),
             **os.environ,
+            "TVM_NUM_THREADS": str(placement.threads() if placement.asked_by() else self._threads),
             "PYTHONPATH": root if not path else os.pathsep.join((root, path)),
             "OPENBLAS_NUM_THREADS": "1",  # numpy's threads would not survive a fork
         }

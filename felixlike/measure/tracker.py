@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from felixlike import options
 from felixlike.errors import InvalidOption, TrackerFailed
+from felixlike.words import shown
 
 Address = tuple[str, int]
 """Host and port."""
@@ -43,11 +45,13 @@ class Servers:
 class Tracker:
     """A tracker at HOST:PORT.  Nothing is connected until something is asked."""
 
-    def __init__(self, where: str) -> None:
-        """Raises InvalidOption if `where` is no HOST:PORT."""
-        host, colon, port = where.rpartition(":")
+    def __init__(self, where: Any) -> None:
+        """where: HOST:PORT.  Raises InvalidOption if it is not."""
+        host, colon, port = where.rpartition(":") if isinstance(where, str) else ("", "", "")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-            raise InvalidOption(f"{where!r} is no address", where="tracker", remedy="give HOST:PORT, as 10.0.0.1:9190")
+            raise InvalidOption(
+                f"{shown(where)} is no address", where="tracker", remedy="give HOST:PORT, as 10.0.0.1:9190"
+            )
         self.where = where
         self.address = (host.strip("[]"), int(port))
 
@@ -69,6 +73,12 @@ class Tracker:
         from felixlike import tvmlib
 
         return Request(self, [tvmlib.rpc.base.TrackerCode.REQUEST, key, "", 1])
+
+
+def check_servers(where: Any, key: Any) -> None:
+    """Raise InvalidOption if a tracker's address is no HOST:PORT, or a key no text; nothing is connected."""
+    Tracker(where)
+    options.text(key, "key", remedy="give the key that the servers were started with")
 
 
 class Request:

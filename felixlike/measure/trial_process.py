@@ -11,7 +11,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,8 +20,9 @@ import numpy as np
 
 from felixlike import tvmlib
 from felixlike.frontend.constants import PACKING
+from felixlike.hardware import placement
 from felixlike.measure import messages
-from felixlike.measure.confine import confine, keep_apart, limit_memory
+from felixlike.measure.confine import confine, limit_memory
 from felixlike.measure.evaluator import evaluate
 from felixlike.measure.limits import Timing
 from felixlike.measure.measurement import Status
@@ -71,7 +72,9 @@ def _serve(channel: socket.socket) -> None:
     started = time.perf_counter()
     stopwatch = None
     try:
-        answer, stopwatch = run(built, device, request, settle=keep_apart)
+        if device.type == "cpu":
+            placement.hold()
+        answer, stopwatch = run(built, device, request)
     except Exception as error:
         answer = failure(error, Status.RUN_ERROR, started)
     messages.send(channel, {**answer, "elapsed": time.perf_counter() - started})
@@ -171,19 +174,15 @@ class Stopwatch:
         return [float(seconds) for seconds in timer(*self.tensors).results]
 
 
-def run(
-    built: Built, device: Any, request: Message, *, settle: Callable[[], None] = lambda: None
-) -> tuple[Message, Stopwatch | None]:
+def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch | None]:
     """Call once on fresh buffers of the device, save or check what came out, and time further calls if asked to;
     constants are packed before, once. The answer, and what can time more; None if nothing was timed.
 
     arguments: dicts of shape, dtype, file (initial contents or None), reference (expected contents or None), tolerance,
-    save (where to keep what came out, or None).  timing: a Timing's fields, or None.  best: seconds or None.
-    settle: called once TVM's threads are there."""
+    save (where to keep what came out, or None).  timing: a Timing's fields, or None.  best: seconds or None."""
     tensors = [_tensor(argument, device) for argument in request["arguments"]]
     given = built.arguments(tensors, device)
     built.library["main"](*given)
-    settle()
     error: float | None = None
     excess = -math.inf
     strange = 0

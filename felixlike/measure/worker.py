@@ -20,16 +20,14 @@ _REQUEST_BYTES = 4096
 _GRACE_SECONDS = 2.0
 
 
-def main(control_fd: int, directory: str, cores: int) -> None:
+def main(control_fd: int, directory: str) -> None:
     """Serve until the pool is gone; then end everything made here and remove the pool's directory."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's business
     # tvm_ffi imports torch if it can; nothing here needs it, and without it the start is 2.5 s and 200 MB cheaper.
     sys.modules["torch"] = None  # type: ignore[assignment]
     import felixlike.measure.remote_process  # noqa: F401  loaded here once, not in every process that needs it
     from felixlike.measure import trial_process
-    from felixlike.measure.confine import use_all_cores
 
-    use_all_cores(cores)
     gc.collect()
     gc.freeze()  # leaves shared pages alone in the children
     control = socket.socket(fileno=control_fd)
@@ -80,4 +78,4 @@ def _reply(control: socket.socket, message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(int(sys.argv[1]), sys.argv[2])

@@ -2,6 +2,7 @@
 
 from felixlike.records.compacting import Compacted, compact
 from felixlike.records.merging import Merged, merge
+from felixlike.records.place import path_of
 from felixlike.records.record import Record, make_record
 from felixlike.records.run import Run, make_run
 from felixlike.records.store import Brief, Store, StoredWorkload, WorkloadSummary, open  # noqa: A004
@@ -20,4 +21,5 @@ __all__ = [
     "make_run",
     "merge",
     "open",
+    "path_of",
 ]

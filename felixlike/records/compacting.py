@@ -7,6 +7,8 @@ spent no time, the log beside the file, and the pages that were free.
 from dataclasses import dataclass
 from pathlib import Path
 
+from felixlike.errors import StoreError
+from felixlike.records.place import path_of
 from felixlike.records.schema import VALUES
 from felixlike.records.store import Store
 
@@ -23,10 +25,12 @@ class Compacted:
 def compact(path: "str | Path") -> Compacted:
     """Compact the store in this file. Others may use it meanwhile, but wait. Raises StoreError, and changes nothing,
     if a row is damaged, the disk has no room for a second copy of the file, or another process holds it too long."""
-    path = Path(path)
-    Store(path, read_only=True).close()  # a file that is not there is not to be made
-    before = _bytes(path)
-    with Store(path) as store:
+    place = path_of(path)
+    if place is None:
+        raise StoreError("a store in memory takes no disk", where=str(path), remedy="name a file")
+    Store(place, read_only=True).close()  # a file that is not there is not to be made
+    before = _bytes(place)
+    with Store(place) as store:
         store.file.check()
         for table in VALUES:
             for _ in store.values(table):
@@ -39,7 +43,7 @@ def compact(path: "str | Path") -> Compacted:
                 store.file.execute("DELETE FROM runs WHERE seconds = 0")
             store.file.execute("VACUUM")
             store.file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    return Compacted(before, _bytes(path), count)
+    return Compacted(before, _bytes(place), count)
 
 
 def _bytes(path: Path) -> int:

@@ -6,7 +6,9 @@ known to be a store of a version that is understood.
 """
 
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 from felixlike.errors import StoreError
 from felixlike.records.migrations import upgrade
+from felixlike.records.place import MEMORY, refuse
 from felixlike.records.schema import APPLICATION, TABLES, VERSION
 
 BUSY_MILLISECONDS = 30_000
@@ -37,7 +40,11 @@ class StoreFile:
     def __init__(self, path: Path | None, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
         self.where = "the store in memory" if path is None else str(path)
-        self._refuse_bad_place()
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        if path is not None:
+            refuse(path, read_only=read_only)
+        elif read_only:
+            raise StoreError("it is new, so there is nothing to read", where=self.where, remedy="name a file")
         with self.explained():
             self.connection = sqlite3.connect(
                 self._address(), timeout=BUSY_MILLISECONDS / 1000, isolation_level=None, uri=True
@@ -45,14 +52,18 @@ class StoreFile:
         try:
             with self.explained():
                 self._prepare()
+                if not read_only:
+                    self._refuse_read_only()
         except BaseException:
-            self.connection.close()
+            self.close()
             raise
 
     def close(self) -> None:
         """Close it.  May be called again."""
         with self.explained():
             self.connection.close()
+        if self._copy is not None:
+            self._copy.cleanup()
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """One statement."""
@@ -80,6 +91,12 @@ class StoreFile:
                 str(error), where=self.where, remedy="use a store in the thread that opened it, before it is closed"
             ) from error
         except sqlite3.OperationalError as error:
+            if "readonly" in str(error) and not self.read_only:
+                raise StoreError(
+                    f"it is read-only ({error})",
+                    where=self.where,
+                    remedy="see that file and directory can be written, or copy the store to where they can",
+                ) from error
             raise StoreError(
                 str(error),
                 where=self.where,
@@ -102,27 +119,21 @@ class StoreFile:
     def _address(self) -> str:
         """What sqlite3.connect takes: a URI, in which nothing of the path is special."""
         if self.path is None:
-            return ":memory:"
-        address = self.path.absolute().as_uri()
+            return MEMORY
+        path = self.path.absolute()
         if not self.read_only:
-            return address
-        if os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK):
-            return f"{address}?mode=rw"  # so that what SQLite puts beside the file is cleared away again
-        log = self.path.with_name(self.path.name + "-wal")
-        return f"{address}?mode=ro" if log.exists() and log.stat().st_size else f"{address}?immutable=1"
-
-    def _refuse_bad_place(self) -> None:
-        """SQLite says "unable to open database file" for all of these."""
-        if self.path is None:
-            return
-        if self.path.is_dir():
-            raise StoreError("it is a directory", where=self.where, remedy="give the name of a file in it")
-        if not self.path.parent.is_dir():
-            raise StoreError(
-                f"there is no directory {self.path.parent}", where=self.where, remedy="make it, or give another path"
-            )
-        if self.read_only and not self.path.is_file():
-            raise StoreError("there is no such file", where=self.where, remedy="check the path")
+            return path.as_uri()
+        if os.access(path, os.W_OK) and os.access(_folder(path), os.W_OK | os.X_OK):
+            return f"{path.as_uri()}?mode=rw"  # so that what SQLite puts beside the file is cleared away again
+        log = _log(path)
+        if not log.exists() or not log.stat().st_size:
+            return f"{path.as_uri()}?immutable=1"
+        # SQLite reads a log only with a third file beside it, which it cannot make here: of both, a copy is read.
+        self._copy = tempfile.TemporaryDirectory(prefix="felixlike-")
+        copied = Path(self._copy.name) / "store"
+        shutil.copyfile(path, copied)
+        shutil.copyfile(log, _log(copied))
+        return f"{copied.as_uri()}?mode=rw"
 
     def _prepare(self) -> None:
         """Set the connection up; make the tables of a new file, upgrade those of an old one."""
@@ -139,6 +150,11 @@ class StoreFile:
             self.execute("PRAGMA foreign_keys = ON")
         if self.path is not None and self.path.stat().st_size <= _SMALL:
             self.check()
+
+    def _refuse_read_only(self) -> None:
+        """Notice now, not after an hour of measuring, what permissions do not tell: a read-only disk, say."""
+        with self.transaction():
+            pass
 
     def _bring_up_to_date(self) -> None:
         """Inside a transaction, since another process may be doing the same."""
@@ -164,7 +180,9 @@ class StoreFile:
                 raise self.damaged("it is damaged or not a store (it ends after its first bytes)")  # empty, to SQLite
             return 0
         if application != APPLICATION or version < 1:
-            raise StoreError("it is a SQLite file of another program", where=self.where, remedy=REPLACE)
+            raise StoreError(
+                "it is a SQLite file of another program", where=self.where, remedy="give the name of another file"
+            )
         if version > VERSION:
             raise StoreError(
                 f"it has version {version}, but this felixlike knows only versions up to {VERSION}",
@@ -172,3 +190,13 @@ class StoreFile:
                 remedy="use the newer felixlike that wrote it, or another file",
             )
         return int(version)
+
+
+def _log(path: Path) -> Path:
+    """SQLite's log of a file, which it keeps beside the file itself, whatever links lead there."""
+    real = Path(os.path.realpath(path))
+    return real.with_name(real.name + "-wal")
+
+
+def _folder(path: Path) -> Path:
+    return Path(os.path.realpath(path)).parent

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from felixlike.errors import StoreError
+from felixlike import options
+from felixlike.errors import SourceLeftOut, StoreError
+from felixlike.records.place import path_of
 from felixlike.records.salvage import salvage
 from felixlike.records.schema import COLUMNS, VALUES, Row, opened, sealed
 from felixlike.records.store import Store
@@ -29,22 +31,42 @@ class Merged:
 
 
 def merge(store: Store, path: "str | os.PathLike[str]") -> Merged:
-    """Add everything that another store holds. Raises StoreError if the store cannot be written, or if the other file
-    is missing, no store, of a newer version, or so damaged that nothing of it can be read."""
-    source = Path(path)
+    """Add everything that another store holds, which is not changed and may be read-only.
+
+    Raises StoreError if the store cannot be written; SourceLeftOut if the other one is the same, missing, no store, of
+    a newer version, or so damaged that nothing of it can be read."""
+    options.of_kind(store, Store, "store", where="merge", remedy="give what records.open returns")
+    try:
+        source = path_of(path)
+        if source is None:
+            raise StoreError("a store in memory ends with its process", where=str(path), remedy="name a file")
+        if store.path is not None and source.exists() and source.samefile(store.path):
+            raise StoreError(_ITSELF, where=str(source), remedy="name another file")
+        return _merge(store, source)
+    except StoreError as error:
+        if error.where == store.file.where and error.what != _ITSELF:
+            raise
+        raise SourceLeftOut(error.what, where=error.where, remedy=error.remedy) from error
+
+
+def _merge(store: Store, source: Path) -> Merged:
     try:
         with Store(source, read_only=True) as other:
-            if store.path is not None and store.path.exists() and source.samefile(store.path):
-                raise StoreError("it cannot be merged into itself", where=str(source), remedy="name another file")
             return _copy(store, other, str(source))
     except StoreError as error:
         others_fault = error.where != str(source) or error.what.startswith(_SOUND)
         if others_fault or not source.is_file() or not source.stat().st_size:
             raise
-        return _save(store, source, error)
+        try:
+            return _save(store, source, error)
+        except OSError as reason:
+            if isinstance(reason, StoreError):
+                raise
+            raise StoreError(f"it cannot be read: {reason.strerror}", where=str(source)) from reason
 
 
-_SOUND = ("it has version", "it cannot be merged", "database is locked", "unable to open")
+_ITSELF = "it cannot be merged into itself"
+_SOUND = ("it has version", "permission", "database is locked", "unable to open")
 """What StoreErrors begin with that do not speak of damage."""
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from felixlike import options
 from felixlike.errors import FelixlikeError, InvalidPoint, InvalidSchedule, StoreError, first_line
 from felixlike.frontend import Task, make_task
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, noted_constants
@@ -57,10 +58,11 @@ def export_database(
     from felixlike import tvmlib
     from felixlike.hardware import device_name, resolve_target
 
-    place = Path(folder)
+    place = _place(store, folder)
+    best = options.whole(best, "best", where="export", otherwise="0 for all")
     _refuse_used(place)
     target = resolve_target(target)
-    where = device_name(target) if device is None else device
+    where = device_name(target) if device is None else _device(device)
     passed_over: Counter[str] = Counter()
     written = workloads = 0
     try:
@@ -94,9 +96,9 @@ def import_database(
     the store cannot be written, UnknownTarget."""
     from felixlike.hardware import device_name, resolve_target
 
-    place = Path(folder)
+    place = _place(store, folder)
     target = resolve_target(target)
-    where = device_name(target) if device is None else device
+    where = device_name(target) if device is None else _device(device)
     passed_over: Counter[str] = Counter()
     database = _Database(place, target, passed_over)
     found: dict[tuple[str, str], list[Record]] = {}
@@ -238,9 +240,20 @@ def _lines(path: Path, passed_over: Counter[str], *, keep: bool = False) -> Iter
         ) from error
 
 
+def _place(store: Any, folder: Any) -> Path:
+    options.of_kind(store, Store, "store", where="MetaSchedule", remedy="give what records.open returns")
+    return options.path(folder, "folder", error=StoreError)
+
+
+def _device(name: Any) -> str:
+    return options.text(name, "device", remedy="give the name of a device, as in Record.device, or None for this one")
+
+
 def _refuse_used(place: Path) -> None:
     if any((place / name).exists() for name in (WORKLOADS, RECORDS)):
         raise StoreError("there is a database already", where=str(place), remedy="name another folder")
+    if place.exists() and not place.is_dir():
+        raise StoreError("it is a file", where=str(place), remedy="name a folder, which is made if there is none")
 
 
 def _export_workload(
@@ -255,7 +268,7 @@ def _export_workload(
     """Write one workload's records; how many."""
     from felixlike import tvmlib
 
-    records = store.fastest(workload.task, best or -1, device=device)
+    records = store.fastest(workload.task, best or None, device=device)
     if not records:
         return 0
     try:

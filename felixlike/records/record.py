@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from felixlike import options
 from felixlike._version import __version__
 from felixlike.measure.measurement import Measurement
 
@@ -39,10 +40,14 @@ def make_record(task: "Task", sketch: str, point: Iterable[int], measurement: Me
     """A record of something measured just now, on the target's device or the one the measurement names, by
     these versions.
 
-    point: integers, numpy's too."""
+    point: integers, numpy's too.  Raises InvalidOption for what is no task or no measurement."""
     from importlib import metadata
 
+    from felixlike.frontend.task import Task
     from felixlike.hardware import device_name
+
+    options.of_kind(task, Task, "task", where="make_record", remedy="give one of extract_tasks(model, shapes)")
+    options.of_kind(measurement, Measurement, "measurement", where="make_record", remedy="give what measure returns")
 
     return Record(
         task=task.key,

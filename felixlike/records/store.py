@@ -3,13 +3,15 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from felixlike import options
+from felixlike.errors import InvalidOption
 from felixlike.frontend.task import Task
 from felixlike.measure.measurement import Status
 from felixlike.records.file import StoreFile
+from felixlike.records.place import path_of
 from felixlike.records.record import Record
 from felixlike.records.run import Run
 from felixlike.records.schema import VALUES, Row, from_row, opened, point_from, sealed, to_row
@@ -18,12 +20,13 @@ if TYPE_CHECKING:
     from felixlike.symbolic import Sketch
 
 _RIGHT = "status = 'ok' AND seconds IS NOT NULL"
+_TASK = "give one of felixlike.extract_tasks(model, shapes)"
 _AT_ONCE = 500
 """Rows asked for by number in one query."""
 
 
 def open(path: "str | os.PathLike[str] | None" = None, *, read_only: bool = False) -> "Store":  # noqa: A001
-    """A store in this file, made if there is none; in memory if path is None.
+    """A store in this file, made if there is none; in memory if path is None or ":memory:".
 
     A file of an older version is upgraded. read_only: the file is neither made, nor upgraded, nor changed. Raises
     StoreError if it cannot be opened or written, is damaged, is not a store, or is of a newer version."""
@@ -70,7 +73,7 @@ class Store:
     """Workloads and measurements.  A context manager; for use by the thread that opened it."""
 
     def __init__(self, path: "str | os.PathLike[str] | None" = None, *, read_only: bool = False) -> None:
-        self.path = None if path is None else Path(path)
+        self.path = path_of(path)
         self._file = StoreFile(self.path, read_only=read_only)
         self._known: set[tuple[str, str]] = set()
 
@@ -89,16 +92,22 @@ class Store:
     def append(self, task: Task, record: Record, sketch: "Sketch | None" = None) -> None:
         """Add a measurement of a task, for good once this returns. A record that is there already is not added again.
 
-        sketch: the one that was measured, so that its trace is kept.  Raises ValueError if the record is of another
+        sketch: the one that was measured, so that its trace is kept.  Raises InvalidOption if the record is of another
         task, StoreError if the file cannot be written."""
         self.extend(task, [record], sketch)
 
     def extend(self, task: Task, records: Iterable[Record], sketch: "Sketch | None" = None) -> None:
         """Add many measurements of a task at once, all or none.  See append."""
         rows = []
+        task = options.of_kind(task, Task, "task", where="Store", remedy=_TASK)
         for record in records:
+            options.of_kind(record, Record, "record", where="Store", remedy="give what records.make_record returns")
             if record.task != task.key:
-                raise ValueError(f"the record is of task {record.task}, not of {task.key} ({task.name})")
+                raise InvalidOption(
+                    f"the record is of task {record.task}, not of {task.key} ({task.name})",
+                    where="Store",
+                    remedy="add it to its own task",
+                )
             rows.append(sealed(to_row(record)))
         new = (task.key, "" if sketch is None else sketch.key)
         with self._file.explained(), self._file.transaction():
@@ -117,22 +126,24 @@ class Store:
         found = self.fastest(task, 1, device=device)
         return found[0] if found else None
 
-    def fastest(self, task: Task | str, count: int, *, device: str | None = None) -> list[Record]:
-        """The fastest OK measurements of a task, fastest first, at most `count`.  See best."""
+    def fastest(self, task: Task | str, count: int | None, *, device: str | None = None) -> list[Record]:
+        """The fastest OK measurements of a task, fastest first, at most `count`; None: all.  See best."""
+        most = -1 if count is None else options.whole(count, "count", where="Store.fastest", otherwise="None for all")
         key, where = _place(task, device)
         with self._file.explained():
             rows = self._file.execute(
                 f"{self._select()} WHERE task = ? AND device = ? AND {_RIGHT} ORDER BY seconds, id LIMIT ?",
-                (key, where, count),
+                (key, where, most),
             ).fetchall()
         found = [self._record(row) for row in rows]
         if any(r.task != key or r.device != where or r.measurement.status is not Status.OK for r in found):
             raise self._file.damaged("its index does not fit its table")
         return found
 
-    def measurements(self, task: Task | None = None) -> Iterator[Record]:
-        """All records, of one task or of all, in the order in which they were appended, read as they are asked for."""
-        condition, values = ("", ()) if task is None else (" WHERE task = ?", (task.key,))
+    def measurements(self, task: Task | str | None = None) -> Iterator[Record]:
+        """All records, of one task (or its key) or of all, in the order in which they were appended, read as they are
+        asked for."""
+        condition, values = ("", ()) if task is None else (" WHERE task = ?", (_key(task),))
         for row in self._rows(f"{self._select()}{condition} ORDER BY id", values):
             yield self._record(row)
 
@@ -150,7 +161,8 @@ class Store:
 
     def numbered(self, numbers: Sequence[int]) -> Iterator[Record]:
         """The records with these numbers (Brief.id), in the order in which they were appended."""
-        ordered = sorted(numbers)
+        options.of_kind(numbers, Iterable, "numbers", where="Store.numbered", remedy="give a list of Brief.id")
+        ordered = sorted(options.whole(number, "number", where="Store.numbered") for number in numbers)
         for start in range(0, len(ordered), _AT_ONCE):
             some = ordered[start : start + _AT_ONCE]
             query = f"{self._select()} WHERE id IN ({', '.join('?' * len(some))}) ORDER BY id"
@@ -272,15 +284,24 @@ _ON_CONFLICT = {
 }
 
 
+def _key(task: Task | str) -> str:
+    if isinstance(task, str):
+        return task
+    return str(options.of_kind(task, Task, "task", where="Store", remedy=f"{_TASK}, or its key").key)
+
+
 def _place(task: Task | str, device: str | None) -> tuple[str, str]:
     """(task's key, device's name)"""
+    key = _key(task)
+    if device is not None:
+        return key, options.text(device, "device", remedy="give the name of a device, as in Record.device")
     if isinstance(task, str):
-        if device is None:
-            raise ValueError("a task's key alone does not say which device is meant")
-        return task, device
+        raise InvalidOption(
+            "a task's key alone does not say which device is meant", where="Store", remedy="give device=…, or the Task"
+        )
     from felixlike.hardware import device_name
 
-    return task.key, device_name(task.target) if device is None else device
+    return key, device_name(task.target)
 
 
 def _run(run: Run, seconds: float) -> Row:

@@ -3,6 +3,6 @@
 from felixlike.report.progress import make_progress
 from felixlike.report.report import Report, TaskReport
 from felixlike.report.runlog import RunLog
-from felixlike.report.tables import report_table, report_text, store_table
+from felixlike.report.tables import report_text, store_text, tasks_text
 
-__all__ = ["Report", "RunLog", "TaskReport", "make_progress", "report_table", "report_text", "store_table"]
+__all__ = ["Report", "RunLog", "TaskReport", "make_progress", "report_text", "store_text", "tasks_text"]

@@ -5,21 +5,27 @@ In: a sketch that is understood symbolically. Out: `Explanation`: text, or a plo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from felixlike import features, smooth
+from felixlike import features, options, smooth
 from felixlike.errors import InvalidOption, MissingDependency, OutputNotWritable, first_line
 from felixlike.features.table import COLUMNS, NAMES
+from felixlike.report.layout import entry, indented, paragraph, stream_width
+from felixlike.signs import showable
 from felixlike.smooth.printing import smooth_text
 from felixlike.symbolic import Kind, Points, Sketch
+from felixlike.symbolic.program_text import program_text
 from felixlike.symbolic.trace import groups
+from felixlike.words import choose_from, nearest, shown
 
 DEFAULT_COLUMNS = ("vector_extent", "parallel_extent", "buffer1_reuse_distance_bytes", "traffic_l1")
+_IMAGES = "give a .png, .svg or .pdf file"
 _STEPS = 200
 _SAMPLES = 256
 
@@ -141,9 +147,10 @@ class Explanation:
         for column in moving:
             if self.sketch.variables[column].name == name:
                 return column
-        names = ", ".join(self.sketch.variables[c].name for c in moving) or "none"
         raise InvalidOption(
-            f"{name!r} is not a variable to draw along", where=repr(self.sketch), remedy=f"one of {names}"
+            f"{shown(name)} is not a variable to draw along",
+            where=repr(self.sketch),
+            remedy=choose_from(name, [self.sketch.variables[c].name for c in moving]),
         )
 
     def plot(self, path: str | Path, variable: str | None = None) -> None:
@@ -154,9 +161,10 @@ class Explanation:
         try:
             from matplotlib.figure import Figure
         except ImportError:
-            raise MissingDependency(
-                "drawing needs matplotlib", where="plot", remedy='pip install "felixlike[plot]"'
-            ) from None
+            raise MissingDependency("drawing needs matplotlib", where="plot", remedy="pip install matplotlib") from None
+        path = options.path(path, "plot", error=OutputNotWritable)
+        if not path.suffix:
+            raise OutputNotWritable("its name does not say which kind of image", where=str(path), remedy=_IMAGES)
         variable = self._most_telling() if variable is None else variable
         figure = Figure(figsize=(4.2 * len(self.formulas), 3.4), layout="constrained")
         panels = figure.subplots(1, len(self.formulas), squeeze=False)[0]
@@ -172,18 +180,24 @@ class Explanation:
         figure.suptitle(f"{self.store}, sketch {self.sketch.index} of {self.sketch.task.name}")
         try:
             figure.savefig(path, dpi=130)
-        except (OSError, ValueError) as error:
+        except ValueError as error:  # a kind that matplotlib does not know
             raise OutputNotWritable(
-                f"the plot cannot be written: {first_line(error)}",
-                where=str(path),
-                remedy="give a .png, .svg or .pdf file",
+                f"the plot cannot be written: {first_line(error)}", where=str(path), remedy=_IMAGES
+            ) from error
+        except OSError as error:
+            raise OutputNotWritable(
+                f"the plot cannot be written: {error.strerror}", where=str(path), remedy="choose another place"
             ) from error
 
     def _most_telling(self) -> str:
         """The tile factor along which most of the formulas change, and among those the one they change most along."""
         tiles = [v.name for v in self.sketch.variables if v.kind is Kind.TILE and not v.fixed and v.position > 0]
         if not tiles:
-            raise InvalidOption("the sketch has no tile factor to draw along", where=repr(self.sketch))
+            raise InvalidOption(
+                "the sketch has no tile factor to draw along",
+                where=repr(self.sketch),
+                remedy="explain another sketch, or leave the plot out",
+            )
         return max(tiles, key=self._changes)
 
     def _changes(self, variable: str) -> tuple[int, float]:
@@ -192,21 +206,36 @@ class Explanation:
         return sum(r > 0 for r in ranges), sum(ranges)
 
     def __str__(self) -> str:
+        """As wide as the terminal, if standard output is one; in signs that it can show."""
+        return showable(self.text(width=stream_width()))
+
+    def text(self, *, width: int | None = None) -> str:
+        """All of it as text.  width: lines that are longer go on indented; None: no line is broken."""
         program = self.sketch.structure(self._locations).program
         named = ", ".join(f"{v.name} = {x}" for v, x in zip(self.sketch.variables, self.point, strict=True))
-        lines = [f"{self.sketch!r}", "", "Program", _indented(str(program)), "", "Variables"]
-        lines += [f"  {v.name}: {_choices(v.choices, v.kind)}" for v in self.sketch.variables]
-        lines += ["", "Constraints", *(f"  {reason}" for reason in _reasons(self.sketch)), "", f"Point: {named}"]
+        lines = [*paragraph(repr(self.sketch), width), "", "Program"]
+        lines += [*indented(_indented(program_text(program)), width, hanging=4), "", "Variables"]
+        for v in self.sketch.variables:
+            lines += indented(f"  {v.name}: {_choices(v.choices, v.kind)}", width, hanging=4)
+        lines += ["", "Constraints"]
+        for reason in _reasons(self.sketch):
+            lines += indented(f"  {reason}", width, hanging=4)
+        lines += ["", *paragraph(f"Point: {named}", width)]
         for formula in self.formulas:
-            lines += [
-                "",
-                f"{self.store}: {formula.column} ({formula.unit}): {formula.meaning}",
-                f"  exact             {formula.exact}",
-                f"  smooth, log(1+·)  {_indented(formula.smooth, 20).lstrip()}",
-                f"  at the point      {formula.value:.6g} exact, {formula.relaxed:.6g} smooth; "
-                f"{formula.error:.2%} apart at random points (median)",
-            ]
+            lines += ["", *self._about(formula, width)]
         return "\n".join(lines)
+
+    def _about(self, formula: Formula, width: int | None) -> list[str]:
+        values = (
+            f"{formula.value:.6g} exact, {formula.relaxed:.6g} smooth; "
+            f"{formula.error:.2%} apart at random points (median)"
+        )
+        return [
+            *paragraph(f"{self.store}: {formula.column} ({formula.unit}): {formula.meaning}", width),
+            *entry("  exact", formula.exact, width, column=20),
+            *entry("  smooth, log(1+·)", formula.smooth, width, column=20),
+            *entry("  at the point", values, width, column=20),
+        ]
 
 
 def explain(
@@ -220,14 +249,16 @@ def explain(
 
     store: a block's name (default: the one with most work). columns: names of features. point: where formulas are
     evaluated (default: a random valid one). Raises UnsupportedSketch, InvalidOption, InvalidPoint."""
+    options.of_kind(sketch, Sketch, "sketch", where="explain", remedy="give one of symbolic.sketches(task)")
+    options.of_kind(columns, Iterable, "columns", where="explain", remedy=f"give names, as {DEFAULT_COLUMNS}")
+    columns = (columns,) if isinstance(columns, str) else tuple(columns)
     for column in columns:
         _check_column(column)
     blocks = [s.block for s, _ in sketch.program.stores()]
     if store is not None and store not in blocks:
-        raise InvalidOption(f"there is no block {store!r}", where=repr(sketch), remedy=f"one of {', '.join(blocks)}")
-    chosen = tuple(int(x) for x in (sketch.sample(1, seed=0)[0] if point is None else point))
-    sketch.valid(np.array([chosen], dtype=np.int64))  # raises for a wrong width
-    return Explanation(sketch, store if store is not None else _heaviest(sketch), chosen, tuple(columns))
+        raise InvalidOption(f"there is no block {shown(store)}", where=repr(sketch), remedy=choose_from(store, blocks))
+    chosen = tuple(sketch.sample(1, seed=0)[0].tolist() if point is None else sketch.checked([point])[0].tolist())
+    return Explanation(sketch, store if store is not None else _heaviest(sketch), chosen, columns)
 
 
 def _heaviest(sketch: Sketch) -> str:
@@ -239,12 +270,17 @@ def _heaviest(sketch: Sketch) -> str:
     return found.stores[int(iterations.argmax())]
 
 
-def _check_column(name: str) -> None:
-    if name not in NAMES:
-        near = [n for n in NAMES if name in n][:6]
-        raise InvalidOption(
-            f"there is no feature {name!r}", where="columns", remedy=f"for example {', '.join(near or DEFAULT_COLUMNS)}"
-        )
+def _check_column(name: Any) -> None:
+    if name in NAMES:
+        return
+    near = [n for n in NAMES if isinstance(name, str) and name in n][:6]
+    likely = nearest(name, NAMES)
+    known = near or ([likely] if likely else DEFAULT_COLUMNS)
+    raise InvalidOption(
+        f"there is no feature {shown(name)}",
+        where="columns",
+        remedy=f"for example {', '.join(known)}; all of them are in felixlike.features.NAMES",
+    )
 
 
 def _choices(choices: Sequence[int], kind: Kind) -> str:

@@ -1,25 +1,36 @@
 """One calm line while a run goes on; plain lines where there is no terminal; nothing on request.
 
-In: the session's events. Out: text on stderr, so that a program's own output stays clean.
+In: the session's events. Out: text on standard error, so that a program's own output stays clean. What cannot be
+written (a closed pipe, a full disk) is not missed: a run does not end for it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import sys
 import time
-from collections.abc import Callable
 from types import TracebackType
-from typing import Self
-
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
+from typing import TYPE_CHECKING, Self, TextIO
 
 from felixlike.errors import InvalidOption
+from felixlike.report.layout import stream_width, text_width
 from felixlike.report.tables import latency
-from felixlike.tuning import Event
+from felixlike.signs import showable
+from felixlike.words import counted, shown
+
+if TYPE_CHECKING:
+    from felixlike.tuning import Event
 
 _PLAIN_SECONDS = 10.0
 """Least time between two plain lines."""
+
+_LIVE_SECONDS = 0.1
+"""Least time between two states of the live line."""
+
+_CLEAR = "\r\x1b[2K"
+"""Begins the terminal's line anew."""
 
 
 class Reporter:
@@ -41,62 +52,82 @@ class Reporter:
 class LineReporter(Reporter):
     """Plain lines, not often."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
         self._last = -math.inf
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._write(f"{text}\n")
 
     def event(self, event: Event) -> None:
         if time.monotonic() - self._last >= _PLAIN_SECONDS:
             self._last = time.monotonic()
             self.say(_line(event))
 
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
+            self._stream.write(showable(text, getattr(self._stream, "encoding", None) or "utf-8"))
+            self._stream.flush()
 
-class LiveReporter(Reporter):
-    """One line that is written over."""
 
-    def __init__(self, console: Console) -> None:
-        self._progress = Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True)
-        self._line: TaskID | None = None
+class LiveReporter(LineReporter):
+    """Steps as plain lines; what the session does as one line of a terminal, written over by what comes next."""
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        self._line = self._progress.add_task("starting", total=None)
-        return self
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._open = False
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._progress.stop()
+        self._clear()
 
     def say(self, text: str) -> None:
-        if self._line is not None:
-            self._progress.update(self._line, description=text.replace("[", r"\["))
+        self._clear()
+        super().say(text)
 
     def event(self, event: Event) -> None:
-        self.say(_line(event))
+        if time.monotonic() - self._last < _LIVE_SECONDS:
+            return
+        self._last = time.monotonic()
+        line = _line(event)
+        width = (stream_width(self._stream) or 80) - 1
+        while text_width(line) > width and ", " in line:  # a line that wraps cannot be written over
+            line = line.rpartition(", ")[0]
+        self._write(_CLEAR + line[:width])
+        self._open = True
+
+    def _clear(self) -> None:
+        if self._open:
+            self._write(_CLEAR)
+            self._open = False
 
 
-def make_progress(wanted: bool | str | Callable[[str], None]) -> Reporter:
+def make_progress(wanted: object) -> Reporter:
     """The reporter for optimize's `progress`: True (a live line on a terminal, else plain lines), "plain", or False.
 
     Raises InvalidOption for anything else."""
-    if wanted is False:
+    if not isinstance(wanted, bool) and not (isinstance(wanted, str) and wanted == "plain"):
+        raise InvalidOption(f"progress is {shown(wanted)}", where="progress", remedy='give True, False or "plain"')
+    stream: TextIO | None = sys.stderr
+    if wanted is False or stream is None:
         return Reporter()
-    console = Console(stderr=True)
-    if wanted == "plain" or (wanted is True and not console.is_terminal):
-        return LineReporter(console)
-    if wanted is True:
-        return LiveReporter(console)
-    raise InvalidOption(f"progress is {wanted!r}", where="progress", remedy='give True, False or "plain"')
+    return LiveReporter(stream) if wanted is True and _can_be_written_over(stream) else LineReporter(stream)
+
+
+def _can_be_written_over(stream: TextIO) -> bool:
+    """Whether it is a terminal that knows how to clear a line."""
+    try:
+        return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
+    except (AttributeError, ValueError):  # somebody's own stream, or a closed one
+        return False
 
 
 def _line(event: Event) -> str:
     """task, best latency, trials, time left"""
     state, budget = event.state, event.budget
     best = latency(state.best[0]) if state.best else "none yet"
-    of = f" of {budget.trials}" if budget.trials is not None else ""
-    parts = [f"{state.task.name}: best {best}", f"{budget.spent_trials}{of} trials"]
+    of = f"{budget.spent_trials} of " if budget.trials is not None else ""
+    trials = counted(budget.spent_trials if budget.trials is None else budget.trials, "trial")
+    parts = [f"{state.task.name}: best {best}", of + trials]
     if budget.rounds is not None:
         parts.append(f"round {min(budget.spent_rounds + 1, budget.rounds)} of {budget.rounds}")
     left = budget.seconds_left()

@@ -8,9 +8,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar
 
 from felixlike.errors import InvalidArtefact
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,12 @@ class Report:
     recalled: int = 0
 
     def __str__(self) -> str:
+        """As wide as the terminal, if standard output is one; in signs that it can show."""
+        from felixlike.report.layout import stream_width
         from felixlike.report.tables import report_text
+        from felixlike.signs import showable
 
-        return report_text(self)
+        return showable(report_text(self, width=stream_width()))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; numbers that are not finite become None."""
@@ -76,11 +82,75 @@ class Report:
     @staticmethod
     def from_json(data: dict[str, Any]) -> Report:
         """The inverse of `to_json`. Raises InvalidArtefact for data that is no report."""
-        try:
-            tasks = tuple(TaskReport(**{**t, "seconds": _number(t["seconds"])}) for t in data["tasks"])
-            return Report(**{**data, "tasks": tasks, "error": _number(data["error"])})
-        except (KeyError, TypeError) as error:
-            raise InvalidArtefact(f"its report is damaged ({error})", where="report") from error
+        tasks = _of_type(data, "tasks", list)
+        fields = {**data, "tasks": tuple(_read(TaskReport, task, f"tasks[{i}]") for i, task in enumerate(tasks))}
+        return _read(Report, fields, "")
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "int | None": (int, NoneType),
+    "float | None": (int, float, NoneType),
+}
+"""Classes of a field's values, by its annotation."""
+
+
+def _read(cls: type[_T], data: Any, place: str) -> _T:
+    """A report from its JSON data: every field there is, of its kind.  Raises InvalidArtefact.
+
+    Numbers that are not finite were written as None."""
+    if not isinstance(data, dict):
+        raise _damaged(place or "it", f"is {_shown(data)}, not an object")
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        name = f"{place}.{field.name}" if place else field.name
+        if field.name not in data:
+            if field.default is dataclasses.MISSING:
+                raise _damaged(name, "is missing")
+            continue
+        value, kind = data[field.name], str(field.type)
+        if kind == "float" and value is None:
+            value = math.nan
+        if kind.startswith("dict["):
+            _check_dict(value, kind, name)
+        elif kind in _KINDS and (isinstance(value, bool) or not isinstance(value, _KINDS[kind]) or _is_huge(value)):
+            raise _damaged(name, f"is {_shown(value)}, which is no {kind}")
+        values[field.name] = value
+    unknown = sorted(set(data) - {field.name for field in dataclasses.fields(cls)})  # type: ignore[arg-type]
+    if unknown:
+        raise _damaged(f"{place}.{unknown[0]}" if place else unknown[0], "is not known")
+    if cls is TaskReport and values["seconds"] <= 0:
+        raise _damaged(f"{place}.seconds", f"is {values['seconds']}, which no task takes")
+    return cls(**values)
+
+
+def _check_dict(value: Any, kind: str, name: str) -> None:
+    """dict[str, …], of strings or integers."""
+    wanted = _KINDS[kind.removeprefix("dict[str, ").removesuffix("]")]
+    if not isinstance(value, dict) or any(type(part) not in wanted or _is_huge(part) for part in value.values()):
+        raise _damaged(name, f"is {_shown(value)}, which is no {kind}")
+
+
+def _is_huge(value: Any) -> bool:
+    """Whether an integer is larger than any that is counted here."""
+    return isinstance(value, int) and abs(value) >= 2**63
+
+
+def _of_type(data: Any, field: str, wanted: type) -> Any:
+    if not isinstance(data, dict) or not isinstance(data.get(field), wanted):
+        raise _damaged(field, f"is no {wanted.__name__}")
+    return data[field]
+
+
+def _damaged(field: str, what: str) -> InvalidArtefact:
+    return InvalidArtefact(f"its report is damaged: {field} {what}", where="report", remedy="save the model again")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def _plain(value: Any) -> Any:
@@ -91,7 +161,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     return value
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)

@@ -15,9 +15,12 @@ import os
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from felixlike.tuning import Event
+from felixlike.records.place import path_of
+
+if TYPE_CHECKING:
+    from felixlike.tuning import Event
 
 
 class RunLog:
@@ -26,7 +29,8 @@ class RunLog:
 
     def __init__(self, store: str | os.PathLike[str] | None) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        self.path = None if store is None else Path(f"{os.fspath(store)}.logs") / f"{stamp}-{os.getpid()}.jsonl"
+        place = path_of(store)
+        self.path = None if place is None else Path(f"{place}.logs") / f"{stamp}-{os.getpid()}.jsonl"
         self._file: TextIO | None = None
         self._started = time.monotonic()
 

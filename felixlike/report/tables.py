@@ -1,63 +1,75 @@
-"""Reports as tables for people."""
+"""Reports as text for people, as wide as there is room for.
+
+In: a report, what a store holds, a model's tasks; a width, None where there is none (see `layout`). Out: text.
+"""
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from felixlike.report.layout import Column, paragraph, table
 from felixlike.report.report import Report, TaskReport
+from felixlike.words import counted
 
 if TYPE_CHECKING:
+    from felixlike.frontend import Task
     from felixlike.records import WorkloadSummary
 
+_TASKS = (
+    Column("task", right=False, least=20),
+    Column("calls", rank=4),
+    Column("MFLOP", rank=8),
+    Column("sketch", rank=9),
+    Column("latency"),
+    Column("GFLOPS", rank=2),
+    Column("trials", rank=5),
+    Column("failed", rank=6),
+    Column("max error", rank=3),
+    Column("schedule", right=False, rank=1),
+)
 
-def report_table(report: Report) -> RenderableType:
-    """The report as something rich can print."""
-    table = Table(title=f"{report.model} on {report.device}", title_justify="left")
-    for name, justify in (
-        ("task", "left"),
-        ("calls", "right"),
-        ("MFLOP", "right"),
-        ("sketch", "right"),
-        ("latency", "right"),
-        ("GFLOPS", "right"),
-        ("trials", "right"),
-        ("failed", "right"),
-        ("max error", "right"),
-        ("schedule", "left"),
-    ):
-        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for task in report.tasks:
-        table.add_row(*_row(task))
-    return Group(table, *(Text(line) for line in _notes(report)))
+_WORKLOADS = (
+    Column("workload", right=False, least=20),
+    Column("device", right=False, least=16, rank=1),
+    Column("measured", rank=2),
+    Column("right", rank=3),
+    Column("best"),
+    Column("GFLOPS", rank=4),
+)
+
+_MODEL = (Column("task", right=False, least=20), Column("key", right=False), Column("MFLOP"), Column("calls", rank=1))
 
 
-def report_text(report: Report, *, width: int = 140) -> str:
+def report_text(report: Report, *, width: int | None = None) -> str:
     """The report as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-    console.print(report_table(report))
-    file = console.file
-    assert isinstance(file, io.StringIO)
-    return file.getvalue().rstrip()
+    lines = paragraph(f"{report.model} on {report.device}", width)
+    lines += ["", *table(_TASKS, [_row(task) for task in report.tasks], width), ""]
+    for note in _notes(report):
+        lines += paragraph(note, width)
+    return "\n".join(lines)
 
 
-def store_table(title: str, workloads: Sequence[WorkloadSummary]) -> RenderableType:
-    """What a store holds, a line for each workload and device."""
-    table = Table(title=title, title_justify="left")
-    for name in ("workload", "device", "measured", "right", "best", "GFLOPS"):
-        table.add_column(name, justify="left" if name in ("workload", "device") else "right", overflow="fold")
-    for w in workloads:
-        rate = "–" if w.best is None or not w.flops else f"{w.flops / w.best / 1e9:.1f}"
-        best = "–" if w.best is None else latency(w.best)
-        table.add_row(w.name, w.device, str(w.measurements), str(w.right), best, rate)
-    total = sum(w.measurements for w in workloads)
-    return Group(table, Text(f"{total} measurements of {len({w.task for w in workloads})} workloads."))
+def store_text(title: str, workloads: Sequence[WorkloadSummary], *, width: int | None = None) -> str:
+    """What a store holds, a line for each workload and device; a device that is everybody's is named once."""
+    devices = {w.device for w in workloads}
+    place = next(i for i, column in enumerate(_WORKLOADS) if column.name == "device")
+    left_out = {place} if len(devices) == 1 else set()
+    columns = [column for i, column in enumerate(_WORKLOADS) if i not in left_out]
+    rows = [[cell for i, cell in enumerate(_workload(w)) if i not in left_out] for w in workloads]
+    lines = paragraph(title + (f", measured on {devices.pop()}" if left_out else ""), width)
+    if rows:
+        lines += ["", *table(columns, rows, width), ""]
+    measured = counted(sum(w.measurements for w in workloads), "measurement")
+    lines += paragraph(f"{measured} of {counted(len({w.task for w in workloads}), 'workload')}.", width)
+    return "\n".join(lines)
+
+
+def tasks_text(tasks: Sequence[Task], *, width: int | None = None) -> str:
+    """A model's tasks, a line each."""
+    rows = [(t.name, t.key[:8], f"{t.flops / 1e6:.3g}", f"{t.weight:g}") for t in tasks]
+    return "\n".join(table(_MODEL, rows, width))
 
 
 def _row(task: TaskReport) -> tuple[str, ...]:
@@ -67,12 +79,22 @@ def _row(task: TaskReport) -> tuple[str, ...]:
         f"{task.flops / 1e6:.1f}",
         "–" if task.sketch is None else f"{task.sketch} of {task.sketches}",
         latency(task.seconds),
-        "–" if not math.isfinite(task.seconds) or not task.flops else f"{task.flops / task.seconds / 1e9:.1f}",
+        _rate(task.flops, task.seconds),
         str(task.trials),
         str(sum(task.failures.values())),
         "–" if task.error is None else f"{task.error:.1e}",
         task.how,
     )
+
+
+def _workload(w: WorkloadSummary) -> tuple[str, ...]:
+    best = math.nan if w.best is None else w.best
+    return w.name, w.device, str(w.measurements), str(w.right), latency(best), _rate(w.flops, best)
+
+
+def _rate(flops: float, seconds: float) -> str:
+    """GFLOPS."""
+    return "–" if not math.isfinite(seconds) or not flops else f"{flops / seconds / 1e9:.1f}"
 
 
 def _notes(report: Report) -> list[str]:
@@ -89,9 +111,9 @@ def _notes(report: Report) -> list[str]:
         if task.note:
             lines.append(f"{task.name}: {task.note}")
     lines.append(
-        f"{report.trials} candidates in {report.rounds} rounds and {report.seconds:.0f} s of tuning "
-        f"({report.total_seconds:.0f} s in all)"
-        + (f", after {report.recalled} candidates from the store" if report.recalled else "")
+        f"{counted(report.trials, 'candidate')} in {counted(report.rounds, 'round')} and {report.seconds:.0f} s of "
+        f"tuning ({report.total_seconds:.0f} s in all)"
+        + (f", after {counted(report.recalled, 'candidate')} from the store" if report.recalled else "")
         + f"; {report.stopped}."
     )
     error = f"{report.error:.1e}" if math.isfinite(report.error) else "unknown"

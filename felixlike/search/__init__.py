@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from felixlike.errors import InvalidOption
+from felixlike import options
 from felixlike.search.candidate import Candidate
 from felixlike.search.gradient import GradientOptions, GradientSearch
 from felixlike.search.random import RandomSearch
@@ -31,7 +31,4 @@ STRATEGIES: dict[str, type[GradientSearch] | type[RandomSearch]] = {"gradient": 
 
 def make_strategy(name: str) -> Strategy:
     """The strategy of this name. Raises InvalidOption for others."""
-    if name not in STRATEGIES:
-        known = ", ".join(STRATEGIES)
-        raise InvalidOption(f"{name!r} is not a strategy", where="strategy", remedy=f"use one of {known}")
-    return STRATEGIES[name]()
+    return STRATEGIES[options.one_of(name, "strategy", STRATEGIES, what="a strategy")]()

@@ -16,6 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from felixlike import options
+from felixlike.errors import InvalidOption, InvalidPoint
 from felixlike.features import NAMES, Formulas
 from felixlike.smooth import cache
 from felixlike.smooth.graph import SmoothGraph
@@ -24,9 +26,13 @@ from felixlike.smooth.lower import Lowered
 from felixlike.smooth.saturate import saturate
 from felixlike.symbolic import Points
 from felixlike.symbolic.expression import Expr
+from felixlike.words import kind_of, shown
 
 WIDTH = 0.05
 """Default width of smooth gates, maxima and minima, in log units: 5 %."""
+
+
+_ROWS = "give one row a point, one column a variable of the sketch"
 
 
 class Relaxed(nn.Module):
@@ -48,7 +54,11 @@ class Relaxed(nn.Module):
         self._excess: dict[tuple[int, ...], Excess] = {}
 
     def forward(self, log_x: Tensor) -> Tensor:
-        """log(1 + feature) at relaxed points; rows of stores that a location inlined are 0."""
+        """log(1 + feature) at relaxed points; rows of stores that a location inlined are 0. Raises InvalidPoint for
+        another shape."""
+        if not isinstance(log_x, Tensor):
+            raise InvalidPoint(f"it is {kind_of(log_x)}, no tensor", where="relax", remedy="give log_points(points)")
+        self._check_width(log_x)
         stores, width = len(self.formulas.stores), len(NAMES)
         log_x = log_x.to(self.dtype)
         result = log_x.new_zeros(len(log_x), stores, width)
@@ -84,6 +94,12 @@ class Relaxed(nn.Module):
                 self._excess[locations] = Excess(smooth_graph(sides(limits), self.shifted), self._columns)
         return self._excess.get(locations)
 
+    def _check_width(self, points: object) -> None:
+        shape = tuple(getattr(points, "shape", ()))
+        if len(shape) != 2 or shape[1] != len(self._columns):
+            what = f"have shape {shape}" if shape else f"are {shown(points)}"
+            raise InvalidPoint(f"points {what}, not [count, {len(self._columns)}]", where="relax", remedy=_ROWS)
+
     def _by_structure(self, log_x: Tensor) -> list[tuple[tuple[int, ...], Tensor]]:
         columns = list(self.formulas.sketch.location_columns)
         if not columns:
@@ -95,8 +111,13 @@ class Relaxed(nn.Module):
         return [(locations, torch.tensor(rows)) for locations, rows in found.items()]
 
     def log_points(self, points: Points | npt.NDArray[np.float64]) -> Tensor:
-        """float64[n, variables] for int64 or float64[n, variables]: points in the module's own coordinates."""
-        values = np.asarray(points, dtype=np.float64)
+        """float64[n, variables] for int64 or float64[n, variables]: points in the module's own coordinates. Raises
+        InvalidPoint for another shape."""
+        try:
+            values = np.asarray(points, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InvalidPoint(f"points are {shown(points)}", where="relax", remedy=_ROWS) from error
+        self._check_width(values)
         columns = [v.log(values[:, i]) for i, v in enumerate(self.formulas.sketch.variables)]
         return torch.from_numpy(np.stack(columns, axis=1) if columns else values)
 
@@ -127,5 +148,13 @@ def _uncollected() -> Iterator[None]:
 
 
 def relax(formulas: Formulas, *, width: float = WIDTH, dtype: torch.dtype = torch.float64) -> Relaxed:
-    """The smooth features of a sketch as a torch module: log_x [n, v] → log(1 + feature) [n, stores, columns]."""
+    """The smooth features of a sketch as a torch module: log_x [n, v] → log(1 + feature) [n, stores, columns].
+
+    width: greater than 0.  dtype: float64 or float32. Raises InvalidOption."""
+    formulas = options.of_kind(
+        formulas, Formulas, "formulas", where="relax", remedy="give what felixlike.features.formulas(sketch) returns"
+    )
+    width = options.real(width, "width", positive=True, where="relax")
+    if dtype not in (torch.float32, torch.float64):
+        raise InvalidOption(f"dtype is {shown(dtype)}", where="relax", remedy="use torch.float64 or torch.float32")
     return Relaxed(formulas, width=width, dtype=dtype)

@@ -14,7 +14,8 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
-from felixlike.hardware.vectors import Machine, vector_unit
+from felixlike.hardware import target_device
+from felixlike.hardware.vectors import Machine
 from felixlike.spaces.bounds import keeps_to_bounds
 from felixlike.spaces.cases import case_by_case
 from felixlike.spaces.flat import flat
@@ -33,14 +34,15 @@ class DesignSpace:
 
 def default_space(task: Task) -> DesignSpace:
     """MetaSchedule's design space under the plain rules of the target's kind."""
-    context = tvmlib.tune_context(task.module, task.target)
-    return _generated(context)
+    with tvmlib.no_rule_is_unknown(task.module, task.target):
+        return _generated(tvmlib.tune_context(task.module, task.target))
 
 
 def own_space(task: Task) -> DesignSpace:
     """What the first of our rules that applies makes of a task; without traces where none does, and on GPUs."""
     if task.target.kind.name == "llvm":
-        machine = Machine(vector_unit(tvmlib.cpu_features(task.target)), int(task.target.attrs["num-cores"]))
+        device = target_device(task.target)
+        machine = Machine(device.unit, device.cores)
         for rule in RULES:
             wrapped = tvmlib.schedule_rule(partial(rule.apply, machine=machine))
             own = tvmlib.own_space([wrapped], [p() for p in rule.postprocessors])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from felixlike.signs import showable
 from felixlike.symbolic.comparison import select
 from felixlike.symbolic.expression import Expr, const, floordiv, mul
 from felixlike.symbolic.indices import Index
@@ -239,7 +240,7 @@ class Program:
     def __str__(self) -> str:
         from felixlike.symbolic.program_text import program_text
 
-        return program_text(self)
+        return showable(program_text(self))
 
 
 def _walk(body: tuple[Loop | Store, ...], path: tuple[Loop, ...]) -> Iterator[tuple[Store, tuple[Loop, ...]]]:

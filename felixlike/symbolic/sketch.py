@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from felixlike import tvmlib
+from felixlike import options, tvmlib
 from felixlike.errors import InvalidPoint, InvalidSchedule, UnsupportedSketch, WrongSketch
 from felixlike.frontend.task import Task
 from felixlike.symbolic.comparison import at_most
@@ -50,8 +50,12 @@ from felixlike.symbolic.trace import (
 )
 from felixlike.symbolic.urn import Urn
 from felixlike.symbolic.variables import Kind, Variable
+from felixlike.words import counted, kind_of, shown
 
 Points = npt.NDArray[np.int64]
+
+_MOST = 100_000_000
+"""Points of one call at most."""
 
 _BATCH = 100_000
 """Most points that are drawn at once."""
@@ -107,7 +111,7 @@ class Sketch:
         self.location_columns = tuple(i for i, v in enumerate(self.variables) if v.kind is Kind.LOCATION)
 
     def __repr__(self) -> str:
-        return f"<sketch {self.index} of {self.task.name}: {len(self.variables)} variables>"
+        return f"<sketch {self.index} of {self.task.name}: {counted(len(self.variables), 'variable')}>"
 
     # -- the symbolic program -----------------------------------------------------------------------------------------
 
@@ -142,7 +146,14 @@ class Sketch:
         return (*tile_constraints(self.variables), *(self.structure(()).limits if self.understood else ()))
 
     def structure(self, locations: Sequence[int]) -> Structure:
-        """The program for chosen compute locations; those not given are at the root. Raises UnsupportedSketch."""
+        """The program for chosen compute locations; those not given are at the root. Raises UnsupportedSketch,
+        InvalidPoint for too many."""
+        if len(locations) > len(self.location_columns):
+            raise InvalidPoint(
+                f"{len(locations)} compute locations are given",
+                where=repr(self),
+                remedy=f"it has {len(self.location_columns)}, see Sketch.location_columns",
+            )
         chosen = (*locations, *[-1] * (len(self.location_columns) - len(locations)))
         if chosen not in self._structures:
             self._structures[chosen] = self._build(chosen)
@@ -206,7 +217,10 @@ class Sketch:
 
         paths: most combinations of compute locations among them; each needs a symbolic program of its own, once. They
         are drawn first, as TVM would for random tiles, and one that is drawn twice counts twice.
-        Raises InvalidSchedule where no point is valid."""
+        Raises InvalidSchedule where no point is valid, InvalidOption for a bad count, seed or paths."""
+        count = options.whole(count, "count", most=_MOST, where="Sketch.sample")
+        seed = options.seed(seed, where="Sketch.sample")
+        paths = options.whole(paths, "paths", least=1, where="Sketch.sample")
         rng = np.random.default_rng(seed)
         if not self.understood:
             return self._sample_accepted(count, rng)
@@ -217,7 +231,7 @@ class Sketch:
 
     def valid(self, points: Points) -> npt.NDArray[np.bool_]:
         """bool[n]: which of int64[n, variables] satisfy every constraint. Raises InvalidPoint for a wrong width."""
-        points = self._checked(points)
+        points = self.checked(points)
         good = np.ones(len(points), dtype=bool)
         for column, variable in enumerate(self.variables):
             if variable.kind is not Kind.LOCATION:
@@ -243,15 +257,30 @@ class Sketch:
         """The columns by variable name, for the evaluation of formulas."""
         return {v.name: points[:, i].astype(np.float64) for i, v in enumerate(self.variables)}
 
-    def _checked(self, points: Points) -> Points:
-        points = np.asarray(points, dtype=np.int64)
-        if points.ndim != 2 or points.shape[1] != len(self.variables):
+    def checked(self, points: npt.ArrayLike) -> Points:
+        """The points as int64[n, variables], valid or not. Raises InvalidPoint for another shape, and for what are no
+        whole numbers."""
+        rows = _whole_numbers(points)
+        if rows is None or rows.ndim != 2 or rows.shape[1] != len(self.variables):
+            what = f"are {shown(points)}" if rows is None else f"have shape {rows.shape}"
             raise InvalidPoint(
-                f"points have shape {points.shape}, not [count, {len(self.variables)}]",
+                f"points {what}, not whole numbers [count, {len(self.variables)}]",
                 where=repr(self),
                 remedy="give one row a point, one column a variable of Sketch.variables",
             )
-        return points
+        return rows
+
+    def _row(self, point: npt.ArrayLike) -> tuple[int, ...]:
+        """One point as a tuple, valid or not. Raises InvalidPoint as `checked` does."""
+        row = _whole_numbers(point)
+        if row is None or row.shape != (len(self.variables),):
+            what = f"it is {shown(point)}" if row is None or row.ndim != 1 else f"it has {counted(len(row), 'number')}"
+            raise InvalidPoint(
+                f"{what}, not {counted(len(self.variables), 'whole number')}",
+                where=f"point of {self!r}",
+                remedy="give one number a variable of Sketch.variables",
+            )
+        return tuple(row.tolist())
 
     @cached_property
     def _any(self) -> Urn:
@@ -344,9 +373,10 @@ class Sketch:
     # -- schedules ----------------------------------------------------------------------------------------------------
 
     def schedule(self, point: Sequence[int]) -> Any:
-        """The TVM schedule of a point, postprocessed. Raises InvalidSchedule where TVM refuses or moves it."""
+        """The TVM schedule of a point, postprocessed. Raises InvalidSchedule where TVM refuses or moves it,
+        InvalidPoint for what is no point of this sketch at all."""
+        wanted = self._row(point)
         schedule = self._new_schedule(1)
-        wanted = tuple(int(x) for x in point)
         try:
             with_point(self._trace, self.variables, wanted).apply_to_schedule(schedule, remove_postproc=True)
             found = point_of(schedule.trace, self.variables)
@@ -364,7 +394,7 @@ class Sketch:
         return schedule
 
     def accepts(self, point: Sequence[int]) -> bool:
-        """Whether TVM takes a point as it is."""
+        """Whether TVM takes a point as it is. Raises InvalidPoint as `schedule` does."""
         try:
             self.schedule(point)
         except InvalidSchedule:
@@ -373,6 +403,10 @@ class Sketch:
 
     def point(self, trace: Any) -> tuple[int, ...]:
         """The point of a MetaSchedule trace of this sketch: one number a variable. Raises InvalidPoint for others."""
+        if not isinstance(trace, tvmlib.Trace):
+            raise InvalidPoint(
+                f"it is {kind_of(trace)}, not a trace", where=repr(self), remedy="give the trace of a schedule: s.trace"
+            )
         own = tvmlib.Trace(list(trace.insts)[: len(self._trace.insts)], {})  # postprocessors' steps may follow
         if sketch_key(own) != self.key:
             raise InvalidPoint("the trace's instructions are not this sketch's", where=repr(self))
@@ -381,7 +415,9 @@ class Sketch:
     def in_range(self, point: Sequence[int]) -> bool:
         """Whether each number is one that its variable can have, and tiles make up their loops; compute locations are
         left to TVM."""
-        if len(point) != len(self.variables):
+        try:
+            point = self._row(point)
+        except InvalidPoint:
             return False
         rest = [(v, x) for v, x in zip(self.variables, point, strict=True) if v.kind is not Kind.LOCATION]
         if any(x not in v.choices for v, x in rest):
@@ -420,6 +456,19 @@ class Sketch:
 
     def _new_schedule(self, seed: int) -> Any:
         return tvmlib.Schedule(self.task.module, seed=seed, debug_mask="none", error_render_level="none")
+
+
+def _whole_numbers(values: npt.ArrayLike) -> Points | None:
+    """The values as an array of integers; None where they are something else."""
+    try:
+        array = np.asarray(values)
+    except Exception:  # ragged lists, tensors that NumPy cannot hold
+        return None
+    if array.dtype.kind == "f" and bool((array == np.floor(array)).all()) and bool((np.abs(array) < 2**53).all()):
+        return array.astype(np.int64)
+    if array.dtype.kind == "u" and array.dtype.itemsize == 8 and bool((array >= 2**63).any()):
+        return None
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else None
 
 
 def _gpu_limits(replay: Replay, program: Program, target: Any) -> tuple[Constraint, ...]:

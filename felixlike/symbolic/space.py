@@ -6,12 +6,16 @@ import json
 from enum import StrEnum
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.errors import InvalidOption
+from felixlike import options, tvmlib
+from felixlike.errors import InvalidModel
+from felixlike.frontend.buffers import buffers_of
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import resolve_target
 from felixlike.spaces import DesignSpace, default_space, own_space
 from felixlike.symbolic.sketch import Sketch
+from felixlike.words import kind_of
+
+_HOW = "give one of felixlike.extract_tasks(model, shapes), or a PrimFunc: of an IRModule, module[name]"
 
 
 class SpaceName(StrEnum):
@@ -31,8 +35,11 @@ def sketches(task: Task | Any, target: Any = "cpu", *, space: str = SpaceName.DE
     """The sketches of a task, or of a PrimFunc with static shapes on a target (a name or a TVM target).
 
     space: see `SpaceName`.  Raises UnknownTarget, InvalidOption; a sketch that is not understood symbolically is among
-    them, with its reason."""
+    them, with its reason. Raises InvalidModel for anything but a task or a PrimFunc, InvalidShape for open sizes."""
     if not isinstance(task, Task):
+        if not isinstance(task, tvmlib.PrimFunc):
+            raise InvalidModel(f"{kind_of(task)} is neither a task nor a PrimFunc", where="sketches", remedy=_HOW)
+        buffers_of(task, where="sketches")
         task = make_task(task, resolve_target(target), name="main")
     found = [(design, trace) for design in _spaces(task, space) for trace in design.traces]
     return tuple(Sketch(task, trace, design.postprocessors, index) for index, (design, trace) in enumerate(found))
@@ -53,12 +60,7 @@ def stored_sketch(task: Task, trace: str) -> Sketch | None:
 
 def check_space(space: str) -> SpaceName:
     """The space of a name.  Raises InvalidOption for others."""
-    try:
-        return SpaceName(space)
-    except ValueError:
-        raise InvalidOption(
-            f"{space!r} is no design space", where="space", remedy=f"use one of {', '.join(SpaceName)}"
-        ) from None
+    return SpaceName(options.one_of(space, "space", SpaceName, what="a design space"))
 
 
 def _spaces(task: Task, space: str) -> list[DesignSpace]:

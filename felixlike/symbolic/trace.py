@@ -17,6 +17,7 @@ from felixlike.errors import InvalidPoint
 from felixlike.symbolic.expression import Group
 from felixlike.symbolic.factors import divisors
 from felixlike.symbolic.variables import Kind, Variable
+from felixlike.words import counted
 
 _ANNOTATED = {"meta_schedule.unroll_explicit": Kind.UNROLL, "meta_schedule.cooperative_fetch": Kind.FETCH}
 """What a sampled number decides, by the note it is written into."""
@@ -101,7 +102,7 @@ def _axis_names(trace: Any, module: Any) -> dict[int, str]:
 def with_point(trace: Any, variables: Sequence[Variable], point: Sequence[int]) -> Any:
     """The trace with the decisions of a point."""
     if len(point) != len(variables):
-        raise InvalidPoint(f"{len(point)} numbers for {len(variables)} variables", where="point")
+        raise InvalidPoint(f"{counted(len(point), 'number')} for {counted(len(variables), 'variable')}", where="point")
     decisions: dict[Any, Any] = {}
     for group, members in groups(variables):
         instruction = trace.insts[group]
@@ -110,7 +111,10 @@ def with_point(trace: Any, variables: Sequence[Variable], point: Sequence[int]) 
             case Kind.TILE:
                 decisions[instruction] = values
             case Kind.UNROLL | Kind.FETCH | Kind.THREADS:
-                decisions[instruction] = [int(c) for c in instruction.attrs[0]].index(values[0])
+                choices = [int(c) for c in instruction.attrs[0]]
+                if values[0] not in choices:
+                    raise ValueError(f"{variables[members[0]].name} is one of {', '.join(map(str, choices))}")
+                decisions[instruction] = choices.index(values[0])
             case Kind.LOCATION:
                 decisions[instruction] = values[0]
     return tvmlib.Trace(trace.insts, decisions)
@@ -144,7 +148,9 @@ def point_of_json(
             match variables[members[0]].kind:
                 case Kind.TILE:
                     if len(decision) != len(members):
-                        raise InvalidPoint(f"{len(decision)} factors for {len(members)} loops", where="trace")
+                        raise InvalidPoint(
+                            f"{counted(len(decision), 'factor')} for {counted(len(members), 'loop')}", where="trace"
+                        )
                     point += [int(f) for f in decision]
                 case Kind.UNROLL | Kind.FETCH | Kind.THREADS:
                     point.append(int(instructions[place][2][0][int(decision)]))

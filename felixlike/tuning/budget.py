@@ -11,18 +11,21 @@ import math
 import time
 from dataclasses import dataclass, field
 
+from felixlike import options
 from felixlike.errors import InvalidBudget
 
 DEFAULT_ROUNDS_PER_TASK = 4
 TRIALS_PER_ROUND = 16
 """Candidates measured in one round of one task, as in Felix."""
 
+_NO_LIMIT = "leave it out for no limit"
+
 
 @dataclass(slots=True)
 class Budget:
     """Limits and what has been spent.  rounds: of one task each.  trials: measured candidates.  seconds: since
-    `started`, and of earlier runs. None: no limit of that kind. found_…: how much of what is spent earlier runs had
-    spent. Raises InvalidBudget for negative or non-numeric limits."""
+    `started`, and of earlier runs; inf goes on as long as there is something left to try. None: no limit of that kind.
+    found_…: how much of what is spent earlier runs had spent. Raises InvalidBudget for what is no number ≥ 0."""
 
     rounds: int | None = None
     trials: int | None = None
@@ -35,18 +38,14 @@ class Budget:
     found_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value, kinds in (
-            ("rounds", self.rounds, (int,)),
-            ("trials", self.trials, (int,)),
-            ("seconds", self.seconds, (int, float)),
-        ):
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, kinds) or math.isnan(value) or value < 0:
-                wanted = "a number ≥ 0" if float in kinds else "a whole number ≥ 0"
-                raise InvalidBudget(
-                    f"{name} is {value!r}", where="budget", remedy=f"give {wanted}, or None for no limit"
-                )
+        if self.rounds is not None:
+            self.rounds = _whole(self.rounds, "rounds")
+        if self.trials is not None:
+            self.trials = _whole(self.trials, "trials")
+        if self.seconds is not None:
+            self.seconds = options.real(
+                self.seconds, "seconds", finite=False, error=InvalidBudget, where="budget", otherwise=_NO_LIMIT
+            )
 
     def with_default(self, tasks: int) -> Budget:
         """Itself, with rounds for every task if there was no limit at all."""
@@ -81,3 +80,7 @@ class Budget:
             return 0
         left = math.inf if self.trials is None else self.trials - self.spent_trials
         return int(min(TRIALS_PER_ROUND, max(0, left)))
+
+
+def _whole(value: int, name: str) -> int:
+    return options.whole(value, name, error=InvalidBudget, where="budget", otherwise=_NO_LIMIT)

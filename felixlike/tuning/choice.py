@@ -66,7 +66,7 @@ def choose(state: TaskState, model: CostModel, pool: Pool) -> Choice:
             return Choice(How.UNMEASURED, candidate, math.nan, checked.error)
         checked = pool.check(state.task, Untuned(state.task))
     except (ReferenceFailed, InvalidModel) as error:
-        return Choice(How.UNTUNED, None, math.nan, None, str(error))
+        return Choice(How.UNTUNED, None, math.nan, None, error.what)
     return Choice(How.UNTUNED, None, math.nan, checked.error, "no schedule of it computed the right answer")
 
 

@@ -147,7 +147,7 @@ class Session:
         try:
             measured = self._measure(state, index, candidates, budget)
         except (ReferenceFailed, InvalidModel) as error:
-            state.unverifiable = str(error)
+            state.unverifiable = error.what  # the remedy is for who measures by hand
             state.progress.exhausted = True
             return
         budget.spent_rounds += not begun

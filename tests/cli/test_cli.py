@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from felixlike.cli import main
+from benchmarks.oracles.stores import fill
+from felixlike.cli import doctor, main
+from felixlike.hardware import placement, probe
+from felixlike.hardware.placement import Share
 
 OLD = Path(__file__).parents[1] / "data" / "store_version_1.sqlite"
 
@@ -39,12 +42,12 @@ def test_tune_and_show(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     arguments = ["tune", f"{file}:small", "--shape", "input=2x64", "--trials", "3", "--space", "all"]
     assert main([*arguments, "--output", str(output), "--store", str(store)]) == 0
     printed = capsys.readouterr().out
-    assert "3 candidates in 1 rounds" in printed
+    assert "3 candidates in 1 round" in printed
     assert f"Saved to {output}" in printed.replace("\n", "")
     assert main(["show", str(output)]) == 0
     assert "the trials were used up" in " ".join(capsys.readouterr().out.split())
     assert main(["show", str(store)]) == 0
-    assert "3 measurements of 1 workloads" in capsys.readouterr().out
+    assert "3 measurements of 1 workload." in capsys.readouterr().out
 
 
 def test_quiet_is_silent_and_factories_may_bring_inputs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,7 +61,7 @@ def test_quiet_is_silent_and_factories_may_bring_inputs(file: Path, capsys: pyte
     [
         (["tune", "{file}"], "the file alone does not say which model"),
         (["tune", "{file}:large"], "there is no 'large' in the file"),
-        (["tune", "{file}:number"], "number is not a function"),
+        (["tune", "{file}:number"], "number is an int, not a function"),
         (["tune", "nowhere.py:f"], "there is no such file"),
         (["tune", "nowhere.onnx"], "there is no such file"),
         (["tune", "{file}:small", "--shape", "input=2x-1"], "input"),
@@ -67,8 +70,12 @@ def test_quiet_is_silent_and_factories_may_bring_inputs(file: Path, capsys: pyte
         (["show", "nowhere.flx"], "there is no such file"),
         (["show", "{file}"], "damaged or of another kind"),
         (["resume", "nowhere.sqlite"], "there is no such file"),
+        (["resume", ":memory:"], "the store in memory: it is new, so there is nothing to read"),
+        (["tune", "{file}:with_inputs", "--store", ""], "'' is not a path"),
+        (["tune", "{file}:with_inputs", "--store", "/dev/null"], "it is a device"),
+        (["tune", "{file}:with_inputs", "--output", "/dev/null"], "it is a device"),
         (["resume", str(OLD)], "no `felixlike tune` has used it"),
-        (["merge", "{file}.sqlite", "nowhere.sqlite"], "there is no such file"),
+        (["merge", "/dev/null", "nowhere.sqlite"], "/dev/null: it is a device"),
         (["compact", "nowhere.sqlite"], "there is no such file"),
         (["export", "nowhere.sqlite", "{file}.db"], "there is no such file"),
         (["export", str(OLD), "{file}.db", "--best", "-1"], "best is -1"),
@@ -113,7 +120,7 @@ def test_resume_does_what_is_left(file: Path, tmp_path: Path, capsys: pytest.Cap
     assert output.is_file()
     assert main(["resume", str(store), "--trials", "5", "--quiet"]) == 0
     assert main(["show", str(store)]) == 0
-    assert "5 measurements of 1 workloads" in capsys.readouterr().out
+    assert "5 measurements of 1 workload." in capsys.readouterr().out
     assert main(["resume", str(store)]) == 0  # the larger limit is the run's own now
     assert "after 5 candidates" in " ".join(capsys.readouterr().out.split())
 
@@ -124,9 +131,9 @@ def test_stores_are_merged_exported_imported_and_compacted(
     store, folder, other = (str(tmp_path / name) for name in ("runs.sqlite", "database", "other.sqlite"))
     assert main(["tune", f"{file}:with_inputs", "--trials", "3", "--space", "all", "--store", store, "--quiet"]) == 0
     assert main(["export", store, folder, "--best", "2"]) == 0
-    assert "database: 2 measurements of 1 workloads." in capsys.readouterr().out
+    assert "database: 2 measurements of 1 workload." in capsys.readouterr().out
     assert main(["import", folder, other]) == 0
-    assert "other.sqlite: 2 new measurements of 1 workloads, 6 known." in capsys.readouterr().out
+    assert "other.sqlite: 2 new measurements of 1 workload, 6 known." in capsys.readouterr().out
     assert main(["merge", other, store, store]) == 0
     printed = capsys.readouterr().out
     assert "runs.sqlite: 3 new measurements, 0 known." in printed
@@ -137,6 +144,27 @@ def test_stores_are_merged_exported_imported_and_compacted(
     Path(store).write_bytes(content[:-4096])
     assert main(["merge", str(tmp_path / "saved.sqlite"), store]) == 0
     assert "The file is not sound: it is damaged" in capsys.readouterr().out
+
+
+def test_merging_goes_through_all_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("all.sqlite", "one.sqlite", "two.sqlite", "text", "nowhere.sqlite")
+    target, one, two, text, nowhere = (str(tmp_path / name) for name in names)
+    fill(Path(one), 5)
+    fill(Path(two), 5, first=5)
+    Path(text).write_text("no store\n" * 2000)
+    assert main(["merge", target, text, one, nowhere, two, one, target]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
+        f"{one}: 5 new measurements, 0 known.",
+        f"{two}: 5 new measurements, 0 known.",
+        f"{one}: 0 new measurements, 5 known.",
+    ]
+    left_out = captured.err.splitlines()
+    assert left_out[0].startswith(f"felixlike: left out: {text}: it is damaged or not a store")
+    assert left_out[1] == f"felixlike: left out: {nowhere}: there is no such file. check the path."
+    assert left_out[2].startswith(f"felixlike: left out: {target}: it cannot be merged into itself")
+    assert left_out[3:] == [f"felixlike: 3 of 6 files left out; {target} has 10 measurements."]
+    assert main(["merge", target, one, two]) == 0
 
 
 def test_explain(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +181,7 @@ def test_explain(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["explain", *model, "nothing"]) == 1
     assert "there is no task 'nothing'" in capsys.readouterr().err
     assert main(["explain", *model, "fused_matmul_add_relu", "--sketch", "9"]) == 1
-    assert "it has 1 sketches" in capsys.readouterr().err
+    assert "it has 1 sketch, from 0 on" in capsys.readouterr().err
 
 
 def test_doctor_finds_this_machine_fit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,6 +189,71 @@ def test_doctor_finds_this_machine_fit(capsys: pytest.CaptureFixture[str]) -> No
     printed = capsys.readouterr().out
     for name in ("Python", "apache-tvm", "LLVM", "processor", "GPU", "free memory", "3 sketches of a product"):
         assert name in printed
+
+
+@pytest.mark.parametrize(
+    ("environment", "processors", "words"),
+    [
+        ({}, [{0}, {1}], ("2 a call, on processors 0 | 1; 2 of 2 cores may be used", "", "")),
+        (
+            {"OMP_NUM_THREADS": "1", "OMP_PROC_BIND": "true"},
+            [{1}],
+            (
+                "1 a call, on processors 1; 2 of 2 cores may be used, OMP_NUM_THREADS=1, OMP_PROC_BIND=true",
+                "OMP_NUM_THREADS leaves 1 of the cores idle",
+                "Unset OMP_NUM_THREADS, or set TVM_NUM_THREADS=2, unless this is wanted.",
+            ),
+        ),
+        (
+            {"TVM_NUM_THREADS": "3"},
+            [{0}, {1}, {0}],
+            (
+                "3 a call, on processors 0 | 1 | 0; 2 of 2 cores may be used, TVM_NUM_THREADS=3",
+                "TVM_NUM_THREADS is more than there are cores: threads of a call share some",
+                "Unset TVM_NUM_THREADS, or set TVM_NUM_THREADS=2, unless this is wanted.",
+            ),
+        ),
+        (
+            {},
+            [{0}, {0, 1}],
+            ("on processors 0 | 0, 1", "some share a core", "Another program has bound them: see taskset"),
+        ),
+        ({}, [{0}], ("1 a call", "2 threads are wanted", "ulimit -u")),
+    ],
+)
+def test_doctor_shows_where_threads_are(
+    environment: dict[str, str],
+    processors: list[set[int]],
+    words: tuple[str, str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in doctor._OF_THREADS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    cores = (frozenset({0}), frozenset({1}))
+    for module in (placement, probe):
+        monkeypatch.setattr(module, "usable_processors", lambda: cores)
+        monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    monkeypatch.setattr(probe, "all_cores", lambda: 2)
+    monkeypatch.setattr(placement, "placed", lambda: tuple(Share(i, frozenset(p)) for i, p in enumerate(processors)))
+    found = doctor._threads()
+    assert words[0] in found.value
+    assert found.problem == words[1]
+    assert words[2] in found.remedy
+    assert not found.fatal
+
+
+def test_doctor_says_whom_this_machine_imitates(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FELIXLIKE_DEVICE", "graviton2:3")
+    assert main(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    assert "which stands in for graviton2: 3 cores, 128-bit vectors, L1 64 KiB, L2 1024 KiB" in printed
+    monkeypatch.setenv("FELIXLIKE_DEVICE", "graviton")
+    assert main(["doctor"]) != 0
+    assert "FELIXLIKE_DEVICE: 'graviton' is no described machine. use one of zen3," in capsys.readouterr().err
 
 
 def test_doctor_says_what_is_wrong_and_what_to_do(
@@ -171,7 +264,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert main(["doctor"]) == 1
     printed = capsys.readouterr().out
-    assert "0.1.14* is needed. Install with the constraints file" in printed
+    assert '0.1.14* is needed. Install that: pip install "apache-tvm-ffi==0.1.14.*".' in printed
     assert "Install gcc; tuning works without" in printed
 
 

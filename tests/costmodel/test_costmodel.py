@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from felixlike.costmodel import CostModel, Dataset, InvalidWeights, Network, Tra
 from felixlike.costmodel.loss import loss, ranking_loss, regression_loss
 from felixlike.costmodel.train import train
 from felixlike.costmodel.weights import FORMAT
+from felixlike.errors import InvalidOption
 from felixlike.features import NAMES, FeatureArray
 
 
@@ -130,3 +132,19 @@ def test_bad_weights_are_refused(kind: str, tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(InvalidWeights, match=words):
         load("cpu", path)
     assert not (tmp_path / "felixlike-was-here").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"target": "abacus"}, InvalidOption, r"'abacus' is not a kind of target\. use one of cpu, cuda"),
+        ({"target": None}, InvalidOption, "None is not a kind of target"),
+        ({"seed": -1}, InvalidOption, "costmodel.load: seed is -1"),
+        ({"seed": 2**70}, InvalidOption, "seed is"),
+        ({"path": 5}, InvalidWeights, r"weights: 5 is not a path\. give a path.*, or None for those shipped"),
+        ({"path": ""}, InvalidWeights, "'' is not a path"),
+    ],
+)
+def test_options_of_loading_are_checked(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        load(**options)

@@ -1,5 +1,6 @@
 """A saved model runs by itself, and what is not one is refused before any of its code is opened."""
 
+import copy
 import json
 import os
 import shutil
@@ -16,9 +17,11 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from benchmarks.models import Apply, mlp
-from felixlike.deploy import Compiled, check_writable, compile_model, load, save
+from felixlike import tvmlib
+from felixlike.deploy import Compiled, compile_model, from_bytes, load, save, to_bytes
 from felixlike.errors import CompilationFailed, InvalidArtefact, InvalidModel, OutputNotWritable
 from felixlike.frontend import import_model
+from felixlike.frontend.structure import structure_of
 
 REPORT = {"tasks": [{"name": "a", "seconds": 1.5e-3}], "seed": 0}
 Pair = namedtuple("Pair", ["first", "second"])
@@ -124,20 +127,6 @@ def test_a_compiler_that_fails(compiled: Compiled, tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.iterdir())
 
 
-def test_paths_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_writable(str(tmp_path / "m.felix")) == tmp_path / "m.felix"
-    with pytest.raises(OutputNotWritable, match=r"there is no directory .*nowhere. make it first"):
-        check_writable(tmp_path / "nowhere" / "m.felix")
-    with pytest.raises(OutputNotWritable, match=r"it is a directory. give the path of a file"):
-        check_writable(tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputNotWritable, match="there is no directory"):
-        check_writable(tmp_path / "file" / "m.felix")
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
-    with pytest.raises(OutputNotWritable, match="permission is denied"):
-        check_writable(tmp_path / "m.felix")
-
-
 def edited(saved: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any], library: bytes | None = None) -> Path:
     """A copy with a changed description, or another library."""
     path = tmp_path / "edited.felix"
@@ -151,24 +140,146 @@ def edited(saved: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any],
     return path
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda m: m.update(format=99), "it has format 99, this version reads 1. load it with felixlike"),
-        (lambda m: m.update(tvm="0.26"), "it was compiled by TVM 0.26, but 0.27.* is installed"),
-        (lambda m: m.update(machine=["Linux", "s390x"]), "it was made for Linux s390x, this is"),
-        (lambda m: m.pop("machine"), "it was made for an unknown machine"),
-        (lambda m: m["instructions"].append("avx99"), "it needs a processor with avx99"),
-        (lambda m: m.pop("inputs"), "its description is damaged: 'inputs'"),
-        (lambda m: m["inputs"][0].update(shape="ab"), "its description is damaged"),
-        (lambda m: m.update(target="{"), "its description is damaged"),
-        (lambda m: m.update(structure={"tree": 1}), "the structure of the outputs cannot be read"),
-        (lambda m: m.pop("format"), "it is a zip file, but not one of felixlike's"),
-    ],
-)
+NESTED = structure_of([torch.ones(1)]).to_json()
+WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+    (lambda m: m.update(format=99), "it has format 99, this version reads 2. load it with the felixlike that wrote"),
+    (lambda m: m.update(format=True), "it has format true"),
+    (lambda m: m.update(felixlike="\ud800"), "the file is damaged .* surrogates not allowed"),
+    (lambda m: m.update(felixlike=None), "felixlike is null, not a string"),
+    (lambda m: m.update(tvm="0.26"), "it was compiled by TVM 0.26, but 0.27.* is installed"),
+    (lambda m: m.update(tvm=[1]), r"tvm is \[1\], not a string"),
+    (lambda m: m.update(machine=["Linux", "s390x"]), "it was made for Linux s390x, this is"),
+    (lambda m: m.pop("machine"), "machine is missing"),
+    (lambda m: m.update(machine=[3, {}]), r"machine is \[3, {}\], not a list of strings"),
+    (lambda m: m["instructions"].append("avx99"), "it needs a processor with avx99"),
+    (lambda m: m.update(instructions=7), "instructions is 7, not a list of strings"),
+    (lambda m: m.update(instructions=[]), r"instructions is \[\], but of the code \["),
+    (lambda m: m.pop("inputs"), "inputs is missing"),
+    (lambda m: m.update(inputs={}), "inputs is {}, not a list of objects"),
+    (lambda m: m["inputs"].append(m["inputs"][0]), "inputs has a name twice"),
+    (lambda m: m["inputs"].append({"name": "y", "shape": [2], "dtype": "int8"}), "inputs is .* but of the code"),
+    (lambda m: m["inputs"].clear(), r"inputs is \[\], but of the code"),
+    (lambda m: m["inputs"][0].update(shape="ab"), r'inputs\[0\].shape is "ab", not a list of positive integers'),
+    (lambda m: m["inputs"][0].update(shape=[10**30]), r"inputs\[0\].shape is \[10+\], not a list of positive"),
+    (lambda m: m["inputs"][0].update(shape=[True]), r"inputs\[0\].shape is \[true\], not a list of positive"),
+    (lambda m: m["inputs"][0]["shape"].__setitem__(0, -1), r"inputs\[0\].shape is \[-1"),
+    (lambda m: m["inputs"][0]["shape"].__setitem__(0, 512), "inputs is .*512.* but of the code"),
+    (lambda m: m["inputs"][0]["shape"].append(1), "inputs is .* but of the code"),
+    (lambda m: m["inputs"][0].update(dtype="float64"), "inputs is .*but of the code .*"),
+    (lambda m: m["inputs"][0].update(dtype="Tensor"), r'inputs\[0\].dtype is "Tensor", which is no type'),
+    (lambda m: m["inputs"][0].update(dtype=4), r"inputs\[0\].dtype is 4, not a string"),
+    (lambda m: m["inputs"][0].update(name="z"), "inputs is .* but of the code"),
+    (lambda m: m["inputs"][0].pop("name"), r"inputs\[0\].name is missing"),
+    (lambda m: m.pop("outputs"), "outputs is missing"),
+    (lambda m: m["outputs"].append(m["inputs"][0]), "structure has 1 tensors, outputs 2"),
+    (lambda m: m["outputs"][0].update(shape=[1]), "outputs is .* but of the code"),
+    (lambda m: m["outputs"][0].update(dtype="float16"), "outputs is .* but of the code"),
+    (lambda m: m.update(target="{"), "target cannot be read"),
+    (lambda m: m.update(target=None), "target is null, not a string"),
+    (lambda m: m.update(target='{"kind": "opencl"}'), "targets of kind 'opencl' are not known"),
+    (lambda m: m.update(target=m["target"].replace("num-cores", "num_cores")), "target"),
+    (lambda m: m.update(name=["a"]), r'name is \["a"\], not a string'),
+    (lambda m: m.update(name="other"), 'name is "other", but of the code "Sequential"'),
+    (lambda m: m.update(key=1), "key is 1, not a string"),
+    (lambda m: m.update(key="other"), 'key is "other", but of the code "Sequential-'),
+    (lambda m: m.update(structure={"tree": 1}), "structure is wrong: the structure of the outputs cannot be read"),
+    (lambda m: m.update(structure=7), "structure is wrong"),
+    (lambda m: m.update(structure=NESTED | {"constants": [[float("inf"), 1]]}), "structure is wrong"),
+    (lambda m: m.pop("structure"), "structure is missing"),
+    (lambda m: m.pop("report"), "report is missing"),
+    (lambda m: m.update(report=[]), r"report is \[\], not an object"),
+    (lambda m: m.pop("format"), "it is a zip file, but not one of felixlike's"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=range(len(WRONG)))
 def test_descriptions_that_do_not_fit(saved: Path, tmp_path: Path, change: Any, message: str) -> None:
-    with pytest.raises(InvalidArtefact, match=message):
+    """Though the checksums are right."""
+    with pytest.raises(InvalidArtefact, match=rf"edited\.felix: .*{message}"):
         load(edited(saved, tmp_path, change))
+
+
+def test_outputs_that_are_nested_otherwise(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArtefact, match=r"structure is \{.*, but of the code null"):
+        load(edited(saved, tmp_path, lambda meta: meta.update(structure=NESTED)))
+
+
+def test_the_code_of_another_model(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
+    """Of the same inputs and outputs even."""
+    other = copy.deepcopy(compiled)
+    other.key = "other"
+    save(other, tmp_path / "other.felix", report={})
+    with zipfile.ZipFile(tmp_path / "other.felix") as archive:
+        code = archive.read("model.so")
+    with pytest.raises(InvalidArtefact, match=r"key is .*, but of the code"):
+        load(edited(saved, tmp_path, lambda meta: None, library=code))
+
+
+def test_code_that_does_not_say_what_it_is(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
+    _, executable = tvmlib.compile_relax(import_model(Apply(lambda x: x + 1), (3,)).module, compiled.target)
+    executable.export_library(str(tmp_path / "bare.so"))
+    with pytest.raises(InvalidArtefact, match=r"edited\.felix: its code does not say what it is"):
+        load(edited(saved, tmp_path, lambda meta: None, library=(tmp_path / "bare.so").read_bytes()))
+
+
+def test_a_description_nested_beyond_measure(tmp_path: Path) -> None:
+    path = tmp_path / "deep.felix"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("meta.json", "[" * 100_000 + "]" * 100_000)
+        archive.writestr("model.so", b"")
+    with pytest.raises(InvalidArtefact, match="damaged or of another kind"):
+        load(path)
+
+
+def test_as_bytes(compiled: Compiled, saved: Path) -> None:
+    again, report = from_bytes(to_bytes(compiled, report=REPORT))
+    (x,) = mlp()[1]
+    assert report == REPORT
+    assert again.key == compiled.key
+    assert torch.equal(again(x), compiled(x))
+    with pytest.raises(InvalidArtefact, match="a pickled model: the file is damaged"):
+        from_bytes(saved.read_bytes()[:-100])
+
+
+def test_a_link_to_a_saved_model_stays(compiled: Compiled, tmp_path: Path) -> None:
+    link = tmp_path / "latest.felix"
+    link.symlink_to(tmp_path / "v1.felix")
+    save(compiled, link, report=REPORT)
+    assert link.is_symlink()
+    assert load(tmp_path / "v1.felix")[1] == REPORT
+    with pytest.raises(OutputNotWritable, match="/dev/null: it is a device"):
+        save(compiled, "/dev/null", report={})
+
+
+def test_what_is_no_file_is_not_loaded(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(InvalidArtefact, match="it is not a file"):
+            load(path)
+
+
+def test_a_forgotten_model_leaves_nothing(saved: Path) -> None:
+    """Neither its library in memory, nor the file it was opened from, nor its constants."""
+    (x,) = mlp()[1]
+
+    def mapped() -> set[str]:
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        return {line.split()[-1] for line in maps if line.endswith("model.so")}
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before, sizes = mapped(), []
+    for _ in range(100):
+        again, _ = load(saved)
+        output = again(x)
+        (file,) = mapped() - before
+        del again
+        assert mapped() == before
+        assert not Path(file).parent.exists()
+        sizes.append(resident())
+    assert sizes[-1] - sizes[20] < 80 * saved.stat().st_size / 2
+    assert torch.equal(output, load(saved)[0](x))  # what it gave outlives it
 
 
 def test_code_that_cannot_be_opened(saved: Path, tmp_path: Path) -> None:
@@ -183,6 +294,12 @@ def test_other_files(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(
         InvalidArtefact, match=r"m.felix: (the file is damaged or of another kind|it is a zip file, but)"
     ):
+        load(path)
+
+
+@pytest.mark.parametrize("path", [None, 5, "", "a\0b", b"bytes"])
+def test_what_is_no_path(path: Any) -> None:
+    with pytest.raises(InvalidArtefact, match=r"load: .* is not a path\. give the path of a saved model"):
         load(path)
 
 

@@ -1,18 +1,26 @@
 """A compiled model is called like the model it came from, and checks what it is given."""
 
+import copy
+import itertools
+import random
 import threading
+import weakref
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from transformers import BertConfig, BertModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from benchmarks.models import Apply, mlp
-from felixlike.deploy import Compiled, compile_model
-from felixlike.errors import InputMismatch
+from felixlike.deploy import Compiled, compile_model, load, save
+from felixlike.errors import GradientsStop, InputMismatch, WrongContext
 from felixlike.frontend import import_model
+from felixlike.tvmlib import relax
 
 
 class Scale(nn.Module):
@@ -78,6 +86,64 @@ def test_inputs_that_must_be_copied(scale: Compiled) -> None:
     torch.testing.assert_close(scale(negative, by), -x * by + 1)
 
 
+def strange(x: Tensor) -> dict[str, Tensor]:
+    """Tensors with the values of x that torch keeps in unusual ways."""
+    shifted = torch.empty(96)[3:83].view(4, 20)
+    with torch.inference_mode():
+        inferred = x.clone()
+    return {
+        "plain": x,
+        "spread": torch.stack([x, x], -1)[..., 0],
+        "turned": x.t().contiguous().t(),
+        "shifted": shifted.copy_(x),
+        "negative": torch._neg_view(-x),
+        "inferred": inferred,
+        "parameter": nn.Parameter(x, requires_grad=False),
+        "numpy": torch.from_numpy(np.frombuffer(bytes(4) + x.numpy().tobytes(), np.float32)[1:].copy().reshape(4, 20)),
+        "subclass": x.as_subclass(Marked),
+        "zeros": torch._efficientzerotensor(4, 20),
+    }
+
+
+class Marked(Tensor):
+    """A tensor of a class of its own."""
+
+
+def test_kinds_of_inputs_in_any_order(scale: Compiled) -> None:
+    """What was right for the inputs of one call is not taken to be right for those of the next."""
+    x, by = inputs()
+    tensors = strange(x)
+    order = random.Random(0).choices(list(tensors), k=100)
+    for name, context in zip(order, itertools.cycle((torch.enable_grad, torch.no_grad, torch.inference_mode))):
+        want = tensors[name] * by + 1
+        with context():
+            got = scale(tensors[name], by)
+        assert type(got) is Tensor
+        torch.testing.assert_close(got, want.as_subclass(Tensor), msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:.*(nested tensors|Sparse CSR|quantized tensor)")
+def test_tensors_without_elements_in_memory_are_refused(scale: Compiled) -> None:
+    x, by = inputs()
+    emptied = x.clone()
+    emptied.untyped_storage().resize_(0)
+    refused = {
+        "is a nested tensor": torch.nested.nested_tensor([x]),
+        "is torch.sparse_csr": x.to_sparse_csr(),
+        "is torch.sparse_coo": x.to_sparse(),
+        "is torch._mkldnn": x.to_mkldnn(),
+        "is torch.quint8": torch.quantize_per_tensor(x, 1.0, 0, torch.quint8),
+        "is torch.complex64": x.to(torch.complex64).conj(),
+        "has no memory any more": emptied,
+        "is a ndarray": x.numpy(),
+        "is a NoneType": None,
+    }
+    for words, tensor in refused.items():
+        scale(x, by)
+        with pytest.raises(InputMismatch, match=f"input 'x' {words}"):
+            scale(tensor, by)
+
+
 def test_inputs_are_not_copied() -> None:
     compiled = compile_model(import_model(Apply(lambda x: (x.reshape(-1), x + 1)), (4, 16)))
     x = torch.randn(4, 16)
@@ -93,14 +159,32 @@ def test_inputs_are_not_changed() -> None:
     assert torch.equal(x, before)
 
 
-def test_gradients_stop_here(scale: Compiled) -> None:
+def test_gradients_stop_here() -> None:
+    scale = compile_model(import_model(Scale(), ((4, 20), (20,))))
     x, by = inputs()
-    got = scale(x.requires_grad_(), by)
-    assert not got.requires_grad
+    x.requires_grad_()
     with torch.no_grad():
-        assert torch.equal(scale(x, by), got)
+        want = scale(x, by)
+    with pytest.warns(GradientsStop, match="Scale: input 'x' needs a gradient, but gradients stop here") as caught:
+        got = scale(x, by)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert torch.equal(got, want)
+    assert not got.requires_grad
+    assert torch.equal(scale(x, by), got)  # the first time only: warnings are errors here
     with torch.inference_mode():
         assert torch.equal(scale(x.detach().clone(), by), got)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # which torch uses here
+def test_derivatives_of_forward_mode_are_refused(scale: Compiled) -> None:
+    make_dual: Any = forward_ad.make_dual
+    x, by = inputs()
+    want = scale(x, by)
+    with forward_ad.dual_level():
+        assert torch.equal(scale(x, by), want)
+        with pytest.raises(WrongContext, match=r"Scale: a compiled model has no derivatives\. differentiate the model"):
+            scale(make_dual(x, x), by)
+    assert torch.equal(scale(x, by), want)
 
 
 def test_outputs_are_new_on_every_call(scale: Compiled) -> None:
@@ -146,6 +230,54 @@ def test_types(x: Tensor) -> None:
     assert torch.equal(got, function(x))
 
 
+def test_outputs_that_tvm_nests(tmp_path: Path) -> None:
+    """A Relax function may give tuples of tuples."""
+    x = relax.Var("x", relax.TensorType((2, 3), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        double = builder.emit(relax.op.add(x, x))
+        square = builder.emit(relax.op.multiply(x, x))
+        builder.emit_func_output(relax.Tuple([relax.Tuple([double]), relax.Tuple([square])]))
+    compiled = compile_model(import_model(builder.get()))
+    save(compiled, tmp_path / "m.flx", report={})
+    value = torch.randn(2, 3)
+    for each in (compiled, load(tmp_path / "m.flx")[0]):
+        for _ in range(2):
+            torch.testing.assert_close(each(value), ((value + value,), (value * value,)))
+        assert [spec.name for spec in each.outputs] == ["output[0][0]", "output[1][0]"]
+
+
+def test_outputs_are_described_as_they_are_nested() -> None:
+    compiled = compile_model(import_model(Apply(lambda x: {"a": x + 1, "b": (x[0] > 2, None, [x.long()])}), (3, 4)))
+    assert [str(spec) for spec in compiled.outputs] == [
+        "output['a']: float32[3, 4]",
+        "output['b'][0]: bool[4]",
+        "output['b'][2][0]: int64[3, 4]",
+    ]
+    alone = compile_model(import_model(Apply(lambda x: x.sum()), (3, 4)))
+    assert [str(spec) for spec in alone.outputs] == ["output: float32[]"]
+
+
+def test_copies(scale: Compiled) -> None:
+    """A deep copy has memory and a lock of its own."""
+    x, by = inputs()
+    other = copy.deepcopy(scale)
+    assert copy.copy(scale) is scale
+    assert other.runtime is scale.runtime
+    with scale._lock:
+        got = other(x, by)
+    assert torch.equal(got, scale(x, by))
+    kept = weakref.ref(scale)
+    assert kept() is scale
+    gone = weakref.ref(other)
+    del other
+    assert gone() is None  # at once: nothing goes round in circles
+
+
+def test_signature(scale: Compiled) -> None:
+    assert str(scale.as_python()) == "(x: 'float32[4, 20]', by: 'float32[20]')"
+
+
 def test_output_class_of_transformers() -> None:
     torch.manual_seed(0)
     config = BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
@@ -155,6 +287,7 @@ def test_output_class_of_transformers() -> None:
     got = compiled(input_ids=ids, attention_mask=mask)
     want = model(input_ids=ids, attention_mask=mask)
     assert type(got) is BaseModelOutputWithPoolingAndCrossAttentions
+    assert [spec.name for spec in compiled.outputs] == ["output['last_hidden_state']", "output['pooler_output']"]
     assert got.keys() == want.keys()
     torch.testing.assert_close(got.last_hidden_state, want.last_hidden_state)
 

@@ -184,7 +184,7 @@ def test_constants_are_packed_when_compiling_not_when_called(layers: Any) -> Non
     ("key", "schedule", "message"),
     [
         ("nonsense", None, "Layers: the model has no task 'nonsense'"),
-        (None, 3, "schedules: a int is not a schedule of a task"),
+        (None, 3, "schedules: an int is not a schedule of a task"),
         (None, tvmlib.IRModule({}), 'a IRModule is not a schedule.*an IRModule with "main"'),
     ],
 )

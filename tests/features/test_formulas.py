@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import workloads
 
-from felixlike.errors import UnsupportedSketch
+from felixlike.errors import InvalidOption, InvalidPoint, UnsupportedSketch
 from felixlike.features import COLUMNS, NAMES, Formulas, formulas
 from felixlike.symbolic import sketches
 
@@ -60,3 +62,20 @@ def test_a_sketch_that_is_not_understood_is_refused() -> None:
     opaque = next(s for s in sketches(workloads.large_sum()) if not s.understood)
     with pytest.raises(UnsupportedSketch, match="more than 1000000 values"):
         formulas(opaque)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "x", workloads.matmul])
+def test_formulas_are_of_sketches(wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"formulas: sketch is .*\. give one of what .*sketches\(task\) returns"):
+        formulas(wrong)
+
+
+def test_points_are_rows_of_whole_numbers() -> None:
+    sketch = sketches(workloads.matmul(16, 16, 16))[0]
+    found, points = formulas(sketch), sketch.sample(3, seed=0)
+    np.testing.assert_array_equal(found.evaluate(points.tolist()), found.evaluate(points))
+    for wrong in (points[0], points[:, :2], points + 0.5, None):
+        with pytest.raises(InvalidPoint, match=r"not whole numbers \[count, 11\]"):
+            found.evaluate(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match=r"device is a str\. give a felixlike.Device"):
+        formulas(sketch, "cpu")  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ from felixlike.frontend import import_model
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (3, "a int is not a model that is understood. give a torch.nn.Module"),
-        (None, "a NoneType is not a model"),
+        (3, "an int is not a model that is understood. give a torch.nn.Module"),
+        (None, "None is not a model"),
         (lambda x: x, "a function is not a model"),
         (nn.ReLU, r"ReLU is a class, not a model. make one: ReLU\(…\)"),
         ("model.safetensors", "model.safetensors: .safetensors is not a kind of model file"),

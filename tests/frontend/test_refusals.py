@@ -5,8 +5,11 @@ import sys
 import warnings
 
 import pytest
+import torch
+from torch import nn
 
-from felixlike.errors import first_line
+from felixlike.errors import DynamicControlFlow, first_line
+from felixlike.frontend import import_model
 from felixlike.frontend.refusals import quiet
 
 
@@ -35,3 +38,24 @@ def test_quiet_ends_even_after_an_error(capsys: pytest.CaptureFixture[str]) -> N
     assert logging.getLogger("torch").isEnabledFor(logging.ERROR)
     with pytest.warns(UserWarning, match="shown"):
         warnings.warn("shown", stacklevel=1)
+
+
+class Branching(nn.Module):
+    """Says what it does, then asks for a value."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        print("my own words", file=sys.stderr)
+        return x if x.sum() > 0 else -x
+
+
+def test_what_the_model_prints_is_printed_but_not_torchs_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DynamicControlFlow):
+        import_model(Branching(), torch.randn(4))
+    err = capsys.readouterr().err
+    assert set(err.split("\n")) == {"my own words", ""}
+
+
+def test_a_process_without_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(DynamicControlFlow):
+        import_model(Branching(), torch.randn(4))

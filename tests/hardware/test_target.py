@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from felixlike import tvmlib
 from felixlike.errors import UnknownTarget
-from felixlike.hardware import host_device, resolve_target
+from felixlike.hardware import device_name, host_device, host_target, resolve_target
 
 
 @pytest.mark.parametrize("name", ["cpu", "llvm"])
@@ -37,5 +39,45 @@ def test_incomplete_and_unknown_targets_are_refused() -> None:
         resolve_target(tvmlib.Target({"kind": "llvm"}))
     with pytest.raises(UnknownTarget, match="targets of kind 'c' are not known"):
         resolve_target(tvmlib.Target({"kind": "c"}))
-    with pytest.raises(UnknownTarget, match="3 is not a known target"):
+    with pytest.raises(UnknownTarget, match="3 is not a target"):
         resolve_target(3)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mcpu": "abacus"}, r"LLVM \d+ knows no processor 'abacus'\. use LLVM's name of it, or \"cpu\" for this one"),
+        ({"num-cores": 0}, r"num-cores is 0\. give at least 1"),
+        ({"num-cores": -1}, "num-cores is -1"),
+    ],
+)
+def test_processors_that_there_are_not(options: dict[str, Any], words: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UnknownTarget, match=words):
+        resolve_target(tvmlib.Target({"kind": "llvm", "num-cores": 2, **options}))
+    assert capfd.readouterr().err == ""  # nor does LLVM complain
+
+
+def test_code_for_processors_with_other_instructions_is_not_run() -> None:
+    other = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1", "num-cores": 2}
+    if "neon" in tvmlib.host_features():
+        other = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3", "num-cores": 2}
+    target = resolve_target(tvmlib.Target(other))
+    with pytest.raises(UnknownTarget, match=r"lacks .*, which code for .* may use\. use \"cpu\", or tune on such"):
+        device_name(target)
+    assert device_name(host_target()) == device_name(resolve_target("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("target", "remedy"),
+    [
+        ("CPU", r"use one of cpu, .*\(did you mean 'cpu'\?\), or a TVM target"),
+        ("sm80", r"did you mean 'sm_80'"),
+        ("llvm -mcpu=znver3", r"give a TVM target that says everything: Target"),
+        ({"kind": "llvm"}, r"give a TVM target that says everything: Target"),
+        (["cpu"], "use one of cpu"),
+        (None, "use one of cpu"),
+    ],
+)
+def test_remedies_fit_what_was_given(target: Any, remedy: str) -> None:
+    with pytest.raises(UnknownTarget, match=remedy):
+        resolve_target(target)

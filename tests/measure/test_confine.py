@@ -28,39 +28,3 @@ def test_a_silenced_process_says_nothing() -> None:
 
 def test_an_orphan_ends_at_once() -> None:
     assert run("import os; from felixlike.measure.confine import confine; confine(os.getpid())").returncode == 1
-
-
-def test_a_narrowed_affinity_is_undone() -> None:
-    code = """
-import os
-from felixlike.measure.confine import use_all_cores
-cores = os.sched_getaffinity(0)
-os.sched_setaffinity(0, [min(cores)])
-use_all_cores(1)
-assert len(os.sched_getaffinity(0)) == 1
-use_all_cores(len(cores))
-assert len(os.sched_getaffinity(0)) >= len(cores)
-"""
-    assert run(code).stderr == ""
-
-
-def test_the_calling_thread_leaves_the_processors_of_bound_threads() -> None:
-    code = """
-import os, threading
-from felixlike.measure.confine import keep_apart
-processors = sorted(os.sched_getaffinity(0))
-if len(processors) < 2:
-    print("apart")
-    raise SystemExit
-bound, done = threading.Event(), threading.Event()
-def work():
-    os.sched_setaffinity(0, processors[:1])
-    bound.set()
-    done.wait()
-threading.Thread(target=work).start()
-bound.wait()
-keep_apart()
-print("apart" if os.sched_getaffinity(0) == set(processors[1:]) else os.sched_getaffinity(0))
-done.set()
-"""
-    assert run(code).stdout == "apart\n"

@@ -1,5 +1,7 @@
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 from felixlike.errors import InvalidOption
@@ -13,7 +15,23 @@ def test_defaults_are_valid() -> None:
 
 @pytest.mark.parametrize("value", [0, -1.0, math.nan, "10"])
 def test_limits_are_positive_numbers(value: float) -> None:
-    with pytest.raises(InvalidOption, match=r"Limits: run_seconds is .*greater than zero"):
+    with pytest.raises(InvalidOption, match=r"Limits: run_seconds is .*greater than 0"):
         Limits(run_seconds=value)
-    with pytest.raises(InvalidOption, match=r"Timing: max_seconds is .*greater than zero"):
+    with pytest.raises(InvalidOption, match=r"Timing: max_seconds is .*greater than 0"):
         Timing(max_seconds=value)
+
+
+@pytest.mark.parametrize("value", [0, 1.5, True, None, "3"])
+def test_counts_are_whole_numbers(value: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"Timing: min_batches is .*\. give a whole number ≥ 1"):
+        Timing(min_batches=value)
+    with pytest.raises(InvalidOption, match=r"Limits: memory_bytes is .*\. give a whole number ≥ 1"):
+        Limits(memory_bytes=value)
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    limits = Limits(run_seconds=np.float32(2), memory_bytes=np.int64(2**30), timing=Timing(turns=0))  # type: ignore[arg-type]
+    assert type(limits.run_seconds) is float
+    assert type(limits.memory_bytes) is int
+    with pytest.raises(InvalidOption, match=r"Limits: timing is None\. give a Timing"):
+        Limits(timing=None)  # type: ignore[arg-type]

@@ -25,7 +25,8 @@ from benchmarks.oracles.faulty import (
     topi,
     unbuildable,
 )
-from felixlike.errors import InvalidOption, WorkerFailed
+from felixlike import tvmlib
+from felixlike.errors import InvalidOption, UnknownTarget, WorkerFailed
 from felixlike.measure import Limits, Measurement, MeasurePool, Schedulable, Status, Untuned, measure
 from felixlike.measure.server import ForkServer
 
@@ -293,3 +294,40 @@ def test_measure_opens_a_pool_for_the_call() -> None:
     good, bad = measure(TASK, [Given(tiled().module()), Refused()])
     assert_healthy(good)
     assert bad.status is Status.INVALID
+
+
+@pytest.mark.parametrize("wrong", [5, None, "cpu", TASK.module])
+def test_what_is_no_task_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"measure: task is .*\. give one of felixlike.extract_tasks"):
+        measure(wrong, [])
+
+
+@pytest.mark.parametrize("wrong", [5, None])
+def test_what_are_no_candidates_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match=r"measure: candidates is .*\. give a list of candidates"):
+        measure(TASK, wrong)
+
+
+def test_what_is_no_candidate_is_refused(pool: MeasurePool) -> None:
+    for wrong in list[Any]([5, FUNC, tvmlib.Schedule(FUNC)]):
+        with pytest.raises(InvalidOption, match=r"is no candidate\. give search\.Candidate\(sketch, point\)"):
+            pool.measure(TASK, [wrong])
+    with pytest.raises(InvalidOption, match="Untuned: task is a PrimFunc"):
+        Untuned(FUNC)
+    with pytest.raises(InvalidOption, match=r"best is 'fast'\. give a number of seconds greater than 0"):
+        pool.measure(TASK, [], best="fast")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"target": "abacus"}, "'abacus' is not a known target"),
+        ({"target": None}, "None is not a target"),
+        ({"workers": 1.5}, "workers is 1.5. give a whole number ≥ 1"),
+        ({"workers": True}, "workers is True"),
+        ({"limits": 5}, r"limits is an int. give measure.Limits\(…\), or None"),
+    ],
+)
+def test_options_are_checked_before_any_process_is_started(options: dict[str, Any], words: str) -> None:
+    with pytest.raises((InvalidOption, UnknownTarget), match=words):
+        MeasurePool(**{"target": "cpu", **options})

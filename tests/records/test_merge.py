@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.oracles.stores import OTHER, TASK, fill, record, timed, told
 from felixlike import records
-from felixlike.errors import StoreError
+from felixlike.errors import SourceLeftOut, StoreError
 from felixlike.records import make_run
 from felixlike.records.schema import sealed
 from felixlike.symbolic import sketches
@@ -57,16 +57,32 @@ def test_a_store_is_not_merged_into_itself_nor_from_nowhere(tmp_path: Path) -> N
     path = tmp_path / "one.db"
     fill(path, 3)
     with records.open(path) as store:
-        with pytest.raises(StoreError, match=r"cannot be merged into itself"):
-            records.merge(store, path)
-        with pytest.raises(StoreError, match=r"nowhere\.db: there is no such file"):
+        (tmp_path / "link.db").symlink_to(path)
+        for same in (path, tmp_path / "link.db"):
+            with pytest.raises(SourceLeftOut, match=r"cannot be merged into itself"):
+                records.merge(store, same)
+        with pytest.raises(SourceLeftOut, match=r"nowhere\.db: there is no such file"):
             records.merge(store, tmp_path / "nowhere.db")
+        with pytest.raises(SourceLeftOut, match="it is a directory"):
+            records.merge(store, tmp_path)
+        with pytest.raises(SourceLeftOut, match="a store in memory ends with its process"):
+            records.merge(store, ":memory:")
         (tmp_path / "text").write_text("no store\n" * 2000)
         with pytest.raises(StoreError, match=r"damaged or not a store .*no measurement in it can be read.*restore"):
             records.merge(store, tmp_path / "text")
         (tmp_path / "empty").touch()
         with pytest.raises(StoreError, match="of another program"):
             records.merge(store, tmp_path / "empty")
+
+
+def test_a_store_that_cannot_be_written_is_not_left_out(tmp_path: Path) -> None:
+    fill(tmp_path / "one.db", 3)
+    fill(tmp_path / "two.db", 3, first=3)
+    store = records.open(tmp_path / "one.db")
+    store.file.execute("PRAGMA query_only = ON")
+    with pytest.raises(StoreError, match=r"one\.db: it is read-only .*see that file and directory") as caught:
+        records.merge(store, tmp_path / "two.db")
+    assert not isinstance(caught.value, SourceLeftOut)
 
 
 WRITER = """

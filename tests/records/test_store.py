@@ -7,14 +7,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.oracles.stores import OTHER, TASK, newer, record, timed
 from felixlike import records, tvmlib
-from felixlike.errors import StoreError
+from felixlike.errors import InvalidOption, StoreError
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.records import Store
+from felixlike.records.metaschedule import export_database, import_database
+
+
+def unasked(value: Any) -> Any:
+    """A value of a type that is not asked for."""
+    return value
 
 
 @pytest.fixture
@@ -74,6 +81,38 @@ def test_measurements_of_one_task_in_their_order_as_asked_for() -> None:
 def test_a_record_of_another_task_is_refused() -> None:
     with records.open() as store, pytest.raises(ValueError, match=r"is of task .*, not of .* \(relu32\)"):
         store.append(OTHER, record(timed(1.0)))
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda store: store.append(5, record(timed(1.0))), "Store: task is an int. give one of"),
+        (lambda store: store.extend(TASK, [7]), "Store: record is an int. give what records.make_record returns"),
+        (lambda store: store.best(5), "Store: task is an int. give one of .*, or its key"),
+        (lambda store: store.best("key"), r"a task's key alone does not say which device is meant. give device=…"),
+        (lambda store: store.best("key", device=3), "device: device is 3"),
+        (lambda store: store.fastest(TASK, -1), "Store.fastest: count is -1"),
+        (lambda store: store.fastest(TASK, "3"), "Store.fastest: count is '3'"),
+        (lambda store: next(store.measurements(5)), "Store: task is an int"),
+    ],
+)
+def test_what_is_no_task_and_no_record_is_refused(ask: Callable[[Store], Any], words: str) -> None:
+    with records.open() as store, pytest.raises(InvalidOption, match=words):
+        ask(store)
+
+
+@pytest.mark.parametrize("wrong", [5, True, b"store", ["store"], "", "a\0b"])
+def test_what_is_no_path_is_refused(wrong: Any) -> None:
+    with pytest.raises(StoreError, match=r"store: .* is not a path\. give "):
+        records.open(wrong)
+
+
+def test_all_there_are_by_the_tasks_key() -> None:
+    with records.open() as store:
+        for step in range(3):
+            store.append(TASK, record(timed(1.0 - step / 10), point=(step,)))
+        assert [row.point for row in store.fastest(TASK, None)] == [(2,), (1,), (0,)]
+        assert len(list(store.measurements(TASK.key))) == 3
 
 
 def test_the_workload_is_kept_with_its_module(path: Path) -> None:
@@ -230,3 +269,30 @@ def test_lookups_use_an_index_however_many_measurements_there_are() -> None:
     assert "SEARCH measurements USING INDEX fastest (task=? AND device=? AND status=?" in plans[0]
     assert "B-TREE" not in plans[0]
     assert "USING COVERING INDEX fastest" in plans[1]
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "words"),
+    [
+        (lambda _: records.compact(unasked(5)), StoreError, "store: 5 is not a path"),
+        (lambda store: records.merge(store, unasked(5)), StoreError, "5 is not a path"),
+        (
+            lambda _: records.merge(unasked("a"), "b"),
+            InvalidOption,
+            "merge: store is a str. give what records.open returns",
+        ),
+        (lambda store: import_database(store, unasked(b"x")), StoreError, "folder: b'x' is not a path"),
+        (lambda store: export_database(store, unasked(None)), StoreError, "folder: None is not a path"),
+        (lambda _: export_database(unasked("a"), "b"), InvalidOption, "store is a str"),
+        (lambda store: export_database(store, "x", best=-1), InvalidOption, "best is -1. give a whole number ≥ 0"),
+        (lambda store: export_database(store, "x", device=unasked(5)), InvalidOption, "device is 5"),
+        (lambda store: export_database(store, __file__), StoreError, "it is a file. name a folder"),
+        (lambda store: list(store.numbered(5)), InvalidOption, "numbers is an int"),
+        (lambda store: list(store.numbered(["x"])), InvalidOption, "number is 'x'"),
+        (lambda _: records.make_record(unasked(5), "k", (), timed(1)), InvalidOption, "task is an int"),
+        (lambda _: records.make_record(TASK, "k", (), unasked(None)), InvalidOption, "measurement is None"),
+    ],
+)
+def test_wrong_kinds_are_named(ask: Callable[[Store], Any], error: type[Exception], words: str) -> None:
+    with records.open() as store, pytest.raises(error, match=words):
+        ask(store)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import workloads
 
+from felixlike import tvmlib
 from felixlike.errors import InvalidOption, InvalidPoint, OutputNotWritable, UnsupportedSketch
 from felixlike.report.explanation import Explanation, explain
 from felixlike.symbolic import Sketch, sketches
@@ -33,6 +35,15 @@ def test_the_heaviest_block_is_explained(explanation: Explanation) -> None:
         assert np.isclose(formula.value, formula.relaxed, rtol=0.2, atol=0.5)
 
 
+@pytest.mark.parametrize("width", [None, 40, 60, 80])
+def test_text_at_every_width(golden: Callable[[str, str], None], width: int | None) -> None:
+    two_cores = tvmlib.Target({"kind": "llvm", "num-cores": 2})
+    found = explain(sketches(workloads.matmul(16, 16, 16), two_cores)[0], columns="vector_extent")
+    text = found.text(width=width)
+    golden("explanation" if width is None else f"explanation_{width}", text)
+    assert width in (None, 40) or max(map(len, text.splitlines())) <= width
+
+
 def test_a_curve_passes_through_the_valid_points(explanation: Explanation) -> None:
     curve = explanation.curve("j.3", "vector_extent")
     assert len(curve.at) == len(curve.exact) == len(curve.smooth) == 200
@@ -54,8 +65,12 @@ def test_a_plot_is_an_image(explanation: Explanation, tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(OutputNotWritable, match=r"give a \.png"):
         explanation.plot(tmp_path / "plot.doc")
-    with pytest.raises(OutputNotWritable):
+    with pytest.raises(OutputNotWritable, match=r"No such file or directory\. choose another place"):
         explanation.plot(tmp_path / "nowhere" / "plot.png")
+    with pytest.raises(OutputNotWritable, match=r"does not say which kind of image\. give a \.png"):
+        explanation.plot(tmp_path / "plot")
+    with pytest.raises(OutputNotWritable, match="plot: 5 is not a path"):
+        explanation.plot(5)  # type: ignore[arg-type]
 
 
 def test_locations_of_the_point_are_kept() -> None:
@@ -77,5 +92,11 @@ def test_bad_names(sketch: Sketch, explanation: Explanation) -> None:
         explanation.curve("x.1", "vector_extent")
     with pytest.raises(InvalidPoint):
         explain(sketch, point=[1, 2])
+    with pytest.raises(InvalidOption, match=r"for example vector_extent; all of them are in felixlike.features.NAMES"):
+        explain(sketch, columns="vector_extnt")
+    with pytest.raises(InvalidOption, match=r"columns is an int\. give names"):
+        explain(sketch, columns=5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match=r"sketch is a str\. give one of symbolic\.sketches"):
+        explain("x")  # type: ignore[arg-type]
     with pytest.raises(UnsupportedSketch):
         explain(sketches(workloads.large_sum())[0])

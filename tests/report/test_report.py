@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import workloads
-from rich.console import Console
 
 from felixlike.errors import InvalidArtefact, InvalidOption
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
-from felixlike.report import Report, TaskReport, make_progress, report_text
-from felixlike.report.progress import LineReporter, Reporter
+from felixlike.records import WorkloadSummary
+from felixlike.report import Report, TaskReport, make_progress, report_text, store_text
+from felixlike.report.progress import LineReporter, LiveReporter, Reporter
 from felixlike.report.tables import latency
 from felixlike.tuning import Budget, Event, TaskState
 
@@ -65,17 +67,80 @@ def report() -> Report:
     )
 
 
-def test_text(report: Report, golden: Callable[[str, str], None]) -> None:
-    golden("report", report_text(report))
-    assert str(report) == report_text(report)
+@pytest.mark.parametrize("width", [None, 40, 60, 80, 120, 200])
+def test_text(
+    report: Report, golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, width: int | None
+) -> None:
+    text = report_text(report, width=width)
+    golden("report" if width is None else f"report_{width}", text)
+    assert width is None or max(map(len, text.splitlines())) <= width
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", str(width))
+    assert str(report) == text
+
+
+def test_text_in_signs_that_standard_output_can_show(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    print(report)
+    assert str(report).isascii()
+    assert "200 us" in str(report)
+
+
+@pytest.mark.parametrize("width", [None, 40, 60, 80])
+def test_stores(golden: Callable[[str, str], None], width: int | None) -> None:
+    here = WorkloadSummary("a", "fused_conv2d_add_relu", 1e6, "llvm", "AMD EPYC 9R14 96-Core Processor", 16, 15, 8e-6)
+    there = dataclasses.replace(here, device="Intel Xeon", best=None, right=0)
+    name = "" if width is None else f"_{width}"
+    golden(f"store{name}", store_text("runs.sqlite", [here, here, there], width=width))
+    golden(f"store_of_one_device{name}", store_text("runs.sqlite", [here], width=width))
+    assert store_text("runs.sqlite", [], width=width) == "runs.sqlite\n0 measurements of 0 workloads."
+
+
+def test_one_of_a_thing(report: Report) -> None:
+    one = dataclasses.replace(report, trials=1, rounds=1, recalled=1)
+    assert "1 candidate in 1 round and 12 s of tuning (15 s in all), after 1 candidate from the store" in str(one)
+
+
+def test_names_are_no_markup(report: Report) -> None:
+    odd = dataclasses.replace(report, model="[/b]", device="[red]", stopped="[/]")
+    assert report_text(odd).splitlines()[0].startswith("[/b] on [red]")
+    assert "; [/]." in report_text(odd)
 
 
 def test_json_and_back(report: Report) -> None:
     again = Report.from_json(json.loads(json.dumps(report.to_json())))
     assert report_text(again) == report_text(report)
     assert math.isnan(again.tasks[1].seconds)
-    with pytest.raises(InvalidArtefact, match="its report is damaged"):
-        Report.from_json({"tasks": [{}]})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda r: r.pop("tasks"), "tasks is no list"),
+        (lambda r: r.update(tasks={}), "tasks is no list"),
+        (lambda r: r.update(tasks=[{}]), r"tasks\[0\].name is missing"),
+        (lambda r: r.update(tasks=[3]), r"tasks\[0\] is 3, not an object"),
+        (lambda r: r["tasks"][0].update(seconds="1"), r"tasks\[0\].seconds is '1', which is no float"),
+        (lambda r: r["tasks"][0].update(point={"a": "b"}), r"tasks\[0\].point is .*, which is no dict\[str, int\]"),
+        (lambda r: r["tasks"][0].update(failures=[1]), r"tasks\[0\].failures is \[1\]"),
+        (lambda r: r["tasks"][0].update(sketch=True), r"tasks\[0\].sketch is True"),
+        (lambda r: r["tasks"][0].update(seconds=0.0), r"tasks\[0\].seconds is 0.0, which no task takes"),
+        (lambda r: r["tasks"][0].update(weight=10**400), r"tasks\[0\].weight is 10+"),
+        (lambda r: r["tasks"][0].update(flops=10**400), r"tasks\[0\].flops is 10+"),
+        (lambda r: r.update(model=None), "model is None, which is no str"),
+        (lambda r: r.update(trials=1.5), "trials is 1.5, which is no int"),
+        (lambda r: r.update(error=[]), r"error is \[\], which is no float"),
+        (lambda r: r.update(versions={"felixlike": 1}), "versions is"),
+        (lambda r: r.pop("device"), "device is missing"),
+        (lambda r: r.update(colour="red"), "colour is not known"),
+    ],
+)
+def test_reports_that_were_edited(report: Report, change: Callable[[dict[str, Any]], Any], words: str) -> None:
+    data = json.loads(json.dumps(report.to_json()))
+    change(data)
+    with pytest.raises(InvalidArtefact, match=f"report: its report is damaged: {words}"):
+        Report.from_json(data)
 
 
 @pytest.mark.parametrize(
@@ -85,16 +150,73 @@ def test_latencies_are_readable(seconds: float, text: str) -> None:
     assert latency(seconds) == text
 
 
-def test_plain_lines_name_task_best_trials_and_time_left() -> None:
+@pytest.fixture
+def event() -> Event:
     task = make_task(workloads.matmul(), resolve_target("cpu"), name="dense")
+    return Event(TaskState(task, np.random.default_rng(0)), 0, Budget(rounds=3, trials=40))
+
+
+def test_plain_lines_name_task_best_trials_and_time_left(event: Event) -> None:
     out = io.StringIO()
-    reporter = LineReporter(Console(file=out, width=200))
-    reporter.event(Event(TaskState(task, np.random.default_rng(0)), 0, Budget(rounds=3, trials=40)))
-    assert out.getvalue().startswith("dense: best none yet, 0 of 40 trials, round 1 of 3, ")
+    LineReporter(out).event(event)
+    assert out.getvalue() == "dense: best none yet, 0 of 40 trials, round 1 of 3, 0 s\n"
 
 
-def test_progress_can_be_silent_plain_or_refused() -> None:
+def test_the_live_line_is_written_over_and_cleared(event: Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    with LiveReporter(out) as reporter:
+        reporter.say("importing the model")
+        reporter.event(event)
+        reporter.event(event)  # too soon for another
+    clear = "\r\x1b[2K"
+    line = "dense: best none yet, 0 of 40 trials, round 1 of 3, 0 s"
+    assert out.getvalue() == f"importing the model\n{clear}{line}{clear}"
+    monkeypatch.setenv("COLUMNS", "40")
+    with LiveReporter(narrow := io.StringIO()) as reporter:
+        reporter.event(event)
+    assert narrow.getvalue() == f"{clear}dense: best none yet, 0 of 40 trials{clear}"  # one that wraps stays
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "term", "kind"),
+    [
+        (Terminal(), "xterm-256color", LiveReporter),
+        (Terminal(), "dumb", LineReporter),
+        (Terminal(), "", LineReporter),
+        (io.StringIO(), "xterm-256color", LineReporter),  # a log, a pipe, a notebook
+        (None, "xterm-256color", Reporter),
+    ],
+)
+def test_only_terminals_get_escape_codes(
+    stream: io.StringIO | None, term: str, kind: type[Reporter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert type(make_progress(True)) is kind
+    assert type(make_progress("plain")) is (Reporter if stream is None else LineReporter)
+
+
+def test_progress_that_cannot_be_written_is_not_missed(event: Event) -> None:
+    with open("/dev/full", "w") as full:
+        reporter = LineReporter(full)
+        reporter.say("importing the model")
+        with contextlib.suppress(OSError):
+            full.close()
+    reporter.event(event)  # it is closed
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    LineReporter(ascii_only).say("5 µs")
+    assert ascii_only.buffer.getvalue() == b"5 us\n"
+
+
+@pytest.mark.parametrize("wanted", ["loud", "", None, 1, 0, 3, print, np.array([1])])
+def test_progress_can_be_silent_plain_or_refused(wanted: Any) -> None:
     assert type(make_progress(False)) is Reporter
-    assert isinstance(make_progress("plain"), LineReporter)
-    with pytest.raises(InvalidOption, match="progress is 'loud'"):
-        make_progress("loud")
+    assert type(make_progress("plain")) is LineReporter
+    with pytest.raises(InvalidOption, match=r'progress: progress is .*\. give True, False or "plain"'):
+        make_progress(wanted)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 import workloads
 
+from felixlike.errors import InvalidOption, InvalidPoint
 from felixlike.features import NAMES, formulas
 from felixlike.smooth import Relaxed, relax
 from felixlike.smooth.relax import WIDTH
@@ -95,3 +98,32 @@ def test_second_derivatives_exist(relaxed: Relaxed) -> None:
     (second,) = torch.autograd.grad(first.pow(2).sum(), x)
     assert torch.isfinite(second).all()
     assert second.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"formulas": 5}, r"formulas is an int\. give what felixlike.features.formulas\(sketch\) returns"),
+        ({"width": 0}, r"width is 0\. give a number greater than 0"),
+        ({"width": float("nan")}, "width is nan"),
+        ({"width": "wide"}, "width is 'wide'"),
+        ({"dtype": torch.float16}, r"dtype is torch.float16\. use torch.float64 or torch.float32"),
+        ({"dtype": "float32"}, "dtype is 'float32'"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], words: str) -> None:
+    found = formulas(sketches(workloads.matmul(16, 16, 16))[0])
+    with pytest.raises(InvalidOption, match=f"relax: {words}"):
+        relax(**{"formulas": found, **options})
+
+
+def test_points_of_another_shape_are_refused() -> None:
+    sketch = sketches(workloads.matmul(16, 16, 16))[0]
+    relaxed, points = relax(formulas(sketch)), sketch.sample(3, seed=0)
+    for wrong in (None, "x", 5, points[0], points[:, :2]):
+        with pytest.raises(InvalidPoint, match="relax: points"):
+            relaxed.log_points(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidPoint, match=r"it is a ndarray, no tensor\. give log_points\(points\)"):
+        relaxed(points)
+    with pytest.raises(InvalidPoint, match=r"points have shape \(3, 2\), not \[count, 11\]"):
+        relaxed(torch.zeros(3, 2))

@@ -19,6 +19,7 @@ LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "two_dimensions": (nn.ConvTranspose2d(8, 32, 4, stride=2, padding=1), (1, 8, 4, 4)),
     "three_phases": (nn.ConvTranspose2d(8, 16, 5, stride=3, padding=1), (1, 8, 4, 4)),
     "groups": (nn.ConvTranspose2d(8, 32, 4, stride=2, padding=1, groups=2), (1, 8, 4, 4)),
+    "groups_and_columns": (nn.ConvTranspose2d(4, 8, 4, stride=2, padding=1, groups=2), (1, 4, 16, 16)),
     "one_dimension": (nn.ConvTranspose1d(8, 16, 8, stride=4, padding=2), (1, 8, 7)),
 }
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 import workloads
 
 from benchmarks import oracles
-from felixlike.errors import InvalidPoint, InvalidSchedule
+from felixlike.errors import InvalidModel, InvalidOption, InvalidPoint, InvalidSchedule
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
 
 
@@ -102,10 +105,54 @@ def test_a_foreign_trace_is_refused(product: Sketch, convolution: Sketch) -> Non
 
 
 def test_points_of_the_wrong_width_are_refused(product: Sketch) -> None:
-    with pytest.raises(InvalidPoint, match=r"not \[count, 11\]"):
+    with pytest.raises(InvalidPoint, match=r"points have shape \(3, 4\), not whole numbers \[count, 11\]"):
         product.valid(np.ones((3, 4), dtype=np.int64))
-    with pytest.raises(InvalidPoint, match="3 numbers for 11 variables"):
+    with pytest.raises(InvalidPoint, match="it has 3 numbers, not 11 whole numbers"):
         product.schedule((1, 2, 3))
+    assert not product.in_range((1, 2, 3))
+
+
+@pytest.mark.parametrize("points", [None, "abc", [[1.5] * 11], [["a"] * 11], [[2**70] * 11], [[1], [1, 2]]])
+def test_points_that_are_no_whole_numbers_are_refused(product: Sketch, points: Any) -> None:
+    with pytest.raises(InvalidPoint, match=r"points are .*, not whole numbers \[count, 11\]"):
+        product.valid(points)
+    point = points[0] if isinstance(points, list) and len(points) == 1 else points
+    with pytest.raises(InvalidPoint, match="not 11 whole numbers"):
+        product.schedule(point)
+    assert not product.in_range(point)
+
+
+def test_points_come_as_arrays_lists_and_tensors(product: Sketch) -> None:
+    points = product.sample(3, seed=0)
+    for same in (points.tolist(), points.astype(np.float64), points.astype(np.uint64), torch.from_numpy(points)):
+        np.testing.assert_array_equal(product.checked(same), points)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"count": -1, "seed": 0}, "count is -1"),
+        ({"count": 2.5, "seed": 0}, "count is 2.5"),
+        ({"count": 2**40, "seed": 0}, "count is 1099511627776. give a whole number from 0 to 100000000"),
+        ({"count": 1, "seed": -1}, "seed is -1"),
+        ({"count": 1, "seed": None}, "seed is None"),
+        ({"count": 1, "seed": 0, "paths": 0}, "paths is 0"),
+    ],
+)
+def test_options_of_sampling_are_checked(product: Sketch, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidOption, match=f"Sketch.sample: {words}"):
+        product.sample(**options)
+
+
+def test_a_trace_is_asked_for(product: Sketch) -> None:
+    with pytest.raises(InvalidPoint, match=r"it is a Schedule, not a trace. give the trace of a schedule"):
+        product.point(product.schedule(product.sample(1, seed=0)[0]))
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "x", workloads.matmul])
+def test_sketches_are_of_tasks_and_primfuncs(wrong: Any) -> None:
+    with pytest.raises(InvalidModel, match=r"is neither a task nor a PrimFunc. give one of felixlike.extract_tasks"):
+        sketches(wrong)
 
 
 def test_replaying_leaves_the_task_as_it_was(product: Sketch) -> None:

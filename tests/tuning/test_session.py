@@ -131,29 +131,47 @@ def test_trials_are_not_exceeded(tasks: tuple[Task, ...], trials: int) -> None:
     assert unmeasured <= pool.checked <= 6 * unmeasured
 
 
-def test_time_ends_a_run_between_candidates(tasks: tuple[Task, ...]) -> None:
-    budget = Budget(seconds=1000.0)
+@dataclasses.dataclass
+class Clock:
+    """Goes by as a test says, however long what it does takes here."""
 
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def budget(self, **limits: Any) -> Budget:
+        return Budget(**limits, started=self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What budgets go by."""
+    found = Clock()
+    monkeypatch.setattr("felixlike.tuning.budget.time", found)
+    return found
+
+
+def test_time_ends_a_run_between_candidates(tasks: tuple[Task, ...], clock: Clock) -> None:
     def spend(measured: int) -> None:
         if measured == 5:
-            budget.started -= 2000.0
+            clock.now += 2000.0
 
     pool = FakePool(hook=spend)
     with records.open() as store:
-        _session(tasks, pool, store).run(budget)
+        _session(tasks, pool, store).run(clock.budget(seconds=1000.0))
     assert len(pool.measured) == 6
 
 
-def test_a_limited_time_is_shared(tasks: tuple[Task, ...]) -> None:
+def test_a_limited_time_is_shared(tasks: tuple[Task, ...], clock: Clock) -> None:
     """At four seconds a candidate, the first task takes its sixteen, and those after it leave something to the last."""
-    budget = Budget(seconds=100.0)
 
     def spend(_: int) -> None:
-        budget.started -= 4.0
+        clock.now += 4.0
 
     pool = FakePool(hook=spend)
     with records.open() as store:
-        _session(tasks, pool, store).run(budget)
+        _session(tasks, pool, store).run(clock.budget(seconds=100.0))
     order = [name for name, *_ in pool.measured]
     assert list(dict.fromkeys(order)) == ["dense", "softmax", "chain"]
     assert order.count("dense") >= 16
@@ -208,15 +226,14 @@ def test_a_stopped_run_measures_what_an_undisturbed_one_does(
 
 @pytest.mark.parametrize("limits", [{"rounds": 3}, {"trials": 21}, {"seconds": 60.0}])
 def test_the_same_budget_again_measures_nothing_and_a_larger_one_goes_on(
-    limits: dict[str, Any], tasks: tuple[Task, ...], tmp_path: Path
+    limits: dict[str, Any], tasks: tuple[Task, ...], tmp_path: Path, clock: Clock
 ) -> None:
+    def spend(_: int) -> None:
+        clock.now += 10.0
+
     pools = []
     for factor in (1, 1, 2):
-        budget = Budget(**{name: factor * limit for name, limit in limits.items()})
-
-        def spend(_: int, budget: Budget = budget) -> None:
-            budget.started -= 10.0
-
+        budget = clock.budget(**{name: factor * limit for name, limit in limits.items()})
         pools.append(FakePool(hook=spend))
         with records.open(tmp_path / "s.sqlite") as store:
             session = _session(tasks[:1], pools[-1], store, strategy="random")
@@ -301,7 +318,7 @@ def test_a_clock_that_jumps_changes_nothing(tasks: tuple[Task, ...], monkeypatch
         pool = FakePool()
         with records.open() as store:
             for rounds in (2, 4):
-                _session(tasks[:1], pool, store, strategy="random").run(Budget(rounds=rounds, seconds=600.0))
+                _session(tasks[:1], pool, store, strategy="random").run(Budget(rounds=rounds, seconds=1e6))
             best = store.best(tasks[0])
             assert [(r.sketch, r.point) for r in store.measurements()] == [key[1:] for key in pool.measured]
         assert best is not None

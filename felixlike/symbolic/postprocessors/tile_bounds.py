@@ -14,6 +14,7 @@ from felixlike.symbolic.constraints import Constraint
 from felixlike.symbolic.expression import ceildiv, mul
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.replay import Replay
+from felixlike.words import counted
 
 
 def tile_bounds(replay: Replay, program: Program) -> tuple[Constraint, ...]:
@@ -33,12 +34,17 @@ def tile_bounds(replay: Replay, program: Program) -> tuple[Constraint, ...]:
         tasks = mul(loop.extent for loop in spatial if loop.kind == "parallel")
         found += [
             Constraint(
-                tile - bounds.most_accumulators, f"{name} must fit into {bounds.most_accumulators} accumulators"
+                tile - bounds.most_accumulators,
+                f"{name} must fit into {counted(bounds.most_accumulators, 'accumulator')}",
             ),
-            Constraint(tile + mul(held) + 1 - bounds.registers, f"{name} must fit into {bounds.registers} registers"),
-            Constraint(bounds.least_accumulators - tile, f"{name} must use {bounds.least_accumulators} accumulators"),
+            Constraint(
+                tile + mul(held) + 1 - bounds.registers, f"{name} must fit into {counted(bounds.registers, 'register')}"
+            ),
+            Constraint(
+                bounds.least_accumulators - tile, f"{name} must use {counted(bounds.least_accumulators, 'accumulator')}"
+            ),
         ]
         if bounds.cores > 1:
             waiting = 4 * bounds.cores * ceildiv(tasks, bounds.cores) - 5 * tasks
-            found.append(Constraint(waiting, f"{bounds.cores} cores must share {name} evenly"))
+            found.append(Constraint(waiting, f"{counted(bounds.cores, 'core')} must share {name} evenly"))
     return tuple(found)

@@ -30,6 +30,7 @@ def _transform_block(state: Replay, instruction: Any, _: int) -> None:
     block, *rest = instruction.inputs
     (mapping,) = rest or instruction.attrs
     state.schedule.transform_block_layout(state.get(block), mapping)
+    state.simplify(state.get(block))
 
 
 PRIMITIVES = {

@@ -1,0 +1,121 @@
+"""Whether a change of the source changes generated code: python -m benchmarks.digests FILE, at two commits.
+
+Writes a JSON file of the digests of the code of every operator of `benchmarks.operators`, some of them also with
+constant weights, and of four networks, task by task and as a whole: every sketch of both spaces at the same few points.
+To see what differs: python -m benchmarks.digests --compare BEFORE AFTER; the exit code is 1 where anything does. The
+same commit gives the same digests in every process; of another processor they differ, so --mcpu names one to compile
+for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks import models
+from benchmarks.exactness import CONSTANT_WEIGHTS
+from benchmarks.operators import OPERATORS
+from felixlike import tvmlib
+from felixlike.deploy.compile import _substitute
+from felixlike.deploy.packing import with_packed_constants
+from felixlike.errors import InvalidSchedule
+from felixlike.frontend import Task, import_model, make_task
+from felixlike.hardware import resolve_target
+from felixlike.measure import trial_process
+from felixlike.symbolic import sketches
+
+NETWORKS = ("resnet18", "mobilenet_v2", "bert", "mlp")
+
+
+def main() -> int:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, nargs="?", help="where to write the digests")
+    parser.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="two such files")
+    parser.add_argument("--only", default="", help="workloads whose name contains this")
+    parser.add_argument("--points", type=int, default=2, help="points a sketch")
+    parser.add_argument("--mcpu", help="LLVM's name of the processor to compile for; this machine's by default")
+    arguments = parser.parse_args()
+    if arguments.compare:
+        return _compare(*(json.loads(path.read_text()) for path in arguments.compare))
+    if arguments.file is None:
+        parser.error("give a FILE, or two to --compare")
+    target = resolve_target("cpu")
+    if arguments.mcpu:
+        target = tvmlib.Target({"kind": "llvm", "mcpu": arguments.mcpu, "num-cores": 2})
+    found: dict[str, str] = {}
+    for name, digest in _digests(target, arguments.only, arguments.points):
+        found[name] = digest
+        print(name, digest[:60], flush=True)
+    arguments.file.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def _compare(before: dict[str, str], after: dict[str, str]) -> int:
+    """Print what differs; 1 if anything does."""
+    differing = [name for name in before.keys() & after.keys() if before[name] != after[name]]
+    for name in sorted(differing):
+        print(f"differs: {name}: {before[name][:60]} → {after[name][:60]}")
+    for name in sorted(before.keys() ^ after.keys()):
+        print(f"only {'before' if name in before else 'after'}: {name}")
+    print(f"{len(before.keys() & after.keys()) - len(differing)} of {len(before.keys() | after.keys())} are the same")
+    return int(before != after)
+
+
+def _digests(target: Any, only: str, points: int) -> Iterator[tuple[str, str]]:
+    """(workload, space, sketch and point; digest), in a fixed order."""
+    for name, make in OPERATORS.items():
+        if only in name:
+            yield from _of_task(name, make_task(make(), target, name=name), points)
+        if name in CONSTANT_WEIGHTS and only in f"{name}, constant weight":
+            yield from _of_task(f"{name}, constant weight", make_task(make(), target, name=name, constants=[1]), points)
+    for name in NETWORKS:
+        if only in name:
+            yield from _of_network(name, target, points)
+
+
+def _of_task(name: str, task: Task, points: int) -> Iterator[tuple[str, str]]:
+    for space in ("own", "default"):
+        for sketch in sketches(task, space=space):
+            for point in sketch.sample(points, seed=3).tolist():
+                yield f"{name} / {space} {sketch.index} / {point}", _code(sketch, point)
+
+
+def _code(sketch: Any, point: list[int]) -> str:
+    try:
+        module = sketch.schedule(point).mod
+    except InvalidSchedule as refusal:
+        return f"refused: {refusal.what}"
+    executable, packed = trial_process._compile(tvmlib.ir.save_json(module), sketch.task.target)
+    return f"{tvmlib.code_digest(executable)} {json.dumps(packed)}"
+
+
+def _of_network(name: str, target: Any, points: int) -> Iterator[tuple[str, str]]:
+    """Each task's digests, and that of the whole network with the first point of each task's first sketch."""
+    model, inputs = getattr(models, name)()
+    imported = import_model(model, inputs, target)
+    chosen: dict[str, Any] = {}
+    for task in imported.tasks:
+        yield from _of_task(f"{name}: {task.name}", task, points)
+        for sketch in sketches(task, space="best")[:1]:
+            try:
+                chosen[task.key] = sketch.schedule(sketch.sample(1, seed=3)[0]).mod["main"]
+            except InvalidSchedule:
+                continue
+    module = with_packed_constants(_substitute(imported, chosen))
+    lowered, executable = tvmlib.compile_relax(module, target)
+    text = hashlib.sha256(str(lowered["main"].script()).encode()).hexdigest()
+    yield f"{name} / graph", text
+    for number, library in enumerate(executable.mod.imports):
+        if library.kind == "llvm":
+            yield f"{name} / library {number}", tvmlib.code_digest(SimpleNamespace(mod=library))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

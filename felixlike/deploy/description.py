@@ -1,0 +1,226 @@
+"""What an artefact says of itself, and whether that is true.
+
+In: the JSON data of a file's description, and the same as its code holds it. Out: the description with every field of
+the right kind, fitting this machine, and the code's own; or an InvalidArtefact that names the field. A file may have
+been edited, with its checksums made right again: nothing is taken from it unseen, since generated code trusts sizes and
+types.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from felixlike._version import __version__
+from felixlike.errors import InvalidArtefact, UnknownTarget, first_line
+from felixlike.frontend import InputSpec, OutputSpec, Structure
+from felixlike.hardware import device_name, host_target, instruction_sets, resolve_target
+
+if TYPE_CHECKING:
+    from felixlike.deploy.callable import Compiled
+
+FORMAT = 2
+"""Version of the file's layout; a reader knows its own only."""
+
+_LARGEST = 2**40
+"""More elements than any tensor has."""
+
+_AGAIN = "save the model again, or optimize it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """How a file's code is to be called; see Compiled."""
+
+    target: Any
+    name: str
+    key: str
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    structure: Structure
+    parallel: bool
+
+
+def describe(compiled: Compiled) -> dict[str, Any]:
+    """JSON data of what the code is: where it runs, and how it is called."""
+    from felixlike import tvmlib
+
+    return {
+        "tvm": tvmlib.version(),
+        "machine": [platform.system(), platform.machine()],
+        "instructions": sorted(instruction_sets(tvmlib.cpu_features(_host(compiled.target)))),
+        "target": str(compiled.target),
+        "name": compiled.name,
+        "key": compiled.key,
+        "inputs": [asdict(spec) for spec in compiled.inputs],
+        "outputs": [asdict(spec) for spec in compiled.outputs],
+        "structure": compiled.structure.to_json(),
+        "parallel": compiled.parallel,
+    }
+
+
+def with_versions(description: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON data of the whole file."""
+    return {"format": FORMAT, "felixlike": __version__, **description, "report": dict(report)}
+
+
+def read(meta: Mapping[str, Any], where: str) -> Description:
+    """A file's description, for this version and this machine.  Raises InvalidArtefact."""
+    _check_versions(meta, where)
+    _check_machine(meta, where)
+    inputs = tuple(InputSpec(**spec) for spec in _tensors(meta, "inputs", where))
+    outputs = tuple(OutputSpec(**spec) for spec in _tensors(meta, "outputs", where))
+    structure = _structure(meta, where)
+    if len(structure.places()) != len(outputs):
+        raise _wrong("structure", f"has {len(structure.places())} tensors, outputs {len(outputs)}", where)
+    parallel = _field(meta, "parallel", where)
+    if not isinstance(parallel, bool):
+        raise _wrong("parallel", f"is {_shown(parallel)}, not true or false", where)
+    name, key = _text(meta, "name", where), _text(meta, "key", where)
+    return Description(_target(meta, where), name, key, inputs, outputs, structure, parallel)
+
+
+def read_report(meta: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The report in a file's description, whatever machine it was made for.  Raises InvalidArtefact."""
+    report = _field(meta, "report", where)
+    if not isinstance(report, dict):
+        raise _wrong("report", f"is {_shown(report)}, not an object", where)
+    return dict(report)
+
+
+def compare(meta: Mapping[str, Any], own: str | None, where: str) -> None:
+    """Raise InvalidArtefact unless the description is the one that the code itself holds."""
+    try:
+        truth = json.loads(own or "")
+    except ValueError:
+        truth = None
+    if not isinstance(truth, dict):
+        raise InvalidArtefact("its code does not say what it is", where=where, remedy=_AGAIN)
+    for field, value in truth.items():
+        if meta.get(field) != value:
+            raise _wrong(field, f"is {_shown(meta.get(field))}, but of the code {_shown(value)}", where)
+
+
+def _check_versions(meta: Mapping[str, Any], where: str) -> None:
+    from felixlike import tvmlib
+
+    found, writer = _field(meta, "format", where), _text(meta, "felixlike", where)
+    if type(found) is not int or found != FORMAT:
+        raise InvalidArtefact(
+            f"it has format {_shown(found)}, this version reads {FORMAT}",
+            where=where,
+            remedy=f"load it with the felixlike that wrote it ({writer}), or optimize the model again",
+        )
+    made = _text(meta, "tvm", where)
+    if made != tvmlib.version():
+        raise InvalidArtefact(
+            f"it was compiled by TVM {made}, but {tvmlib.version()} is installed",
+            where=where,
+            remedy="install that version, or optimize the model again",
+        )
+
+
+def _check_machine(meta: Mapping[str, Any], where: str) -> None:
+    """Refuse code for another processor: it would end in an illegal instruction."""
+    from felixlike import tvmlib
+
+    here = [platform.system(), platform.machine()]
+    machine = _texts(meta, "machine", where)
+    if machine != here:
+        raise InvalidArtefact(
+            f"it was made for {' '.join(machine)}, this is {' '.join(here)}",
+            where=where,
+            remedy="optimize the model on this machine",
+        )
+    host = tvmlib.cpu_features(host_target())
+    missing = [feature for feature in _texts(meta, "instructions", where) if feature not in host]
+    if missing:
+        raise InvalidArtefact(
+            f"it needs a processor with {', '.join(missing)}", where=where, remedy="optimize the model on this machine"
+        )
+
+
+def _target(meta: Mapping[str, Any], where: str) -> Any:
+    from felixlike import tvmlib
+
+    text = _text(meta, "target", where)
+    try:
+        target = resolve_target(tvmlib.Target(text))
+        device_name(target)  # raises where the GPU it needs is missing
+    except UnknownTarget as error:
+        raise InvalidArtefact(str(error), where=where) from None
+    except (*tvmlib.TVM_ERRORS, KeyError, AttributeError) as error:
+        raise _wrong("target", f"cannot be read: {first_line(error)}", where) from None
+    return target
+
+
+def _structure(meta: Mapping[str, Any], where: str) -> Structure:
+    try:
+        return Structure.from_json(_field(meta, "structure", where))
+    except InvalidArtefact as error:
+        raise _wrong("structure", f"is wrong: {error.what}", where, error.remedy) from None
+
+
+def _tensors(meta: Mapping[str, Any], field: str, where: str) -> list[dict[str, Any]]:
+    """Name, shape and dtype of each of the inputs or outputs."""
+    import torch
+
+    specs = []
+    for index, spec in enumerate(_list(meta, field, where, lambda value: isinstance(value, dict), "objects")):
+        place = f"{field}[{index}]"
+        shape = _list(spec, "shape", where, _is_size, "positive integers", place)
+        dtype = _text(spec, "dtype", where, place)
+        if not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise _wrong(f"{place}.dtype", f"is {_shown(dtype)}, which is no type of tensors", where)
+        specs.append({"name": _text(spec, "name", where, place), "shape": tuple(shape), "dtype": dtype})
+    names = [spec["name"] for spec in specs]
+    if len(set(names)) < len(names):
+        raise _wrong(field, "has a name twice", where)
+    return specs
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= _LARGEST
+
+
+def _field(meta: Mapping[str, Any], field: str, where: str, place: str = "") -> Any:
+    if field not in meta:
+        raise _wrong(f"{place}.{field}" if place else field, "is missing", where)
+    return meta[field]
+
+
+def _text(meta: Mapping[str, Any], field: str, where: str, place: str = "") -> str:
+    value = _field(meta, field, where, place)
+    if not isinstance(value, str):
+        raise _wrong(f"{place}.{field}" if place else field, f"is {_shown(value)}, not a string", where)
+    return value
+
+
+def _texts(meta: Mapping[str, Any], field: str, where: str) -> list[str]:
+    return _list(meta, field, where, lambda value: isinstance(value, str), "strings")
+
+
+def _list(
+    meta: Mapping[str, Any], field: str, where: str, fits: Callable[[Any], bool], kind: str, place: str = ""
+) -> list[Any]:
+    value = _field(meta, field, where, place)
+    if not isinstance(value, list) or not all(map(fits, value)):
+        raise _wrong(f"{place}.{field}" if place else field, f"is {_shown(value)}, not a list of {kind}", where)
+    return value
+
+
+def _wrong(field: str, what: str, where: str, remedy: str = "") -> InvalidArtefact:
+    return InvalidArtefact(f"its description is wrong: {field} {what}", where=where, remedy=remedy or _AGAIN)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _host(target: Any) -> Any:
+    """The CPU part of a target."""
+    return host_target() if target.kind.name == "cuda" else target

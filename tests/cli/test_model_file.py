@@ -1,0 +1,149 @@
+"""file.py:factory: whatever the user's file does, one sentence says what and where."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from felixlike.cli import main
+from felixlike.cli.model_file import model_from
+from felixlike.errors import InvalidModel
+
+
+@pytest.fixture(autouse=True)
+def _imports_of_its_own() -> Iterator[None]:
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if "model" in name:
+            del sys.modules[name]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "model.py"
+
+
+GOOD = """
+from __future__ import annotations
+from dataclasses import dataclass
+import torch
+
+@dataclass
+class Size:
+    n: int = 4
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+
+def alone(): return Net()
+def with_inputs(): return Net(), (torch.zeros(Size().n),)
+def defaults(n=3, *rest, **options): return Net()
+"""
+
+
+def test_factories(file: Path) -> None:
+    file.write_text(GOOD)
+    assert isinstance(model_from(f"{file}:alone")[0], torch.nn.Module)
+    model, (x,) = model_from(f"{file}:with_inputs")
+    assert model(x).tolist() == [1.0] * 4
+    assert model_from(f"{file}:Net")[1] is None
+    assert isinstance(model_from(f"{file}:defaults")[0], torch.nn.Module)
+
+
+def test_other_files_are_left_to_the_importer() -> None:
+    assert model_from("model.onnx") == ("model.onnx", None)
+    assert model_from("C:model.pt2") == ("C:model.pt2", None)
+
+
+def test_a_name_that_a_module_has_already(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text(GOOD)
+    json = sys.modules["json"]
+    assert isinstance(model_from(f"{tmp_path}/json.py:alone")[0], torch.nn.Module)
+    assert sys.modules["json"] is json
+
+
+def test_a_home_is_found(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(GOOD)
+    monkeypatch.setenv("HOME", str(file.parent))
+    assert isinstance(model_from("~/model.py:alone")[0], torch.nn.Module)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        ("def f(:", "f", r"model.py:1: importing the file raises SyntaxError: .*\. correct it\."),
+        ("x = 1\0", "f", r"model.py: importing the file raises SyntaxError: source code .* null bytes"),
+        (
+            "\nimport nowhere_at_all",
+            "f",
+            r"model.py:2: .*ModuleNotFoundError: .*\. install it for /.*, or set",
+        ),
+        ("raise RuntimeError('no\\nand no')", "f", r"model.py:1: importing the file raises RuntimeError: no\. correct"),
+        ("import sys\nsys.exit(3)", "f", r"model.py:2: importing the file ends the program: sys.exit\(3\)\. raise"),
+        ("import sys\ndef f(): sys.exit('bye')", "f", r"model.py:2: calling .* sys.exit\('bye'\)"),
+        ("def f(): raise SystemExit", "f", r"model.py:1: calling the function ends the program: sys.exit\(\)"),
+        (
+            "def g():\n  1 / 0\ndef f():\n  g()",
+            "f",
+            r"model.py:2: calling the function raises ZeroDivisionError: div",
+        ),
+        ("import json\ndef f():\n  json.loads('x')", "f", r"model.py:3: calling the function raises JSONDecodeError"),
+        ("def f(): raise KeyError", "f", r"model.py:1: calling the function raises KeyError\. correct it; --traceback"),
+        ("def f(): f()", "f", r"model.py:1: calling the function raises RecursionError"),
+        ("class Odd(BaseException): pass\ndef f(): raise Odd('x')", "f", r"model.py:2: calling .* raises Odd: x"),
+        ("def f(): pass", "f", r"model.py:f: the function returns nothing\. end it with: return model"),
+        ("def f(): return 1, 2, 3", "f", r"model.py:f: the function returns a tuple of 3\. return the model, or"),
+        ("def f(n, m): pass", "f", r"model.py: f needs 2 arguments: n, m\. name a function that needs none"),
+        ("f = 3", "f", r"model.py: f is an int, not a function"),
+        (
+            "def resnet(): pass",
+            "resnet18",
+            r"there is no 'resnet18' .* one of resnet \(did you mean 'resnet'\?\)",
+        ),
+        ("from os import getcwd", "f", r"there is no 'f' in the file\. define a function there that returns the model"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(file: Path, text: str, name: str, words: str) -> None:
+    file.write_text(text)
+    with pytest.raises(InvalidModel, match=words):
+        model_from(f"{file}:{name}")
+
+
+def test_an_error_in_an_imported_file_names_both(file: Path) -> None:
+    (file.parent / "part_of_model.py").write_text("x = 1\ndef f(:")
+    file.write_text("import torch\nimport part_of_model")
+    with pytest.raises(InvalidModel, match=r"model\.py \(.*part_of_model\.py:2\): .* raises SyntaxError"):
+        model_from(f"{file}:f")
+
+
+def test_an_interrupt_is_no_fault_of_the_file(file: Path) -> None:
+    file.write_text("def f(): raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        model_from(f"{file}:f")
+
+
+def test_the_command_says_it_in_a_sentence_and_shows_the_rest_on_request(
+    file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text("print('hello')\ndef f(): raise ValueError('not today')")
+    assert main(["tune", f"{file}:f"]) == 1
+    out, err = capfd.readouterr()
+    assert out == "hello\n"
+    assert re.fullmatch(r"felixlike: .*model.py:2: calling the function raises ValueError: not today\. .*\n", err)
+    with pytest.raises(InvalidModel) as caught:
+        main(["tune", f"{file}:f", "--traceback"])
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_model_that_ends_the_program_when_it_runs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(GOOD.replace("return x + 1", "raise SystemExit('enough')"))
+    assert main(["explain", f"{file}:with_inputs"]) == 1
+    assert "felixlike: model: it ends the program when it runs: sys.exit('enough')" in capsys.readouterr().err

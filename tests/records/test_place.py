@@ -1,0 +1,137 @@
+"""What may be given for a store, and where none can be; noticed when it is opened."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from benchmarks.oracles.stores import TASK, fill, record, timed, told
+from felixlike import records
+from felixlike.errors import StoreError
+from felixlike.report import RunLog
+
+
+@pytest.mark.parametrize("name", [None, ":memory:"])
+def test_in_memory(name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with records.open(name) as store, RunLog(name) as log:
+        store.append(TASK, record(timed(1.0)))
+        log.write("start")
+        assert store.count() == 1
+        assert store.path is log.path is None
+    with records.open(name) as store:
+        assert store.count() == 0
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(StoreError, match="the store in memory: it is new, so there is nothing to read"):
+        records.open(name, read_only=True)
+    with pytest.raises(StoreError, match="a store in memory takes no disk"):
+        records.compact(":memory:")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("", r"'' is not a path\. give a path, .*, or \":memory:\" or None"),
+        ("  ", "is not a path"),
+        ("a\0b", "is not a path"),
+        (5, "5 is .*not a path"),
+        ("file:runs.sqlite", r"SQLite's URIs are not understood\. .* a file of this name is \./file:runs\.sqlite"),
+        ("file::memory:?cache=shared", "SQLite's URIs are not understood"),
+    ],
+)
+def test_names_that_are_no_path(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match=words):
+        records.open(name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_odd_names_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("./file:runs.sqlite", "a ?b=c#d%20.sqlite", ":memory:.sqlite"):
+        fill(Path(name), 2)
+        assert Path(name).is_file()
+        with records.open(name) as store:
+            assert store.count() == 2
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "socket"))
+    places = {
+        tmp_path: "it is a directory",
+        Path("/dev/null"): "it is a device",
+        tmp_path / "pipe": "it is a named pipe",
+        tmp_path / "socket": "it is a socket",
+        tmp_path / "nowhere" / "store.db": "there is no directory",
+    }
+    for place, words in places.items():
+        for read_only in (False, True):
+            with pytest.raises(StoreError, match=words):
+                records.open(place, read_only=read_only)
+
+
+def test_through_a_link(tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(tmp_path / "store.db")
+    written = fill(link, 3)
+    assert link.is_symlink()
+    with records.open(tmp_path / "store.db") as store:
+        assert [told(r) for r in store.measurements()] == [told(r) for r in written]
+
+
+def denied(*refused: Path) -> object:
+    """os.access for somebody who may not write to these; root may write anywhere."""
+
+    def access(path: str | Path, mode: int) -> bool:
+        return not (mode & os.W_OK and Path(path) in refused)
+
+    return access
+
+
+def test_read_only_is_noticed_at_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.db"
+    fill(path, 3)
+    monkeypatch.setattr(os, "access", denied(path))
+    with pytest.raises(
+        StoreError, match=r"it is read-only: the file cannot be written\. see that .* or copy the store"
+    ):
+        records.open(path)
+    with records.open(path, read_only=True) as store:
+        assert store.count() == 3
+    monkeypatch.setattr(os, "access", denied(tmp_path))
+    for name in ("store.db", "new.db"):
+        with pytest.raises(StoreError, match=r"it is read-only: the directory .* cannot be written"):
+            records.open(tmp_path / name)
+    with records.open(path, read_only=True) as store:
+        assert store.count() == 3
+    assert [p.name for p in tmp_path.iterdir()] == ["store.db"]
+
+
+def test_what_permissions_do_not_tell_is_noticed_too(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    fill(path, 3)
+    (tmp_path / "store.db-wal").mkdir()  # so that SQLite's log cannot be written
+    with pytest.raises(StoreError, match=r"store\.db: .* see that the file and its directory can be written"):
+        records.open(path)
+
+
+def test_a_log_beside_a_read_only_store_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, copied = tmp_path / "store.db", tmp_path / "there" / "store.db"
+    copied.parent.mkdir()
+    fill(path, 3)
+    with records.open(path) as store:
+        store.append(TASK, record(timed(2.0), point=(77,)))
+        shutil.copy(path, copied)
+        shutil.copy(f"{path}-wal", f"{copied}-wal")
+    monkeypatch.setattr(os, "access", denied(copied.parent))
+    with records.open(copied, read_only=True) as store:
+        assert store.count() == 4
+    with records.open() as other:
+        assert records.merge(other, copied).added == 4
+    assert sorted(p.name for p in copied.parent.iterdir()) == ["store.db", "store.db-wal"]

@@ -1,0 +1,118 @@
+"""Tables and paragraphs for every width: nothing is cut off."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+
+import pytest
+
+from felixlike.report.layout import Column, entry, fold, indented, paragraph, stream_width, table, text_width
+
+COLUMNS = (
+    Column("task", right=False, least=12),
+    Column("calls", rank=2),
+    Column("latency"),
+    Column("schedule", right=False, rank=1),
+)
+ROWS = [("fused_conv2d_add_relu", "1", "7.18 µs", "measured"), ("層_norm", "12", "–", "unmeasured")]
+
+
+def test_without_a_width_everything_is_on_its_line() -> None:
+    assert table(COLUMNS, ROWS, None) == [
+        "task                   calls  latency  schedule",
+        "─────────────────────────────────────────────────",
+        "fused_conv2d_add_relu      1  7.18 µs  measured",
+        "層_norm                   12        –  unmeasured",
+    ]
+
+
+def test_names_are_folded_first() -> None:
+    assert table(COLUMNS, ROWS, 40) == [
+        "task          calls  latency  schedule",
+        "────────────────────────────────────────",
+        "fused_            1  7.18 µs  measured",
+        "conv2d_add_",
+        "relu",
+        "層_norm          12        –  unmeasured",
+    ]
+
+
+def test_then_columns_are_left_out_and_named() -> None:
+    assert table(COLUMNS, ROWS, 34) == [
+        "task           latency  schedule",
+        "──────────────────────────────────",
+        "fused_conv2d_  7.18 µs  measured",
+        "add_relu",
+        "層_norm              –  unmeasured",
+        "Left out for want of room (of 40",
+        "  columns): calls.",
+    ]
+    assert table(COLUMNS, ROWS, 32)[-2:] == ["Left out for want of room (of 40", "  columns): calls, schedule."]
+
+
+@pytest.mark.parametrize("width", [20, 25, 30, 40, 60, 80, 120, 200, None])
+def test_every_name_is_there_in_full_at_every_width(width: int | None) -> None:
+    lines = table(COLUMNS, ROWS, width)
+    for number, (name, _, latency, _) in enumerate(ROWS):
+        assert latency in "\n".join(lines)
+        letters = "".join(re.sub(r"\s.*", "", line) for line in lines)
+        assert name in letters, number
+    assert width is None or max(map(text_width, lines)) <= width
+
+
+def test_folding() -> None:
+    assert fold("fused_conv2d_add_relu", 13) == ["fused_conv2d_", "add_relu"]
+    assert fold("x" * 10, 4) == ["xxxx", "xxxx", "xx"]
+    assert fold("AMD EPYC 9R14 96-Core Processor", 16) == ["AMD EPYC 9R14", "96-Core", "Processor"]
+    assert fold("層層層", 4) == ["層層", "層"]
+
+
+def test_paragraphs_and_entries() -> None:
+    assert paragraph("one two three four five six seven", 24) == ["one two three four five", "  six seven"]
+    assert paragraph("one two three", None) == ["one two three"]
+    assert entry("  exact", "a + b", 40, column=10) == ["  exact   a + b"]
+    long = "first_term + second_term + third_term"
+    assert entry("  exact", long, 32, column=10) == [
+        "  exact   first_term +",
+        "          second_term +",
+        "          third_term",
+    ]
+    assert entry("  exact", long, 25, column=10) == [
+        "  exact",
+        "    first_term +",
+        "    second_term +",
+        "    third_term",
+    ]
+    assert entry("a", "b\nc", None, column=4) == ["a   b", "    c"]
+
+
+def test_indented_lines_go_on_deeper() -> None:
+    assert indented("  for i in 3\n    a = b + c + d + e + f + g", 24, hanging=2) == [
+        "  for i in 3",
+        "    a = b + c + d + e +",
+        "    f + g",
+    ]
+
+
+def test_the_width_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert stream_width(io.StringIO()) is None
+    controller, terminal = pty.openpty()
+    with open(terminal, "w") as stream:
+        os.set_blocking(controller, False)
+        import fcntl
+        import struct
+        import termios
+
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 57, 0, 0))
+        assert stream_width(stream) == 57
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+        assert stream_width(stream) == 80
+    os.close(controller)
+    assert stream_width(stream) is None  # it is closed
+    for asked, width in (("40", 40), ("3", 20), ("0", None), ("x", None), ("", None)):
+        monkeypatch.setenv("COLUMNS", asked)
+        assert stream_width(io.StringIO()) == width
