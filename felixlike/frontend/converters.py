@@ -147,6 +147,15 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
     return quotient if "int" in str(data.ty.dtype) else emit(relax.op.trunc(quotient))
 
 
+def _softshrink(node: Any, importer: Any) -> Any:
+    """aten.softshrink, x less what lies of it between the bounds: TVM's importer makes 0 of NaN."""
+    from felixlike import tvmlib
+
+    op, emit = tvmlib.relax.op, importer.block_builder.emit
+    data, bound = importer.env[node.args[0]], float([*node.args[1:], 0.5][0])
+    return emit(op.subtract(data, emit(op.clip(data, -bound, bound))))
+
+
 def _group_norm(node: Any, importer: Any) -> Any:
     """aten.native_group_norm: weights may be left out, which TVM's importer does not know."""
     import numpy as np
@@ -202,5 +211,6 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "hypot.default": _hypot,
     "native_group_norm.default": _group_norm,
     "scatter_add.default": _scatter_add,
+    "softshrink.default": _softshrink,
 }
 """Operators that TVM's importer lacks, or that need more than it does: (node, importer) → the value."""
