@@ -3,6 +3,7 @@
 In: a node of an ExportedProgram's graph, TVM's importer. Out: the value, as Relax.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -147,13 +148,15 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
     return quotient if "int" in str(data.ty.dtype) else emit(relax.op.trunc(quotient))
 
 
-def _softshrink(node: Any, importer: Any) -> Any:
-    """aten.softshrink, x less what lies of it between the bounds: TVM's importer makes 0 of NaN."""
+def _product(node: Any, importer: Any) -> Any:
+    """aten.mul: TVM makes 0 of x · 0, which is NaN for NaN and infinities, as x - x is. Softshrink has one."""
     from felixlike import tvmlib
 
-    op, emit = tvmlib.relax.op, importer.block_builder.emit
-    data, bound = importer.env[node.args[0]], float([*node.args[1:], 0.5][0])
-    return emit(op.subtract(data, emit(op.clip(data, -bound, bound))))
+    factor, dtype = node.args[1], str(node.meta["val"].dtype)
+    if isinstance(factor, int | float) and factor == 0 and "float" in dtype:
+        data = importer.env[node.args[0]]
+        return importer.block_builder.emit(tvmlib.relax.op.subtract(data, data))
+    return importer._binary_op(tvmlib.relax.op.multiply, operator.mul)(node)
 
 
 def _group_norm(node: Any, importer: Any) -> Any:
@@ -209,8 +212,8 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "var_mean.correction": _variance_and_mean,
     "clamp.default": _clamp,
     "hypot.default": _hypot,
+    "mul.Tensor": _product,
     "native_group_norm.default": _group_norm,
     "scatter_add.default": _scatter_add,
-    "softshrink.default": _softshrink,
 }
 """Operators that TVM's importer lacks, or that need more than it does: (node, importer) → the value."""

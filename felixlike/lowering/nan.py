@@ -2,7 +2,7 @@
 
 In: an IRModule of (scheduled) PrimFuncs. Out: the same with maxima, minima and inequalities of floats written out.
 TVM's max(a, b) is a > b ? a : b, which loses a NaN in a; its a != b is false where one of them is NaN, and its simplifier
-makes b <= a of not (a < b), and true of a = a. Maxima begin at the smallest finite number, which is above -inf. Workloads, traces and
+makes b <= a of not (a < b), true of a = a and 0 of a - a. Maxima begin at the smallest finite number, which is above -inf. Workloads, traces and
 records keep TVM's forms, which its schedule rules know; this is done on the way into the compiler.
 
 Where one side is a constant, as in ReLU, the order of the operands does it (x86's maxps returns the second operand where
@@ -33,7 +33,7 @@ def keep_nan(module: Any) -> Any:
 
     tirx = tvmlib.tirx
     same = ((kind, _of_itself) for kind in (tirx.EQ, tirx.LE, tirx.GE))
-    changes = ((tirx.Max, _extreme), (tirx.Min, _extreme), (tirx.NE, _unequal), (tirx.Not, _negated), *same)
+    changes = ((tirx.Max, _extreme), (tirx.Min, _extreme), (tirx.NE, _unequal), (tirx.Not, _negated), (tirx.Sub, _nothing_left), *same)
     return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, changes))
 
 
@@ -89,7 +89,7 @@ def _extreme(node: Any) -> Any:
     if not _is_float(node):
         return node
     names = Names()
-    first, second = (side if isinstance(side, tirx.FloatImm) else names(side) for side in (node.a, node.b))
+    first, second = (side if _is_plain(side) else names(side) for side in (node.a, node.b))
     if isinstance(second, tirx.FloatImm):
         first, second = second, first
     beyond = tirx.GT if isinstance(node, tirx.Max) else tirx.LT
@@ -104,6 +104,18 @@ def _of_itself(node: Any) -> Any:
     from felixlike import tvmlib
 
     return _is_number(node.a) if _is_float(node.a) and tvmlib.structural_equal(node.a, node.b) else node
+
+
+def _nothing_left(node: Any) -> Any:
+    """a - a, which is NaN for infinities too."""
+    from felixlike import tvmlib
+    from felixlike.tvmlib import tirx
+
+    if not (_is_float(node) and tvmlib.structural_equal(node.a, node.b)):
+        return node
+    dtype = str(node.ty.dtype)
+    finite = tirx.abs(node.a) < tirx.const(math.inf, dtype)
+    return tirx.Select(finite, tirx.const(0, dtype), tirx.const(math.nan, dtype))
 
 
 def _unequal(node: Any) -> Any:
@@ -133,6 +145,14 @@ def _is_number(value: Any) -> Any:
     from felixlike.tvmlib import tirx
 
     return tirx.GE(value, tirx.const(-math.inf, str(value.ty.dtype)))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether an expression may stand in a formula more than once.  Names for loads make TVM's elimination of common
+    subexpressions fail where a loop is unrolled: it takes comparisons of a name out of the name's scope."""
+    from felixlike import tvmlib
+
+    return isinstance(value, tvmlib.tirx.FloatImm | tvmlib.ir.TensorLoad | tvmlib.tirx.Var)
 
 
 def _is_float(value: Any) -> bool:
