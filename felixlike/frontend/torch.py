@@ -11,6 +11,7 @@ from typing import Any
 
 from felixlike.errors import EmptyModel, ExportFailed, InvalidModel, InvalidShape, UnsupportedOperator, first_line
 from felixlike.frontend.converters import CONVERTERS
+from felixlike.frontend.halves import in_single_precision
 from felixlike.frontend.imported import InputSpec, Source
 from felixlike.frontend.promotion import promote
 from felixlike.frontend.refusals import export_error, quiet
@@ -104,6 +105,7 @@ def _convert(program: Any, *, name: str, examples: Sequence[Any]) -> Source:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)
         promote(program)
+        in_single_precision(program)
         _check_operators(program, importer, name)
         leaves = _keep_tensor_outputs(program)
         if not any(leaf is _TENSOR for leaf in leaves):
