@@ -1,19 +1,21 @@
 """Half types are computed in float32, as PyTorch does on CPUs.
 
 In: the graph of an ExportedProgram. Out: the same graph, in which operators on float16 and bfloat16 take float32, and
-what they give is rounded. Sums, products and exponentials then have float32's digits and reach, and each operator rounds
-once, as PyTorch's kernels do. What only moves elements stays as it is; the casts become part of the kernels around them.
+what they give is rounded. Sums, products and exponentials then have float32's digits and reach, and each operator
+rounds once, as PyTorch's kernels do. What only moves elements stays as it is; the casts become part of the kernels
+around them.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-_MOVES = frozenset(
-    "_to_copy _unsafe_view alias as_strided cat clone constant_pad_nd contiguous detach detach_ embedding expand flip "
-    "gather getitem index index_select lift_fresh_copy narrow permute repeat reshape roll select slice split "
-    "split_with_sizes squeeze stack t transpose tril triu unbind unfold unsqueeze view where".split()
-)
+_MOVES = {
+    *("_to_copy", "_unsafe_view", "alias", "as_strided", "cat", "clone", "constant_pad_nd", "contiguous", "detach"),
+    *("embedding", "expand", "flip", "gather", "getitem", "index", "index_select", "lift_fresh_copy", "narrow"),
+    *("permute", "repeat", "reshape", "roll", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "t"),
+    *("transpose", "tril", "triu", "unbind", "unfold", "unsqueeze", "view", "where"),
+}
 """Operators that compute nothing, and casts."""
 
 

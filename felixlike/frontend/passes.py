@@ -23,6 +23,7 @@ from felixlike.frontend.rewrites import (
     with_shared_factors,
     with_total_order,
     with_transposed_factors,
+    with_wide_norms,
 )
 from felixlike.frontend.simple_indices import with_simple_indices
 from felixlike.hardware import target_device
@@ -38,6 +39,8 @@ def fuse(module: Any, target: Any) -> Any:
     passes = [
         # NaN is above all numbers wherever there is an order.
         _pass(with_total_order),
+        # TVM's norms end at float32.
+        _pass(with_wide_norms),
         # Sampling, sorting and scans have no legalisation of their own: TVM's kernels for them, as in its CPU pipeline.
         backend.DispatchSampling(),
         backend.DispatchSortScan(),

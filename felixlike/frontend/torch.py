@@ -11,6 +11,7 @@ from typing import Any
 
 from felixlike.errors import EmptyModel, ExportFailed, InvalidModel, InvalidShape, UnsupportedOperator, first_line
 from felixlike.frontend.converters import CONVERTERS
+from felixlike.frontend.dtypes import check_dtypes, check_tensor, with_right_types
 from felixlike.frontend.halves import in_single_precision
 from felixlike.frontend.imported import InputSpec, Source
 from felixlike.frontend.promotion import promote
@@ -34,7 +35,7 @@ def from_module(model: Any, shapes: Any) -> Source:
             remedy="give example tensors, or sizes: shapes=((1, 3, 224, 224),)",
         )
     model = _on_cpu(model)
-    _check_device(model, name)
+    _check_tensors(model, name)
     args, kwargs = _bind(given, model, name)
     tensors = tuple(example.tensor() for example in args)
     named = {key: example.tensor() for key, example in kwargs.items()}
@@ -104,6 +105,7 @@ def _convert(program: Any, *, name: str, examples: Sequence[Any]) -> Source:
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)
+        check_dtypes(program, name)
         promote(program)
         in_single_precision(program)
         _check_operators(program, importer, name)
@@ -118,8 +120,10 @@ def _convert(program: Any, *, name: str, examples: Sequence[Any]) -> Source:
                 # A reshape that ends the model is only a view of what it reshapes if it is not itself the output.
                 unwrap_unit_return_tuple=False,
                 run_ep_decomposition=False,
-                custom_convert_map=CONVERTERS,
+                custom_convert_map=with_right_types(CONVERTERS, _operators(program), name),
             )
+        except UnsupportedOperator:
+            raise
         except Exception as error:
             raise UnsupportedOperator(
                 f"TVM's importer refused the model: {first_line(error)}",
@@ -140,10 +144,11 @@ def _on_cpu(model: Any) -> Any:
     return model
 
 
-def _check_device(model: Any, where: str) -> None:
+def _check_tensors(model: Any, where: str) -> None:
     for key, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.device.type != "cpu":
             raise InvalidModel(f"{key} is on {tensor.device}", where=where, remedy="move the model: model.cpu()")
+        check_tensor(tensor, what=key, where=where)
 
 
 def _check_state(program: Any, where: str) -> None:
@@ -177,6 +182,11 @@ def _check_operators(program: Any, importer: Any, where: str) -> None:
                 where=where,
                 remedy="dynamic shapes are not supported yet",
             )
+
+
+def _operators(program: Any) -> set[str]:
+    """The names of the operators that a program calls."""
+    return {node.target.__name__ for node in program.graph.nodes if node.op == "call_function"}
 
 
 def _is_dynamic(value: Any) -> bool:

@@ -5,9 +5,9 @@ TVM's max(a, b) is a > b ? a : b, which loses a NaN in a; its a != b is false wh
 makes b <= a of not (a < b), true of a = a and 0 of a - a. Maxima begin at the smallest finite number, which is above -inf. Workloads, traces and
 records keep TVM's forms, which its schedule rules know; this is done on the way into the compiler.
 
-Where one side is a constant, as in ReLU, the order of the operands does it (x86's maxps returns the second operand where
-one is NaN), at no cost; a maximum of two unknowns is a comparison and a blend more. The operand that a reduction adds is
-the one compared with itself, so that what the next step waits for is one blend longer and no more.
+Where one side is a constant, as in ReLU, the order of the operands does it (x86's maxps returns the second operand
+where one is NaN), at no cost; a maximum of two unknowns is a comparison and a blend more. The operand that a reduction
+adds is the one compared with itself, so that what the next step waits for is one blend longer and no more.
 """
 
 import math
@@ -33,7 +33,14 @@ def keep_nan(module: Any) -> Any:
 
     tirx = tvmlib.tirx
     same = ((kind, _of_itself) for kind in (tirx.EQ, tirx.LE, tirx.GE))
-    changes = ((tirx.Max, _extreme), (tirx.Min, _extreme), (tirx.NE, _unequal), (tirx.Not, _negated), (tirx.Sub, _nothing_left), *same)
+    changes = (
+        (tirx.Max, _extreme),
+        (tirx.Min, _extreme),
+        (tirx.NE, _unequal),
+        (tirx.Not, _negated),
+        (tirx.Sub, _nothing_left),
+        *same,
+    )
     return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, changes))
 
 

@@ -13,6 +13,7 @@ from felixlike.frontend.rewrites.room import with_room
 from felixlike.frontend.rewrites.shared_factors import with_shared_factors
 from felixlike.frontend.rewrites.transposed_factors import with_transposed_factors
 from felixlike.frontend.rewrites.views import with_late_reshapes
+from felixlike.frontend.rewrites.wide_norms import with_wide_norms
 from felixlike.frontend.rewrites.winograd import with_fast_convolutions
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "with_shared_factors",
     "with_total_order",
     "with_transposed_factors",
+    "with_wide_norms",
 ]
