@@ -1,7 +1,7 @@
 """Types of elements: what is understood, and what TVM's importer makes of each operator's.
 
-In: the graph of an ExportedProgram, and converters. Out: UnsupportedOperator that names type and operator, or converters
-whose values have the types that PyTorch's have.
+In: the graph of an ExportedProgram, and converters. Out: UnsupportedOperator that names type and operator, or
+converters whose values have the types that PyTorch's have.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any
 from felixlike.lowering.columns import COLUMNS, peel_columns
 from felixlike.lowering.first_and_last import BLOCKS, first_and_last
 from felixlike.lowering.guards import GUARD, guard
+from felixlike.lowering.halves import write_out_halves
 from felixlike.lowering.lone_output import lone_output
 from felixlike.lowering.nan import from_infinity, keep_nan
 from felixlike.lowering.prefetch import PREFETCH, prefetch
@@ -40,6 +41,7 @@ __all__ = [
     "tile_rows",
     "transpose",
     "vectorise_math",
+    "write_out_halves",
 ]
 
 
@@ -61,6 +63,7 @@ _CHANGES = (
     peel_rests,
     peel_columns,
     share_reciprocals,
+    write_out_halves,
     keep_nan,
     vectorise_math,
 )

@@ -1,9 +1,10 @@
 """Comparisons as IEEE 754 and PyTorch have them: NaN stays NaN in a maximum, and the largest of infinities is one.
 
 In: an IRModule of (scheduled) PrimFuncs. Out: the same with maxima, minima and inequalities of floats written out.
-TVM's max(a, b) is a > b ? a : b, which loses a NaN in a; its a != b is false where one of them is NaN, and its simplifier
-makes b <= a of not (a < b), true of a = a and 0 of a - a. Maxima begin at the smallest finite number, which is above -inf. Workloads, traces and
-records keep TVM's forms, which its schedule rules know; this is done on the way into the compiler.
+TVM's max(a, b) is a > b ? a : b, which loses a NaN in a; its a != b is false where one of them is NaN, and its
+simplifier makes b <= a of not (a < b), true of a = a and 0 of a - a. Maxima begin at the smallest finite number, which
+is above -inf. Workloads, traces and records keep TVM's forms, which its schedule rules know; this is done on the way
+into the compiler.
 
 Where one side is a constant, as in ReLU, the order of the operands does it (x86's maxps returns the second operand
 where one is NaN), at no cost; a maximum of two unknowns is a comparison and a blend more. The operand that a reduction
