@@ -15,6 +15,7 @@ from felixlike.hardware.known import IMITATED, imitated
 # Before anything asks for it: tests must not use, nor fill, the user's cache of smooth formulas.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")
 
+os.environ.pop("COLUMNS", None)  # what is printed must not depend on where the tests are run
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 
