@@ -18,6 +18,8 @@ _MOVES = {
 }
 """Operators that compute nothing, and casts."""
 
+_TURNS = ("permute", "transpose", "t")
+
 
 def in_single_precision(program: Any) -> None:
     """Have operators on half types work in float32, in the graph of the program itself."""
@@ -26,6 +28,9 @@ def in_single_precision(program: Any) -> None:
     halves = (torch.float16, torch.bfloat16)
     graph = program.graph
     wide: dict[Any, Any] = {}
+
+    def name_of(node: Any) -> str:
+        return str(getattr(node.target, "__name__", "")).partition(".")[0]
 
     def is_half(node: Any) -> bool:
         value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
@@ -38,12 +43,18 @@ def in_single_precision(program: Any) -> None:
 
     def widened(node: Any) -> Any:
         if node not in wide:
+            turned = name_of(node) in _TURNS and is_half(node.args[0])
+            source = widened(node.args[0]) if turned else node
             with graph.inserting_after(node):
-                wide[node] = cast(node, torch.float32)
+                if turned:  # factors are recognised as transposed where nothing stands between
+                    wide[node] = graph.call_function(node.target, (source, *node.args[1:]), node.kwargs)
+                    wide[node].meta = {**node.meta, "val": node.meta["val"].float()}
+                else:
+                    wide[node] = cast(node, torch.float32)
         return wide[node]
 
     for node in list(graph.nodes):
-        name = getattr(node.target, "__name__", "").partition(".")[0]
+        name = name_of(node)
         if node.op != "call_function" or name in _MOVES:
             continue
         for operand in node.all_input_nodes:
