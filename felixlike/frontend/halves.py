@@ -18,7 +18,7 @@ _MOVES = {
 }
 """Operators that compute nothing, and casts."""
 
-_TURNS = ("permute", "transpose", "t")
+_TURNS = ("permute", "transpose", "t", "expand", "view", "_unsafe_view", "unsqueeze")
 
 
 def in_single_precision(program: Any) -> None:
