@@ -3,14 +3,17 @@
 from felixlike.deploy.artefact import from_bytes, load, read_report, save, to_bytes
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.compile import compile_model
+from felixlike.deploy.culprit import culprit
 from felixlike.deploy.output import check_writable
-from felixlike.deploy.verify import Verification, max_relative_error
+from felixlike.deploy.verify import Verdict, Verification, max_relative_error
 
 __all__ = [
     "Compiled",
+    "Verdict",
     "Verification",
     "check_writable",
     "compile_model",
+    "culprit",
     "from_bytes",
     "load",
     "max_relative_error",
