@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike.deploy.callable import Compiled
+from felixlike.frontend import Signature
+from felixlike.modes import callers_dtype, own_modes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +23,29 @@ class Verification:
     reference: str
 
 
+@own_modes()
 def max_relative_error(compiled: Compiled, model: Any, example_inputs: Sequence[Any]) -> Verification:
     """Compare a compiled model with its original on one set of inputs.
 
     model: an nn.Module or ExportedProgram, or the untuned Compiled for a model that PyTorch cannot run. A module is
     copied to the CPU and to float64 (floating inputs too; integers stay), and evaluated as it is where that fails."""
-    there = [tensor.to(compiled.device) for tensor in example_inputs]
-    got = compiled(*there)
+    signature = compiled.signature
+    got = signature.call(compiled, [tensor.to(compiled.device) for tensor in example_inputs])
     if isinstance(model, Compiled):
-        return Verification(_worst(got, model(*there)), "untuned")
-    want, reference = _eager(model, [tensor.detach() for tensor in example_inputs])
+        there = [tensor.to(model.device) for tensor in example_inputs]
+        return Verification(_worst(got, signature.call(model, there)), "untuned")
+    want, reference = _eager(model, [tensor.detach() for tensor in example_inputs], signature)
     return Verification(_worst(got, want), reference)
 
 
-def _eager(model: Any, inputs: list[Any]) -> tuple[Any, str]:
+def _eager(model: Any, inputs: list[Any], signature: Signature) -> tuple[Any, str]:
     """The original's output, and the precision it was computed in."""
     inputs = [tensor.cpu() for tensor in inputs]
     wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs]
     try:
-        return _run(_copy(model).double(), wide), "float64"
+        return _run(_copy(model).double(), wide, signature), "float64"
     except Exception:  # whatever a model raises when it insists on its own precision
-        return _run(_copy(model), inputs), "float32"
+        return _run(_copy(model), inputs, signature), "float32"
 
 
 def _copy(model: Any) -> Any:
@@ -53,13 +57,14 @@ def _copy(model: Any) -> Any:
     return copy.deepcopy(model).cpu()
 
 
-def _run(module: Any, inputs: list[Any]) -> Any:
+def _run(module: Any, inputs: list[Any], signature: Signature) -> Any:
+    """What a module gives when it is called with the arguments that it was exported with."""
     import torch
 
     if not isinstance(module, torch.fx.GraphModule):  # an exported program is fixed in the mode it was exported in
         module.eval()
-    with torch.no_grad():
-        return module(*[tensor.clone() for tensor in inputs])
+    with torch.no_grad(), callers_dtype():
+        return signature.call(module, [tensor.clone() for tensor in inputs])
 
 
 def _worst(got: Any, want: Any) -> float:

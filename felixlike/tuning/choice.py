@@ -15,6 +15,7 @@ from enum import StrEnum
 from felixlike.costmodel import CostModel
 from felixlike.errors import InvalidModel, InvalidSchedule, ReferenceFailed
 from felixlike.measure import Measurement, Pool, Status, Untuned
+from felixlike.modes import own_modes
 from felixlike.search import Candidate, GradientSearch, Known
 from felixlike.tuning.session import TaskState
 
@@ -47,6 +48,7 @@ class Choice:
     note: str = ""
 
 
+@own_modes()
 def choose(state: TaskState, model: CostModel, pool: Pool) -> Choice:
     """The schedule of one task."""
     try:
