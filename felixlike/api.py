@@ -22,6 +22,7 @@ from felixlike.hardware.placement import settle
 from felixlike.interrupts import joined
 from felixlike.measure import MeasurePool, RpcPool
 from felixlike.measure.tracker import check_servers
+from felixlike.modes import own_modes
 from felixlike.report import Report, RunLog, make_progress
 from felixlike.search import make_strategy
 from felixlike.symbolic import SpaceName, check_space
@@ -81,6 +82,7 @@ class Optimized:
         return CompiledModule(self, name=self.report.model, tensors=tensors, device=self._compiled.device)
 
 
+@own_modes()
 def load(path: str | Path) -> Optimized:
     """A saved model. It holds machine code: load only files you trust. Raises InvalidArtefact."""
     return _optimized(*deploy.load(path))
@@ -94,11 +96,14 @@ def _optimized(compiled: deploy.Compiled, report: dict[str, Any]) -> Optimized:
     return Optimized(compiled, Report.from_json(report))
 
 
-def extract_tasks(model: Any, shapes: Any = None, target: Any = "cpu") -> tuple[Task, ...]:
+def extract_tasks(
+    model: Any, shapes: Any = None, target: Any = "cpu", *, example_inputs: Any = None
+) -> tuple[Task, ...]:
     """The tasks of a model, heaviest first. Raises as `optimize` does for bad models, shapes and targets."""
-    return import_model(model, shapes, target).tasks
+    return import_model(model, shapes, target, example_inputs=example_inputs).tasks
 
 
+@own_modes()
 def optimize(
     model: Any,
     shapes: Any = None,
@@ -110,6 +115,7 @@ def optimize(
     trials: int | None = None,
     seconds: float | None = None,
     store: str | Path | None = None,
+    example_inputs: Any = None,
     seed: int = 0,
     weights: str | Path | None = None,
     progress: bool | str = True,
@@ -119,7 +125,8 @@ def optimize(
     """Tune a model and return a callable that runs faster.
 
     model: a torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax IRModule or a PrimFunc.
-    shapes: example tensors, tuples of sizes, or either by input name. rounds, trials, seconds: limits, whichever runs
+    shapes: example inputs, as the model takes them, tuples of sizes, or either by input name; example_inputs is another
+    name for it. rounds, trials, seconds: limits, whichever runs
     out first; a round measures up to 16 candidates of one task. Without any limit there are 4 rounds a task. Whatever
     the budget, every task gets a verified schedule. store: a file that keeps every measurement; limits then are totals
     over all runs of the model with it, so a later run returns at once, and goes on from there with larger limits.
@@ -151,7 +158,7 @@ def optimize(
         closing(RunLog(store), problems) as log,
     ):
         reporter.say("importing the model")
-        imported = import_model(model, shapes, target)
+        imported = import_model(model, shapes, target, example_inputs=example_inputs)
         budget.with_default(len(imported.tasks))
         limits = {"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds}
         about = {"model": imported.name, "target": str(target), "device": device, "seed": seed, "versions": versions()}

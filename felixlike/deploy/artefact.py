@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from felixlike import options
 from felixlike.deploy import description
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.library import Library
@@ -105,10 +106,7 @@ _GIVE = "give a file that felixlike saved, or save the model again"
 
 
 def _read_file(given: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes]:
-    name: Any = os.fspath(given) if isinstance(given, os.PathLike) else given
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidArtefact(f"{given!r} is not a path", where="load", remedy="give the path of a saved model")
-    path = Path(name)
+    path = options.path(given, "load", error=InvalidArtefact)
     if not path.is_file():
         kind = "it is not a file" if path.exists() else "there is no such file"
         raise InvalidArtefact(kind, where=str(path), remedy="check the path")
@@ -150,6 +148,7 @@ def _open(meta: Mapping[str, Any], code: bytes, where: str) -> tuple[Compiled, d
             tvmlib.open_library(str(library.path)),
             inputs=told.inputs,
             outputs=told.outputs,
+            signature=told.signature,
             structure=told.structure,
             target=told.target,
             name=told.name,

