@@ -254,14 +254,15 @@ class Compiled:
         if tensor.is_nested:
             raise self._mismatch(index, "is a nested tensor", "give a dense one")
         if tensor.shape != shape:
-            raise self._mismatch(index, f"has shape {tuple(tensor.shape)}, compiled for {shape}")
+            remedy = "give a tensor of that shape, or optimize the model for this one"
+            raise self._mismatch(index, f"has shape {tuple(tensor.shape)}, compiled for {shape}", remedy)
         if tensor.dtype is not dtype:
             raise self._mismatch(index, f"is {tensor.dtype}, compiled for {dtype}", f"convert it: x.to({dtype})")
         if tensor.device != self.device or tensor.layout is not self._dense:
             remedy = f"give a dense tensor on {self.device}, as x.to({str(self.device)!r}) makes it"
             raise self._mismatch(index, f"is {tensor.layout} on {tensor.device}", remedy)
 
-    def _mismatch(self, index: int, what: str, remedy: str = "") -> InputMismatch:
+    def _mismatch(self, index: int, what: str, remedy: str) -> InputMismatch:
         return InputMismatch(f"input {quoted(self.inputs[index].name)} {what}", where=self.name, remedy=remedy)
 
     def _takes(self) -> str:

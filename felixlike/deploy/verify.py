@@ -13,6 +13,7 @@ from typing import Any
 from felixlike.deploy.agreement import Agreement, agreement
 from felixlike.deploy.callable import Compiled
 from felixlike.frontend import Signature
+from felixlike.frontend.refusals import quiet
 from felixlike.modes import callers_dtype, own_modes
 
 
@@ -103,7 +104,8 @@ def _copy(model: Any) -> Any:
 
     if isinstance(model, torch.export.ExportedProgram):
         model = model.module(check_guards=False)  # shares its weights with the program
-    return copy.deepcopy(model).cpu()
+    with quiet():  # torch trips over its own deprecations when it copies a graph
+        return copy.deepcopy(model).cpu()
 
 
 def _run(module: Any, inputs: list[Any], signature: Signature) -> Any:

@@ -135,7 +135,9 @@ def _convert(program: Any, *, name: str, signature: Signature, examples: Sequenc
         _keep_tensor_inputs(program)
         leaves = _keep_tensor_outputs(program)
         if not any(leaf is TENSOR for leaf in leaves):
-            raise EmptyModel("the model returns no tensor", where=name)
+            raise EmptyModel(
+                "the model returns no tensor", where=name, remedy="return at least one tensor from forward"
+            )
         structure = structure_from_leaves(program.call_spec.out_spec, leaves)
         try:
             module = importer.from_exported_program(
@@ -174,8 +176,16 @@ def _check_kind(model: Any, where: str) -> None:
 
 def _ready(model: Any) -> Any:
     """The model itself, or a copy of one that cannot be exported as it is: of one on a GPU, since constants are read on
-    the CPU, and of one that was made in inference mode."""
+    the CPU, and of one that was made in inference mode.  Raises InvalidModel for lazy layers that were never called."""
+    import torch
+
     tensors = (*model.parameters(), *model.buffers())
+    if any(map(torch.nn.parameter.is_lazy, tensors)):
+        raise InvalidModel(
+            "some of its layers have no sizes yet",
+            where=type(model).__name__,
+            remedy="call it once with example inputs before: model(x)",
+        )
     if any(tensor.device.type == "cuda" or tensor.is_inference() for tensor in tensors):
         return copy.deepcopy(model).cpu()
     return model

@@ -22,7 +22,7 @@ class Adding(nn.Module):
     def forward(
         self, x: torch.Tensor, mask: torch.Tensor | None = None, *, scale: Any = 1.0, double: bool = False
     ) -> Any:
-        found = x * scale
+        found = torch.tanh(x) * scale
         if mask is not None:
             found = found + mask
         return found * 2 if double else found
@@ -136,7 +136,7 @@ def test_it_is_refused(way: str) -> None:
 
 def test_what_was_constant_stays_so() -> None:
     fast = fx.optimize(Adding(), {"x": A, "double": True}, 0, progress=False)
-    torch.testing.assert_close(fast(A), A * 2)
+    torch.testing.assert_close(fast(A), A.tanh() * 2)
     with Refused(InputMismatch, "double"):
         fast(A, double=False)
 
