@@ -2,7 +2,8 @@
 
 In: any state of torch: no gradients, inference mode, autocast, another default type or device, deterministic
 algorithms, anomaly detection, function and dispatch modes, transforms, hooks for saved tensors. Out: code that runs
-without them, and the caller's state again afterwards, whatever happened. A user's own model runs in the caller's default type.
+without them, and the caller's state again afterwards, whatever happened. A user's own model runs in the caller's
+default type.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Node:
     def _check_constant(self, value: Any, where: str) -> None:
         if not same(value, self.constant):
             raise InputMismatch(
-                f"input {quoted(self.place)} is {shown(value)}, compiled for {shown(self.constant)}",
+                f"input {quoted(self.place)} is {said(value)}, compiled for {self.place}={shown(self.constant)}",
                 where=where,
                 remedy="leave it out, or optimize the model with this value"
                 if self.place.isidentifier()
@@ -156,6 +156,11 @@ def same(value: Any, constant: Any) -> bool:
     if not isinstance(value, SCALARS) or isinstance(value, bool) is not isinstance(constant, bool):
         return False
     return bool(value == constant or (value != value and constant != constant))
+
+
+def said(value: Any) -> str:
+    """What was given for a constant, in a message: tensors by their kind."""
+    return shown(value) if isinstance(value, SCALARS) else kind_of(value)
 
 
 def quoted(place: str) -> str:

@@ -110,7 +110,8 @@ def _bind(given: Given, parameters: Sequence[Parameter], where: str) -> tuple[tu
         names = [p.name for p in known]
         extra = [key for key in by_name if key not in names] if "VAR_KEYWORD" in kinds else []
         required = [p.name for p in known if p.default is None]
-        check_names(by_name, [*names, *extra], required=required, where=where)
+        hint = f"; if {names[0]} is to be the dictionary, give it in a tuple: ({{…}},)" if len(names) == 1 else ""
+        check_names(by_name, [*names, *extra], required=required, where=where, hint=hint)
         return (), {key: by_name[key] for key in (*names, *extra) if key in by_name}
     if "VAR_POSITIONAL" not in kinds:
         required_count = sum(p.default is None for p in positional)
@@ -124,7 +125,7 @@ def _convert(program: Any, *, name: str, signature: Signature, examples: Sequenc
 
     importer = tvmlib.torch_importer()
     specs = _program_inputs(program, name)
-    with quiet(), tvmlib.builders_end_their_blocks():
+    with quiet(), callers_dtype(), tvmlib.builders_end_their_blocks():
         try:
             program = program.run_decompositions()
         except Exception as error:
