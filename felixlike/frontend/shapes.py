@@ -13,6 +13,7 @@ import numpy as np
 
 from felixlike.errors import InvalidOption, InvalidShape
 from felixlike.frontend.imported import InputSpec
+from felixlike.frontend.nesting import quoted
 from felixlike.frontend.structure import SCALARS, Structure, structure_from_leaves
 from felixlike.words import kind_of, shown
 
@@ -154,13 +155,13 @@ def match_known(given: Given | None, specs: Sequence[InputSpec], *, where: str) 
     for spec, example in zip(specs, examples, strict=True):
         if example.shape != spec.shape:
             raise InvalidShape(
-                f"input {spec.name!r} has shape {spec.shape}, but {example.shape} was given",
+                f"input {quoted(spec.name)} has shape {spec.shape}, but {example.shape} was given",
                 where=where,
                 remedy="the model fixes its shapes: leave them out, or export it with the ones you want",
             )
         if example.value is not None and example.dtype != spec.dtype:
             raise InvalidShape(
-                f"input {spec.name!r} is {spec.dtype}, but a {example.dtype} tensor was given", where=where
+                f"input {quoted(spec.name)} is {spec.dtype}, but a {example.dtype} tensor was given", where=where
             )
     return tuple(
         example if example.value is not None else Example(spec.shape, spec.dtype)

@@ -179,7 +179,9 @@ class Signature:
         for name, value, child in zip(positional, args, specs, strict=False):
             yield name, node_of(value, child, leaves, name)
         if len(args) > len(positional):
-            rest = next(p.name for p in self.parameters if p.kind == "VAR_POSITIONAL")
+            rest = next((p.name for p in self.parameters if p.kind == "VAR_POSITIONAL"), None)
+            if rest is None:
+                raise ValueError(f"{len(args)} arguments, {len(positional)} parameters")
             further = zip(args[len(positional) :], specs[len(positional) :], strict=True)
             nodes = tuple(node_of(v, child, leaves, f"{rest}[{i}]") for i, (v, child) in enumerate(further))
             yield rest, Node(rest, tuple, None, (), nodes, None)
