@@ -127,14 +127,11 @@ def node_of(value: Any, spec: Any, leaves: Iterator[Any], place: str) -> Node:
 
     if spec.is_leaf():
         return Node(place, None, None, (), (), next(leaves))
-    kind = node_type(value)
-    keyed = _pytree.SUPPORTED_NODES[kind].flatten_with_keys_fn
-    if keyed is not None:
-        pairs, context = keyed(value)
-        names = [_pytree.keystr((key,)) for key, _ in pairs]
-        parts = [part for _, part in pairs]
+    known = _pytree.SUPPORTED_NODES[node_type(value)]
+    parts, context = known.flatten_fn(value)
+    if known.flatten_with_keys_fn is not None:
+        names = [_pytree.keystr((key,)) for key, _ in known.flatten_with_keys_fn(value)[0]]
     else:  # a class that was registered without the names of its parts
-        parts, context = _pytree.SUPPORTED_NODES[kind].flatten_fn(value)
         names = [f"[{index}]" for index in range(len(parts))]
     children = zip(parts, spec.children(), names, strict=True)
     nodes = tuple(node_of(part, child, leaves, f"{place}{name}") for part, child, name in children)

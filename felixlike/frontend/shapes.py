@@ -266,6 +266,8 @@ def _leaf(value: Any, *, where: str) -> Any:
 
 
 def _tensor_example(value: Any, *, where: str) -> Example:
+    from torch._subclasses import FakeTensor
+
     if isinstance(value, np.ndarray):
         value = _from_numpy(value, where=where)
     dtype = str(value.dtype).removeprefix("torch.")
@@ -273,6 +275,12 @@ def _tensor_example(value: Any, *, where: str) -> Example:
         raise InvalidShape(f"tensors of type {dtype} are not supported", where=where, remedy=f"use {', '.join(DTYPES)}")
     if value.device.type == "cuda":
         value = value.cpu()
+    if isinstance(value, FakeTensor):
+        raise InvalidShape(
+            "the example tensor is a FakeTensor, which has no values",
+            where=where,
+            remedy=f"give its sizes, {tuple(value.shape)}, or a tensor made outside of FakeTensorMode",
+        )
     if value.device.type != "cpu" or str(value.layout) != "torch.strided":
         raise InvalidShape(
             f"the example tensor is {value.layout} on {value.device}",

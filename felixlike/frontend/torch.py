@@ -189,7 +189,17 @@ def _check_device(model: Any, where: str) -> None:
 
 
 def _check_state(program: Any, where: str) -> None:
-    """Refuse models that write to their own buffers: what is compiled keeps nothing between calls."""
+    """Refuse models that write to their own buffers: what is compiled keeps nothing between calls. And weights without
+    values, whose memory TVM would read."""
+    from torch._subclasses import FakeTensor
+
+    for key, value in {**program.state_dict, **program.constants}.items():
+        if isinstance(value, FakeTensor):
+            raise InvalidModel(
+                f"{key} is a FakeTensor, which has no values",
+                where=where,
+                remedy="make the model outside of FakeTensorMode",
+            )
     changed = sorted(program.graph_signature.buffers_to_mutate.values())
     if changed:
         raise InvalidModel(
@@ -300,7 +310,8 @@ def _program_signature(program: Any) -> Signature:
     called = program.module_call_graph[0].signature
     known = list((called.forward_arg_names if called is not None else None) or ())
     names = [*known[: len(args)], *(f"argument_{index}" for index in range(len(known), len(args)))]
-    return Signature.of_call([Parameter(name) for name in (*names, *kwargs)], args, kwargs)
+    parameters = [*map(Parameter, names), *(Parameter(name, "KEYWORD_ONLY") for name in kwargs)]
+    return Signature.of_call(parameters, args, kwargs)
 
 
 def _leaves(arguments: Any) -> tuple[Any, ...]:

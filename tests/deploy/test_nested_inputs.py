@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 import felixlike as fx
@@ -21,6 +23,9 @@ from felixlike.frontend import import_model
 
 X, Y, Z = (torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
 SEQUENCE, HIDDEN, CELL = torch.randn(3, 2, 4), torch.randn(2, 4), torch.randn(2, 4)
+
+
+MODEL = nn.Linear(4, 4)
 
 
 class Recurrent(nn.Module):
@@ -202,6 +207,45 @@ def test_exported_programs_with_nested_inputs() -> None:
         import_model(program, {"x": Z, "extra": {"y": (Y, Y)}})
     with pytest.raises(InvalidShape, match=r"input extra\['y'\]\[0\] has shape \(3, 4\), but \(2, 4\) was given"):
         import_model(program, {"x": Z, "extra": {"y": [Y[:2]]}})
+
+
+def test_keywords_of_an_exported_program_go_by_name() -> None:
+    """Their order there need not be that of the model's parameters."""
+    program = torch.export.export(Mixed(), (X,), {"scale": Z, "mask": Y})
+    compiled, _ = compiled_and_again(program, None)
+    torch.testing.assert_close(compiled(X, mask=Y, scale=Z), Mixed()(X, Y, Z))
+    with pytest.raises(InputMismatch, match="3 inputs are given, at most 1 taken by position"):
+        compiled(X, Z, Y)
+
+
+@dataclasses.dataclass
+class Point:
+    """A class of a user's, which torch is told about."""
+
+    x: Tensor
+    weight: int
+
+
+torch.export.register_dataclass(Point, serialized_type_name="tests.Point")
+
+
+def test_classes_that_torch_was_told_about() -> None:
+    compiled, again = compiled_and_again(Apply(lambda point: point.x.relu() * point.weight), (Point(X, 3),))
+    for call in (compiled, again):
+        torch.testing.assert_close(call(Point(X, 3)), X.relu() * 3)
+        with pytest.raises(InputMismatch, match=r"weight is 4, compiled for .*weight=3"):
+            call(Point(X, 4))
+
+
+def test_tensors_without_values() -> None:
+    with FakeTensorMode():
+        model, x = nn.Linear(4, 4), torch.ones(3, 4)
+    with pytest.raises(InvalidModel, match=r"weight is a FakeTensor, which has no values\. make the model outside"):
+        import_model(model, (3, 4))
+    with pytest.raises(InvalidShape, match=r"the example tensor is a FakeTensor, .* give its sizes, \(3, 4\)"):
+        import_model(nn.Linear(4, 4), x)
+    with FakeTensorMode():
+        assert len(fx.extract_tasks(MODEL, (3, 4))) == 1
 
 
 def test_a_constant_that_is_returned() -> None:
