@@ -6,20 +6,25 @@ or left out, and the text depends on what it says alone. Out: lines. Nothing is 
 
 from __future__ import annotations
 
+import io
 import os
-import re
 import sys
 import textwrap
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 _GAP = 2
 """Between two columns."""
 
-_LEAST = 8
-"""A name is folded no further, however narrow the terminal."""
+_RULE = box.SIMPLE_HEAD
+"""A line below the names of the columns, and no other."""
 
 _NARROWEST = 20
 """No layout for less: text that is too wide is better than a letter a line."""
@@ -54,30 +59,34 @@ def stream_width(stream: TextIO | None = None) -> int | None:
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """The rows under their columns' names, and a last line with the names of the columns that are left out, if any."""
-    cells = [[column.name for column in columns], *rows]
-    sizes = [max(text_width(row[i]) for row in cells) for i in range(len(columns))]
-    kept = _kept(columns, sizes, width)
-    shown = _shrunk(columns, sizes, kept, width)
-    head, *body = [_row(columns, row, kept, shown) for row in cells]
-    lines = [*head, "─" * (sum(shown) + _GAP * (len(kept) - 1)), *(line for row in body for line in row)]
+    sizes = [max(map(text_width, cells)) for cells in zip([column.name for column in columns], *rows, strict=True)]
+    least = [min(size, column.least) if column.least else size for column, size in zip(columns, sizes, strict=True)]
+    kept = _kept(columns, least, width)
+    drawn = Table(box=_RULE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for i in kept:
+        drawn.add_column(
+            Text(columns[i].name), justify="right" if columns[i].right else "left", no_wrap=not columns[i].least
+        )
+    for row in rows:
+        drawn.add_row(*(Text(row[i], overflow="fold") for i in kept))
+    lines = _lines(drawn, _total(sizes) if width is None else width)
     left_out = [column.name for i, column in enumerate(columns) if i not in kept]
     if left_out:
-        needed = sum(map(_least, columns, sizes)) + _GAP * (len(columns) - 1)
-        lines += paragraph(f"Left out for want of room (of {needed} columns): {', '.join(left_out)}.", width)
+        text = f"Left out for want of room (of {_total(least)} columns): {', '.join(left_out)}."
+        lines += paragraph(text, width)
     return lines
 
 
-def _least(column: Column, size: int) -> int:
-    """The width a column must have.  size: that of its widest cell."""
-    return min(size, column.least) if column.least else size
+def _total(sizes: Iterable[int]) -> int:
+    """The width of a table."""
+    sizes = list(sizes)
+    return sum(sizes) + _GAP * (len(sizes) - 1)
 
 
-def _kept(columns: Sequence[Column], sizes: Sequence[int], width: int | None) -> list[int]:
-    """Indices of the columns that there is room for."""
+def _kept(columns: Sequence[Column], least: Sequence[int], width: int | None) -> list[int]:
+    """Indices of the columns that there is room for.  least: the width that each must have."""
     kept = list(range(len(columns)))
-    while width is not None:
-        if sum(_least(columns[i], sizes[i]) for i in kept) + _GAP * (len(kept) - 1) <= width:
-            break
+    while width is not None and _total(least[i] for i in kept) > width:
         worst = max(kept, key=lambda i: columns[i].rank)
         if not columns[worst].rank:
             break
@@ -85,50 +94,11 @@ def _kept(columns: Sequence[Column], sizes: Sequence[int], width: int | None) ->
     return kept
 
 
-def _shrunk(columns: Sequence[Column], sizes: Sequence[int], kept: Sequence[int], width: int | None) -> list[int]:
-    """Widths of the columns that are kept: names give way, the widest first."""
-    shown = [sizes[i] for i in kept]
-    names = [place for place, i in enumerate(kept) if columns[i].least]
-    while width is not None and sum(shown) + _GAP * (len(kept) - 1) > width:
-        widest = max(names, key=lambda place: shown[place], default=None)
-        if widest is None or shown[widest] <= _LEAST:
-            break
-        shown[widest] -= 1
-    return shown
-
-
-def _row(columns: Sequence[Column], row: Sequence[str], kept: Sequence[int], shown: Sequence[int]) -> list[str]:
-    """One row as lines."""
-    folded = [fold(row[i], size) for i, size in zip(kept, shown, strict=True)]
-    lines = []
-    for number in range(max(map(len, folded))):
-        parts = []
-        for i, cell, size in zip(kept, folded, shown, strict=True):
-            text = cell[number] if number < len(cell) else ""
-            space = " " * (size - text_width(text))
-            parts.append(space + text if columns[i].right else text + space)
-        lines.append((" " * _GAP).join(parts).rstrip())
-    return lines
-
-
-def fold(text: str, width: int) -> list[str]:
-    """A name on several lines where it is too wide for one: broken behind _, . and the like, spaces, or anywhere."""
-    lines, rest = [], text
-    while text_width(rest) > width:
-        end = _fitting(rest, width)
-        breaks = [m.end() for m in re.finditer(r"[_\-./:,\s]+", rest[:end])]
-        end = next((b for b in reversed(breaks) if b > end // 3), end)
-        lines.append(rest[:end].rstrip())
-        rest = rest[end:]
-    return [*lines, rest]
-
-
-def _fitting(text: str, width: int) -> int:
-    """How many characters of a text have room; at least one."""
-    end = 1
-    while end < len(text) and text_width(text[: end + 1]) <= width:
-        end += 1
-    return end
+def _lines(drawn: Table, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False, _environ={})
+    with console.capture() as captured:
+        console.print(drawn)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def paragraph(text: str, width: int | None, *, indent: int = 2) -> list[str]:
@@ -173,7 +143,4 @@ def _wrapped(text: str, width: int | None, first: str, later: str) -> list[str]:
 
 def text_width(text: str) -> int:
     """Columns of a terminal that a text takes: two for the letters of Chinese, none for accents that combine."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(sign) in "WF" for sign in text)
-    return len(text) + wide - sum(unicodedata.combining(sign) > 0 for sign in text)
+    return cell_len(text)

@@ -71,7 +71,10 @@ class LineReporter(Reporter):
 
 
 class LiveReporter(LineReporter):
-    """Steps as plain lines; what the session does as one line of a terminal, written over by what comes next."""
+    """Steps as plain lines; what the session does as one line of a terminal, written over by what comes next.
+
+    Not rich's Live, which hides the cursor until its end, also from a run that is killed, and exits where the terminal
+    has gone."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)

@@ -7,6 +7,7 @@ import pytest
 from felixlike import tvmlib
 from felixlike.hardware import host_device, host_target, resolve_target
 from felixlike.measure.machine import Machine, unfit
+from felixlike.words import counted
 
 HOST = Machine(
     name=host_device().name,
@@ -34,7 +35,7 @@ def test_any_processor_fits_a_target_that_names_none() -> None:
     [
         ({"mcpu": "pentium", "name": "Pentium"}, f"its processor is pentium (Pentium), the target is {HOST.mcpu}"),
         ({"features": frozenset(["sse2"])}, "its processor lacks "),
-        ({"processors": CORES - 1}, f"it has {CORES - 1} processors, the target {CORES} cores"),
+        ({"processors": CORES - 1}, f"it has {counted(CORES - 1, 'processor')}, the target {counted(CORES, 'core')}"),
         ({"threads": CORES + 1}, f"start the server with TVM_NUM_THREADS={CORES}"),
     ],
 )
