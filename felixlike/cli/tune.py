@@ -10,13 +10,14 @@ import contextlib
 import json
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from felixlike import interrupts
+from felixlike import options as checks
 from felixlike.cli.keep import kept, unverified
 from felixlike.cli.model_file import model_from
 from felixlike.cli.terminal import complain
+from felixlike.errors import InvalidModel, OutputNotWritable
 
 
 def add_parser(commands: Any) -> None:
@@ -140,11 +141,12 @@ def _note(options: argparse.Namespace) -> None:
 
     kept = {name: getattr(options, name) for name in KEPT}
     path, colon, factory = options.model.rpartition(":")
-    kept["model"] = (
-        f"{Path(path).absolute()}:{factory}" if colon and path.endswith(".py") else str(Path(options.model).absolute())
-    )
+    if colon and path.endswith(".py"):
+        kept["model"] = f"{checks.path(path, 'model', error=InvalidModel).absolute()}:{factory}"
+    else:
+        kept["model"] = str(checks.path(options.model, "model", error=InvalidModel).absolute())
     if options.output is not None:
-        kept["output"] = str(Path(options.output).absolute())
+        kept["output"] = str(checks.path(options.output, "output", error=OutputNotWritable).absolute())
     with records.open(options.store) as store:
         store.note_command(json.dumps(kept))
 

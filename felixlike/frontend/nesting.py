@@ -73,7 +73,7 @@ class Node:
     def _check_constant(self, value: Any, where: str) -> None:
         if not same(value, self.constant):
             raise InputMismatch(
-                f"input {quoted(self.place)} is {shown(value)}, compiled for {shown(self.constant)}",
+                f"input {quoted(self.place)} is {said(value)}, compiled for {self.place}={shown(self.constant)}",
                 where=where,
                 remedy="leave it out, or optimize the model with this value"
                 if self.place.isidentifier()
@@ -127,14 +127,11 @@ def node_of(value: Any, spec: Any, leaves: Iterator[Any], place: str) -> Node:
 
     if spec.is_leaf():
         return Node(place, None, None, (), (), next(leaves))
-    kind = node_type(value)
-    keyed = _pytree.SUPPORTED_NODES[kind].flatten_with_keys_fn
-    if keyed is not None:
-        pairs, context = keyed(value)
-        names = [_pytree.keystr((key,)) for key, _ in pairs]
-        parts = [part for _, part in pairs]
+    known = _pytree.SUPPORTED_NODES[node_type(value)]
+    parts, context = known.flatten_fn(value)
+    if known.flatten_with_keys_fn is not None:
+        names = [_pytree.keystr((key,)) for key, _ in known.flatten_with_keys_fn(value)[0]]
     else:  # a class that was registered without the names of its parts
-        parts, context = _pytree.SUPPORTED_NODES[kind].flatten_fn(value)
         names = [f"[{index}]" for index in range(len(parts))]
     children = zip(parts, spec.children(), names, strict=True)
     nodes = tuple(node_of(part, child, leaves, f"{place}{name}") for part, child, name in children)
@@ -156,6 +153,11 @@ def same(value: Any, constant: Any) -> bool:
     if not isinstance(value, SCALARS) or isinstance(value, bool) is not isinstance(constant, bool):
         return False
     return bool(value == constant or (value != value and constant != constant))
+
+
+def said(value: Any) -> str:
+    """What was given for a constant, in a message: tensors by their kind."""
+    return shown(value) if isinstance(value, SCALARS) else kind_of(value)
 
 
 def quoted(place: str) -> str:

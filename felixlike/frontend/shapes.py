@@ -13,13 +13,18 @@ import numpy as np
 
 from felixlike.errors import InvalidOption, InvalidShape
 from felixlike.frontend.imported import InputSpec
+from felixlike.frontend.nesting import quoted
 from felixlike.frontend.structure import SCALARS, Structure, structure_from_leaves
-from felixlike.words import kind_of
+from felixlike.words import kind_of, shown
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 """Element types an input may have."""
 
 _HOW = "give example tensors, or sizes: shapes=((1, 3, 224, 224),), or by name: shapes={'x': (1, 3, 224, 224)}"
+_NESTED = (
+    "give tensors, sizes, None, numbers or text, in tuples, lists, dictionaries or classes that torch's pytrees know "
+    "(torch.export.register_dataclass makes it know one)"
+)
 _STATIC = "give every size as a positive integer; dynamic shapes are not supported yet"
 _SIZES = re.compile(r"\d+([x×]\d+)+")
 _TEXT = re.compile(r"(?:(?P<name>[^=:]+)=)?(?P<sizes>scalar|[^=:]+)(?::(?P<dtype>[^=:]+))?")
@@ -150,13 +155,13 @@ def match_known(given: Given | None, specs: Sequence[InputSpec], *, where: str) 
     for spec, example in zip(specs, examples, strict=True):
         if example.shape != spec.shape:
             raise InvalidShape(
-                f"input {spec.name!r} has shape {spec.shape}, but {example.shape} was given",
+                f"input {quoted(spec.name)} has shape {spec.shape}, but {example.shape} was given",
                 where=where,
                 remedy="the model fixes its shapes: leave them out, or export it with the ones you want",
             )
         if example.value is not None and example.dtype != spec.dtype:
             raise InvalidShape(
-                f"input {spec.name!r} is {spec.dtype}, but a {example.dtype} tensor was given", where=where
+                f"input {quoted(spec.name)} is {spec.dtype}, but a {example.dtype} tensor was given", where=where
             )
     return tuple(
         example if example.value is not None else Example(spec.shape, spec.dtype)
@@ -164,12 +169,16 @@ def match_known(given: Given | None, specs: Sequence[InputSpec], *, where: str) 
     )
 
 
-def check_names(given: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], where: str) -> None:
-    """Raise InvalidShape for a name that is not an input, or an input without an entry."""
+def check_names(
+    given: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], where: str, hint: str = ""
+) -> None:
+    """Raise InvalidShape for a name that is not an input, or an input without an entry.  hint: what else was meant."""
     unknown = [name for name in given if name not in known]
     if unknown:
         raise InvalidShape(
-            f"there is no input {unknown[0]!r}", where=where, remedy=f"its inputs are {', '.join(known) or 'none'}"
+            f"there is no input {unknown[0]!r}",
+            where=where,
+            remedy=f"its inputs are {', '.join(known) or 'none'}{hint}",
         )
     missing = [name for name in required if name not in given]
     if missing:
@@ -250,10 +259,15 @@ def _leaf(value: Any, *, where: str) -> Any:
         value = value.item()
     if isinstance(value, SCALARS) and not (isinstance(value, str) and _SIZES.fullmatch(value)):
         return value
-    raise InvalidShape(f"{_show(value)} is neither a tensor nor a tuple of sizes", where=where, remedy=_HOW)
+    known = isinstance(value, SCALARS)
+    raise InvalidShape(
+        f"{_show(value)} is neither a tensor nor a tuple of sizes", where=where, remedy=_HOW if known else _NESTED
+    )
 
 
 def _tensor_example(value: Any, *, where: str) -> Example:
+    from torch._subclasses import FakeTensor
+
     if isinstance(value, np.ndarray):
         value = _from_numpy(value, where=where)
     dtype = str(value.dtype).removeprefix("torch.")
@@ -261,6 +275,12 @@ def _tensor_example(value: Any, *, where: str) -> Example:
         raise InvalidShape(f"tensors of type {dtype} are not supported", where=where, remedy=f"use {', '.join(DTYPES)}")
     if value.device.type == "cuda":
         value = value.cpu()
+    if isinstance(value, FakeTensor):
+        raise InvalidShape(
+            "the example tensor is a FakeTensor, which has no values",
+            where=where,
+            remedy=f"give its sizes, {tuple(value.shape)}, or a tensor made outside of FakeTensorMode",
+        )
     if value.device.type != "cpu" or str(value.layout) != "torch.strided":
         raise InvalidShape(
             f"the example tensor is {value.layout} on {value.device}",
@@ -312,5 +332,4 @@ def _parse(text: str) -> tuple[str | None, Example]:
 
 
 def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    return shown(value) if isinstance(value, (*SCALARS, Sequence, type)) else kind_of(value)

@@ -55,11 +55,15 @@ class Signature:
     names: tuple[str, ...] = field(init=False, compare=False)
     by_position: bool = field(init=False, compare=False)
     _wanted: Mapping[str, Node] = field(init=False, compare=False, repr=False)
+    _positional: tuple[str, ...] = field(init=False, compare=False, repr=False)
+    _known: frozenset[str] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        positional = tuple(p.name for p in self.parameters if p.kind in _POSITIONAL)
+        object.__setattr__(self, "_positional", positional)
         wanted = dict(self._nodes())
         names = [place for node in wanted.values() for place in node.places()]
-        positional = [p.name for p in self.parameters if p.kind in _POSITIONAL]
+        known = frozenset(p.name for p in self.parameters if not p.kind.startswith("VAR")) | set(wanted)
         rest = [p.name for p in self.parameters if p.kind == "VAR_POSITIONAL" and p.name in wanted]
         in_order = [*positional[: len(wanted) - len(rest)], *rest]
         flat = all(node.kind is None and node.constant is TENSOR for name, node in wanted.items() if name not in rest)
@@ -67,6 +71,7 @@ class Signature:
         object.__setattr__(self, "names", tuple(names))
         object.__setattr__(self, "by_position", list(wanted) == in_order and flat and of_rest)
         object.__setattr__(self, "_wanted", wanted)
+        object.__setattr__(self, "_known", known)
 
     @classmethod
     def plain(cls, names: Sequence[str]) -> Signature:
@@ -169,12 +174,14 @@ class Signature:
         leaves = iter([constants.get(index, TENSOR) for index in range(spec.num_leaves)])
         args, kwargs = self.arguments([TENSOR] * (spec.num_leaves - len(constants)))
         of_args, of_kwargs = spec.children()
-        positional = [p.name for p in self.parameters if p.kind in _POSITIONAL]
+        positional = self._positional
         specs = of_args.children()
         for name, value, child in zip(positional, args, specs, strict=False):
             yield name, node_of(value, child, leaves, name)
         if len(args) > len(positional):
-            rest = next(p.name for p in self.parameters if p.kind == "VAR_POSITIONAL")
+            rest = next((p.name for p in self.parameters if p.kind == "VAR_POSITIONAL"), None)
+            if rest is None:
+                raise ValueError(f"{len(args)} arguments, {len(positional)} parameters")
             further = zip(args[len(positional) :], specs[len(positional) :], strict=True)
             nodes = tuple(node_of(v, child, leaves, f"{rest}[{i}]") for i, (v, child) in enumerate(further))
             yield rest, Node(rest, tuple, None, (), nodes, None)
@@ -183,16 +190,14 @@ class Signature:
 
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any], where: str, takes: str) -> dict[str, Any]:
         """What is given for each parameter, by name."""
-        positional = [p.name for p in self.parameters if p.kind in _POSITIONAL]
-        given = dict(zip(positional, args, strict=False))
-        if len(args) > len(positional):
+        given = dict(zip(self._positional, args, strict=False))
+        if len(args) > len(self._positional):
             rest = [p.name for p in self.parameters if p.kind == "VAR_POSITIONAL"]
             if not rest:
                 raise self._miscounted(len(args), where, takes)
-            given[rest[0]] = args[len(positional) :]
-        known = {p.name for p in self.parameters if not p.kind.startswith("VAR")} | set(self._wanted)
+            given[rest[0]] = args[len(self._positional) :]
         for name, value in kwargs.items():
-            if name not in known:
+            if name not in self._known:
                 raise InputMismatch(f"there is no input {name!r}", where=where, remedy=takes)
             if name in given:
                 raise InputMismatch(f"input {name!r} is given twice", where=where)
@@ -200,8 +205,9 @@ class Signature:
         return given
 
     def _miscounted(self, count: int, where: str, takes: str) -> InputMismatch:
-        needed = str(len(self.names)) if self.by_position else f"at most {len(self.parameters)}"
-        return InputMismatch(f"{count} inputs are given, {needed} needed", where=where, remedy=takes)
+        most = len(self._positional)
+        needed = f"{len(self.names)} needed" if self.by_position else f"at most {most} taken by position"
+        return InputMismatch(f"{count} inputs are given, {needed}", where=where, remedy=takes)
 
     def _check_left_out(self, name: str, value: Any, where: str) -> None:
         default = next((p.default for p in self.parameters if p.name == name), None)

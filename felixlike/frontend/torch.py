@@ -110,7 +110,8 @@ def _bind(given: Given, parameters: Sequence[Parameter], where: str) -> tuple[tu
         names = [p.name for p in known]
         extra = [key for key in by_name if key not in names] if "VAR_KEYWORD" in kinds else []
         required = [p.name for p in known if p.default is None]
-        check_names(by_name, [*names, *extra], required=required, where=where)
+        hint = f"; if {names[0]} is to be the dictionary, give it in a tuple: ({{…}},)" if len(names) == 1 else ""
+        check_names(by_name, [*names, *extra], required=required, where=where, hint=hint)
         return (), {key: by_name[key] for key in (*names, *extra) if key in by_name}
     if "VAR_POSITIONAL" not in kinds:
         required_count = sum(p.default is None for p in positional)
@@ -124,7 +125,7 @@ def _convert(program: Any, *, name: str, signature: Signature, examples: Sequenc
 
     importer = tvmlib.torch_importer()
     specs = _program_inputs(program, name)
-    with quiet(), tvmlib.builders_end_their_blocks():
+    with quiet(), callers_dtype(), tvmlib.builders_end_their_blocks():
         try:
             program = program.run_decompositions()
         except Exception as error:
@@ -198,7 +199,17 @@ def _check_device(model: Any, where: str) -> None:
 
 
 def _check_state(program: Any, where: str) -> None:
-    """Refuse models that write to their own buffers: what is compiled keeps nothing between calls."""
+    """Refuse models that write to their own buffers: what is compiled keeps nothing between calls. And weights without
+    values, whose memory TVM would read."""
+    from torch._subclasses import FakeTensor
+
+    for key, value in {**program.state_dict, **program.constants}.items():
+        if isinstance(value, FakeTensor):
+            raise InvalidModel(
+                f"{key} is a FakeTensor, which has no values",
+                where=where,
+                remedy="make the model outside of FakeTensorMode",
+            )
     changed = sorted(program.graph_signature.buffers_to_mutate.values())
     if changed:
         raise InvalidModel(
@@ -309,7 +320,8 @@ def _program_signature(program: Any) -> Signature:
     called = program.module_call_graph[0].signature
     known = list((called.forward_arg_names if called is not None else None) or ())
     names = [*known[: len(args)], *(f"argument_{index}" for index in range(len(known), len(args)))]
-    return Signature.of_call([Parameter(name) for name in (*names, *kwargs)], args, kwargs)
+    parameters = [*map(Parameter, names), *(Parameter(name, "KEYWORD_ONLY") for name in kwargs)]
+    return Signature.of_call(parameters, args, kwargs)
 
 
 def _leaves(arguments: Any) -> tuple[Any, ...]:
