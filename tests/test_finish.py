@@ -34,8 +34,7 @@ from felixlike.report import Report, RunLog
 from felixlike.search import Candidate
 from felixlike.tuning import Session, choice
 
-TRIALS = 18
-"""A round of one task, and two candidates of the other."""
+TRIALS = 4
 
 
 class Two(nn.Module):
@@ -64,7 +63,9 @@ def x() -> Tensor:
 def store(model: Two, x: Tensor, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both tasks measured, so that a run with it is over at once."""
     path = tmp_path_factory.mktemp("store") / "runs.sqlite"
-    tuned = fx.optimize(model, x, trials=TRIALS, space="all", store=path, progress=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("felixlike.tuning.budget.TRIALS_PER_ROUND", 2)
+        tuned = fx.optimize(model, x, trials=TRIALS, space="all", store=path, progress=False)
     assert [task.how for task in tuned.report.tasks] == ["measured", "measured"]
     return path
 

@@ -74,6 +74,7 @@ def _tune(options: argparse.Namespace) -> int:
 
     if options.output is not None:
         deploy.check_writable(options.output)
+        deploy.linker()
     model, shapes = read_model(options)
     from felixlike.api import optimize  # now: a model that cannot be had is said at once
 

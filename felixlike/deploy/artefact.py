@@ -79,13 +79,7 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
 
     if compiled.library is not None:
         return compiled.library.path.read_bytes()
-    compiler = c_compiler()
-    if compiler is None:
-        raise CompilationFailed(
-            f"no C compiler was found to link the model ({', '.join(COMPILERS)})",
-            where="save",
-            remedy="install gcc, or name a compiler in the environment variable CC",
-        )
+    compiler = linker()
     try:
         target = tvmlib.with_host(compiled.target) if compiled.device.type == "cuda" else compiled.target
         executable = tvmlib.relink_relax(compiled.lowered, compiled.runtime, target, json.dumps(code))
@@ -99,6 +93,18 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
             where="save",
             remedy=f"see that the compiler works and that there is room in {tempfile.gettempdir()}",
         ) from error
+
+
+def linker() -> str:
+    """The C compiler that links models.  Raises CompilationFailed if there is none; meant for before long work, too."""
+    compiler = c_compiler()
+    if compiler is None:
+        raise CompilationFailed(
+            f"no C compiler was found to link the model ({', '.join(COMPILERS)})",
+            where="save",
+            remedy="install gcc, or name a compiler in the environment variable CC",
+        )
+    return compiler
 
 
 def _read_file(given: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes]:

@@ -48,7 +48,7 @@ def given(tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("script", "code", "lines"),
-    [("| head -n 1", 141, 1), (">&-", 0, 0), ("2>&1 | true", 141, 0), ("> /dev/full", 1, 0)],
+    [("2>&1 | head -n 1", 141, 1), (">&-", 0, 0), ("> /dev/full", 1, 0)],
 )
 def test_the_output_is_there_whoever_reads(
     script: str, code: int, lines: int, given: list[str], tmp_path: Path
@@ -225,6 +225,17 @@ def test_a_signal_while_it_is_saved_waits(
     assert Path(given[-1]).exists()
     assert "Saved to" in capsys.readouterr().out
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_a_compiler_is_missed_before_long_work(
+    run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    searched: list[int] = []
+    assert run(lambda: searched.append(1)) == 1
+    assert "no C compiler was found to link the model" in capsys.readouterr().err
+    assert not searched
 
 
 def test_a_signal_before_anything_is_tuned(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
