@@ -107,6 +107,9 @@ def linker() -> str:
     return compiler
 
 
+_GIVE = "give a file that felixlike saved, or save the model again"
+
+
 def _read_file(given: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes]:
     name: Any = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(name, str) or not name or "\0" in name:
@@ -130,12 +133,14 @@ def _read(file: IO[bytes], where: str) -> tuple[dict[str, Any], bytes]:
             json.dumps(meta, ensure_ascii=False).encode()  # halves of characters could not be shown
             library = archive.read("model.so")
     except KeyError:
-        raise InvalidArtefact("it is a zip file, but not one of felixlike's", where=where) from None
+        raise InvalidArtefact("it is a zip file, but not one of felixlike's", where=where, remedy=_GIVE) from None
     except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, RuntimeError, OSError) as error:
         # RuntimeError: encrypted, compressed in a way that Python lacks, or nested beyond all measure
-        raise InvalidArtefact(f"the file is damaged or of another kind: {first_line(error)}", where=where) from None
+        raise InvalidArtefact(
+            f"the file is damaged or of another kind: {first_line(error)}", where=where, remedy=_GIVE
+        ) from None
     if not isinstance(meta, dict) or "format" not in meta:
-        raise InvalidArtefact("it is a zip file, but not one of felixlike's", where=where)
+        raise InvalidArtefact("it is a zip file, but not one of felixlike's", where=where, remedy=_GIVE)
     return meta, library
 
 
@@ -160,6 +165,10 @@ def _open(meta: Mapping[str, Any], code: bytes, where: str) -> tuple[Compiled, d
         )
         own = tvmlib.description_in(compiled.machine)
     except (*tvmlib.TVM_ERRORS, AttributeError, OSError) as error:
-        raise InvalidArtefact(f"its compiled code cannot be opened: {first_line(error)}", where=where) from None
+        raise InvalidArtefact(
+            f"its compiled code cannot be opened: {first_line(error)}",
+            where=where,
+            remedy="save the model again, or optimize it again",
+        ) from None
     description.compare(meta, own, where)
     return compiled, report

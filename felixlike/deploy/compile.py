@@ -75,12 +75,18 @@ def _substitute(imported: Imported, chosen: Mapping[str, Any]) -> Any:
     module = tvmlib.IRModule(dict(imported.module.functions), attrs=imported.module.attrs)
     for key, func in chosen.items():
         if key not in imported.functions:
-            raise InvalidSchedule(f"the model has no task {key!r}", where=imported.name)
+            raise InvalidSchedule(
+                f"the model has no task {key!r}",
+                where=imported.name,
+                remedy="take the keys of its tasks, as felixlike.extract_tasks gives them",
+            )
         for name in imported.functions[key]:
             original = imported.module[name]
             if _signature(func) != _signature(original):
                 raise InvalidSchedule(
-                    f"its buffers are {_signature(func)}, the task's {_signature(original)}", where=names[key]
+                    f"its buffers are {_signature(func)}, the task's {_signature(original)}",
+                    where=names[key],
+                    remedy="give a schedule of this task",
                 )
             module.update_func(imported.module.get_global_var(name), _as_private(func))
     return module

@@ -151,7 +151,7 @@ def _target(meta: Mapping[str, Any], where: str) -> Any:
         target = resolve_target(tvmlib.Target(text))
         device_name(target)  # raises where the GPU it needs is missing
     except UnknownTarget as error:
-        raise InvalidArtefact(str(error), where=where) from None
+        raise InvalidArtefact(error.what, where=where, remedy=error.remedy) from None
     except (*tvmlib.TVM_ERRORS, KeyError, AttributeError) as error:
         raise _wrong("target", f"cannot be read: {first_line(error)}", where) from None
     return target

@@ -29,7 +29,9 @@ def from_onnx(model: Any, shapes: Any) -> Source:
     name = Path(model).stem if isinstance(model, str | Path) else (model.graph.name or "onnx model")
     proto = _read(onnx, model)
     if not proto.graph.output or not proto.graph.node:
-        raise EmptyModel("the graph computes nothing", where=name)
+        raise EmptyModel(
+            "the graph computes nothing", where=name, remedy="give a model with at least one operator and an output"
+        )
     inputs = _declared_inputs(onnx, proto, name)
     examples = _match(read_shapes(shapes), inputs, where=name)
     specs = {key: example for (key, _, _), example in zip(inputs, examples, strict=True)}
@@ -65,7 +67,9 @@ def _read(onnx: Any, model: Any) -> Any:
     try:
         onnx.checker.check_model(model_proto)
     except Exception as error:
-        raise InvalidModel(f"ONNX's own checker refuses the model: {first_line(error)}", where="onnx") from None
+        raise InvalidModel(
+            f"ONNX's own checker refuses the model: {first_line(error)}", where="onnx", remedy="export it again"
+        ) from None
     return model_proto
 
 
@@ -78,7 +82,9 @@ def _declared_inputs(onnx: Any, proto: Any, where: str) -> list[tuple[str, tuple
             continue
         kind = value.type.tensor_type
         if not value.type.HasField("tensor_type"):
-            raise InvalidModel(f"input {value.name!r} is not a tensor", where=where)
+            raise InvalidModel(
+                f"input {value.name!r} is not a tensor", where=where, remedy="export the model with tensors as inputs"
+            )
         dtype = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
         sizes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim]
         found.append((value.name, tuple(sizes), dtype))
@@ -111,9 +117,17 @@ def _settle(name: str, sizes: tuple[int | str, ...], dtype: str, given: Example 
         return Example(tuple(int(size) for size in sizes), dtype)
     fixed = all(not isinstance(size, int) or size == have for size, have in zip(sizes, given.shape, strict=False))
     if len(sizes) != len(given.shape) or not fixed:
-        raise InvalidShape(f"input {name!r} has shape ({shape}), but {given.shape} was given", where=where)
+        raise InvalidShape(
+            f"input {name!r} has shape ({shape}), but {given.shape} was given",
+            where=where,
+            remedy="give sizes that agree, or export the model with others",
+        )
     if given.value is not None and given.dtype != dtype:
-        raise InvalidShape(f"input {name!r} is {dtype}, but a {given.dtype} tensor was given", where=where)
+        raise InvalidShape(
+            f"input {name!r} is {dtype}, but a {given.dtype} tensor was given",
+            where=where,
+            remedy=f"convert it: x.to(torch.{dtype})",
+        )
     return given if given.value is not None else Example(given.shape, dtype)
 
 
@@ -124,10 +138,16 @@ def _convert(proto: Any, examples: dict[str, Example], where: str) -> Any:
     known = importer._get_convert_map()
     missing = sorted({node.op_type for node in proto.graph.node} - {*known, "If", "Constant"})
     if missing:
-        raise UnsupportedOperator(f"TVM cannot import {', '.join(missing)}", where=where)
+        raise UnsupportedOperator(
+            f"TVM cannot import {', '.join(missing)}", where=where, remedy="write the model with other operators"
+        )
     shapes = {name: list(example.shape) for name, example in examples.items()}
     with quiet(stdout=True), tvmlib.builders_end_their_blocks():
         try:
             return importer.from_onnx(proto, shape_dict=shapes)
         except Exception as error:
-            raise UnsupportedOperator(f"TVM's importer refused the model: {first_line(error)}", where=where) from None
+            raise UnsupportedOperator(
+                f"TVM's importer refused the model: {first_line(error)}",
+                where=where,
+                remedy="write the part it names with other operators",
+            ) from None

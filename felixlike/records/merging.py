@@ -62,7 +62,9 @@ def _merge(store: Store, source: Path) -> Merged:
         except OSError as reason:
             if isinstance(reason, StoreError):
                 raise
-            raise StoreError(f"it cannot be read: {reason.strerror}", where=str(source)) from reason
+            raise StoreError(
+                f"it cannot be read: {reason.strerror}", where=str(source), remedy="see who may read it"
+            ) from reason
 
 
 _ITSELF = "it cannot be merged into itself"
@@ -82,7 +84,9 @@ def _sealed(row: Row, where: str) -> Row:
     try:
         return row if opened(row) and row[-1] is not None else sealed(row[:-1])
     except (ValueError, TypeError) as error:
-        raise StoreError(f"it holds a damaged row ({error})", where=where) from error
+        raise StoreError(
+            f"it holds a damaged row ({error})", where=where, remedy="felixlike merge takes what is sound"
+        ) from error
 
 
 def _save(store: Store, path: Path, damage: StoreError) -> Merged:

@@ -1,0 +1,38 @@
+"""A corpus of ways to use felixlike: each ends in a right answer, or in a named error that says what to do.
+
+One file a theme, one case a way. Nothing is measured (rounds=0) but where a way is about measuring; models are tiny.
+A way that is found wanting becomes a case here, next to those like it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import felixlike as fx
+
+
+@pytest.fixture(scope="session")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 4)).eval()
+
+
+@pytest.fixture(scope="session")
+def x() -> torch.Tensor:
+    return torch.randn(2, 16, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="session")
+def fast(model: nn.Module, x: torch.Tensor) -> fx.Optimized:
+    return fx.optimize(model, (x,), 0, progress=False)
+
+
+@pytest.fixture(scope="session")
+def saved(fast: fx.Optimized, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "model.flx"
+    fast.save(path)
+    return path

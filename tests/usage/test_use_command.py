@@ -1,0 +1,251 @@
+"""The command as people type it: models in files, pipes, terminals, signals."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import felixlike as fx
+from felixlike.cli import main
+
+MODEL = """
+import torch
+from torch import nn
+
+print("hello from the file")
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 24), nn.ReLU()).eval()
+
+def with_inputs():
+    return small(), (torch.ones(2, 16),)
+
+def with_named_inputs():
+    return small(), {"input": torch.ones(2, 16)}
+
+class Model(nn.Linear):
+    def __init__(self):
+        super().__init__(16, 4)
+
+def needs(size):
+    return nn.Linear(size, 4)
+
+def nothing():
+    small()
+
+def raises():
+    return small().forward(1 / 0)
+
+def quits():
+    raise SystemExit(3)
+
+number = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "wrong.py").write_text("def f(:\n    pass\n")
+    (tmp_path / "other.py").write_text("import nowhere_to_be_found\n")
+    (tmp_path / "text.flx").write_text("hello")
+    return "model.py"
+
+
+GOOD: dict[str, str] = {
+    "a factory": "tune model.py:small --shape 2x16 --trials 0 --output out.flx",
+    "named shapes": "tune model.py:small --shape input=2x16 --trials 0 --output out.flx",
+    "with a type": "tune model.py:small --shape input=2x16:float32 --rounds 0 --output out.flx",
+    "inputs of the file": "tune model.py:with_inputs --rounds 0 --output out.flx",
+    "named inputs of the file": "tune model.py:with_named_inputs --rounds 0 --output out.flx",
+    "a class": "tune model.py:Model --shape 2x16 --seconds 0 --output out.flx",
+    "a dot before it": "tune ./model.py:small --shape 2x16 --rounds 0 --output ./out.flx",
+    "quiet": "tune model.py:with_inputs --rounds 0 --quiet --output out.flx",
+}
+
+
+@pytest.mark.parametrize("way", GOOD)
+def test_tuned_and_shown(way: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(GOOD[way].split()) == 0
+    printed = capsys.readouterr()
+    assert ("Saved to" in printed.out) == (way != "quiet")
+    assert "Traceback" not in printed.err
+    assert fx.load("out.flx")(torch.ones(2, 16)).shape[0] == 2
+    assert main(["show", "out.flx"]) == 0
+    assert "Maximum relative error" in capsys.readouterr().out
+
+
+# What is typed, and what must be said.
+BAD: dict[str, tuple[str, str]] = {
+    "a missing file": ("tune nowhere.py:f", "nowhere.py: there is no such file"),
+    "no function": ("tune model.py", "name a function in it: model.py:factory"),
+    "a wrong name": ("tune model.py:smal --shape 2x16", "did you mean 'small'"),
+    "no function at all": ("tune model.py:number --shape 2x16", "number is an int, not a function"),
+    "one with arguments": ("tune model.py:needs --shape 2x16", "needs 1 argument: size"),
+    "one without a result": ("tune model.py:nothing --shape 2x16", "return model"),
+    "one that raises": ("tune model.py:raises --shape 2x16", "raises ZeroDivisionError"),
+    "one that quits": ("tune model.py:quits --shape 2x16", "sys.exit(3)"),
+    "a file with an error": ("tune wrong.py:f", "SyntaxError"),
+    "a missing module": ("tune other.py:f", "nowhere_to_be_found"),
+    "no shape": ("tune model.py:small", "the shapes of the model's inputs are not known"),
+    "a wrong shape": ("tune model.py:small --shape 2,16", "write "),
+    "a shape of nothing": ("tune model.py:small --shape 0x16", "size 0 is not positive"),
+    "a shape of another input": ("tune model.py:small --shape y=2x16", "'y'"),
+    "an unknown type": ("tune model.py:small --shape 2x16:float", "'float' is not a type"),
+    "shapes half named": ("tune model.py:small --shape 2x16 --shape y=2", "name all of them"),
+    "negative trials": ("tune model.py:with_inputs --trials -3", "trials is -3"),
+    "a wrong target": ("tune model.py:with_inputs --target gpu", "'gpu'"),
+    "a wrong space": ("tune model.py:with_inputs --space most", "'most' is not a design space"),
+    "an output nowhere": ("tune model.py:with_inputs --output no/where.flx", "there is no directory"),
+    "an output that is a folder": ("tune model.py:with_inputs --output .", "it is a directory"),
+    "a store that is none": ("tune model.py:with_inputs --store text.flx", "text.flx"),
+    "a huge seed": ("tune model.py:with_inputs --seed 99999999999999999999", "seed is 99999999999999999999"),
+    "show nothing": ("show nowhere", "there is no such file"),
+    "show text": ("show text.flx", "."),
+    "show a folder": ("show .", "it is a directory"),
+    "resume nothing": ("resume nowhere.sqlite", "nowhere.sqlite"),
+    "merge nothing": ("merge all.sqlite nowhere.sqlite", "nowhere.sqlite"),
+    "export nothing": ("export nowhere.sqlite folder", "nowhere.sqlite"),
+    "compact nothing": ("compact nowhere.sqlite", "nowhere.sqlite"),
+    "explain no task": ("explain model.py:with_inputs softmax", "there is no task 'softmax'"),
+    "explain no sketch": ("explain model.py:with_inputs fused_matmul_add_relu --sketch 99", "sketch is 99"),
+}
+
+
+@pytest.mark.parametrize("way", BAD)
+def test_refused_in_a_sentence(way: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    typed, words = BAD[way]
+    assert main(typed.split()) == 1
+    printed = capsys.readouterr()
+    lines = [line for line in printed.err.splitlines() if line.startswith("felixlike: ")]
+    assert lines, printed.err
+    assert words in lines[0]
+    assert "Traceback" not in printed.err
+
+
+USAGE: dict[str, tuple[str, str]] = {
+    "a wrong command": ("tunee model.py:small", "did you mean 'tune'"),
+    "a wrong option": ("tune model.py:small --trails 3", "did you mean --trials"),
+    "no model": ("tune", "MODEL"),
+    "no number": ("tune model.py:small --trials many", "many"),
+    "no value": ("tune model.py:small --trials", "expected one argument"),
+}
+
+
+@pytest.mark.parametrize("way", USAGE)
+def test_wrong_usage(way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    typed, words = USAGE[way]
+    with pytest.raises(SystemExit) as leaving:
+        main(typed.split())
+    assert leaving.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("typed", ["--help", "--version", "tune --help", "doctor", "explain model.py:with_inputs"])
+def test_texts(typed: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(typed.split())
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    assert code == 0
+    assert capsys.readouterr().out
+
+
+# -- in true processes: few, since each takes seconds -----------------------------------------------------------------
+
+COMMAND = f"{sys.executable} -m felixlike"
+
+
+def shell(script: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """A line for the shell; $F is the command."""
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; F='{COMMAND}'; {script}"],
+        capture_output=True,
+        env={**os.environ, **environment},
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_reader_that_leaves_early(file: str) -> None:
+    """`tune … | head -1`: what is saved is saved."""
+    shell("$F tune model.py:with_inputs --rounds 0 --output out.flx | head -1")
+    assert fx.load("out.flx")(torch.ones(2, 16)).shape == (2, 24)
+
+
+def test_an_ascii_terminal_of_forty_columns(file: str) -> None:
+    found = shell("$F tune model.py:with_inputs --rounds 0", PYTHONIOENCODING="ascii", COLUMNS="40")
+    assert found.returncode == 0, found.stderr
+    lines = found.stdout.decode("ascii").splitlines()
+    assert max(map(len, lines)) <= 40
+    assert b"Traceback" not in found.stderr
+
+
+def test_in_a_terminal(file: str) -> None:
+    """A live line on it, nothing left of it at the end."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND.split(), "tune", "model.py:with_inputs", "--trials", "2"],
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm-256color"},
+    )
+    os.close(terminal)
+    seen = b""
+    while chunk := _read(controller):
+        seen += chunk
+    printed = process.communicate(timeout=60)[0]
+    os.close(controller)
+    assert process.returncode == 0
+    assert b"candidate" in printed
+    assert b"\x1b[?25l" not in seen or b"\x1b[?25h" in seen  # a cursor that was hidden is back
+    assert b"Traceback" not in seen
+
+
+def _read(controller: int) -> bytes:
+    try:
+        return os.read(controller, 65536)
+    except OSError:  # the other end is closed
+        return b""
+
+
+def test_interrupted_and_resumed(file: str) -> None:
+    """Ctrl-C in the middle: the best so far is saved; resume does the rest."""
+    typed = "tune model.py:with_inputs --space all --seconds 600 --store runs.sqlite --output out.flx"
+    process = subprocess.Popen(
+        [*COMMAND.split(), *typed.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and not _measured("runs.sqlite"):
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    printed, said = process.communicate(timeout=60)
+    assert b"Traceback" not in said, said
+    assert b"interrupted" in printed + said
+    assert fx.load("out.flx")(torch.ones(2, 16)).shape == (2, 24)
+    assert main(["resume", "runs.sqlite", "--trials", "1", "--output", "again.flx", "--quiet"]) == 0
+    assert Path("again.flx").exists()
+
+
+def _measured(store: str) -> bool:
+    """Whether the store holds a measurement."""
+    import sqlite3
+
+    try:
+        with sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=1) as opened:
+            return bool(opened.execute("SELECT count(*) FROM measurements").fetchone()[0])
+    except sqlite3.Error:
+        return False
