@@ -98,9 +98,12 @@ class Finish:
             with self._interrupts.search():
                 self._session.run(self._budget)
         except Exception as error:
-            if not any(state.best for state in self._states):
+            if self._interrupts.ended:  # it came out of somebody's code as something else
+                self._session.interrupted = True
+            elif any(state.best for state in self._states):
+                self._failure = f"the search failed: {first_line(error)}"
+            else:
                 raise
-            self._failure = f"the search failed: {first_line(error)}"
         if self._session.interrupted:
             self._interrupts.stop()
 
@@ -109,8 +112,7 @@ class Finish:
         for state in self._states:
             choice, problem = choose_safely(state, model, pool, self._interrupts)
             self._choices.append(choice)
-            tried = choice.candidate and choice.candidate.key
-            self._others.append(c for c in at_hand(state) if c.candidate is None or c.candidate.key != tried)
+            self._others.append(_others(state, choice))
             self._note(problem)
 
     def compile(self) -> Compiled:
@@ -286,6 +288,12 @@ def versions() -> dict[str, str]:
     """Of the libraries that results depend on."""
     packages = ("apache-tvm", "apache-tvm-ffi", "torch", "egglog")
     return {"felixlike": __version__, **{name: metadata.version(name) for name in packages}}
+
+
+def _others(state: TaskState, choice: Choice) -> Iterator[Choice]:
+    """What a task has beside what was chosen, the best first."""
+    tried = choice.candidate and choice.candidate.key
+    return (other for other in at_hand(state) if other.candidate is None or other.candidate.key != tried)
 
 
 def _untuned(note: str) -> Choice:

@@ -27,9 +27,10 @@ _TOGETHER = 0.5
 class Terminated(KeyboardInterrupt):
     """A signal other than Ctrl-C's.  number: which."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
+    def __init__(self, name: str) -> None:
+        """name: of the signal, since TVM hands on the words of an exception and nothing else."""
+        super().__init__(name)
+        self.number = signal.Signals[name]
 
 
 class Interrupts:
@@ -156,4 +157,4 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def _raise(number: int) -> NoReturn:
     if number == signal.SIGINT:
         raise KeyboardInterrupt
-    raise Terminated(number)
+    raise Terminated(signal.Signals(number).name)

@@ -75,12 +75,13 @@ def _tune(options: argparse.Namespace) -> int:
 
     if options.output is not None:
         deploy.check_writable(options.output)
+        deploy.linker()
     model, shapes = read_model(options)
     from felixlike.api import optimize  # now: a model that cannot be had is said at once
 
     if options.store is not None:
         _note(options)
-    path = None if options.output is None else Path(options.output)
+    path = None if options.output is None else checks.path(options.output, "output", error=OutputNotWritable)
     failure = ""
     with _warnings_as_sentences() as warned:
         try:

@@ -1,6 +1,6 @@
 """From an imported model and schedules to something that runs, is verified, saved and loaded."""
 
-from felixlike.deploy.artefact import from_bytes, load, read_report, save, to_bytes
+from felixlike.deploy.artefact import from_bytes, linker, load, read_report, save, to_bytes
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.compile import compile_model
 from felixlike.deploy.culprit import culprit
@@ -15,6 +15,7 @@ __all__ = [
     "compile_model",
     "culprit",
     "from_bytes",
+    "linker",
     "load",
     "max_relative_error",
     "read_report",

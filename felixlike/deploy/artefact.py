@@ -80,13 +80,7 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
 
     if compiled.library is not None:
         return compiled.library.path.read_bytes()
-    compiler = c_compiler()
-    if compiler is None:
-        raise CompilationFailed(
-            f"no C compiler was found to link the model ({', '.join(COMPILERS)})",
-            where="save",
-            remedy="install gcc, or name a compiler in the environment variable CC",
-        )
+    compiler = linker()
     try:
         target = tvmlib.with_host(compiled.target) if compiled.device.type == "cuda" else compiled.target
         executable = tvmlib.relink_relax(compiled.lowered, compiled.runtime, target, json.dumps(code))
@@ -100,6 +94,18 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
             where="save",
             remedy=f"see that the compiler works and that there is room in {tempfile.gettempdir()}",
         ) from error
+
+
+def linker() -> str:
+    """The C compiler that links models.  Raises CompilationFailed if there is none; meant for before long work, too."""
+    compiler = c_compiler()
+    if compiler is None:
+        raise CompilationFailed(
+            f"no C compiler was found to link the model ({', '.join(COMPILERS)})",
+            where="save",
+            remedy="install gcc, or name a compiler in the environment variable CC",
+        )
+    return compiler
 
 
 _GIVE = "give a file that felixlike saved, or save the model again"
