@@ -98,14 +98,16 @@ class Finish:
             with self._interrupts.search():
                 self._session.run(self._budget)
         except Exception as error:
-            if self._interrupts.ended:  # it came out of somebody's code as something else
-                self._session.interrupted = True
-            elif any(state.best for state in self._states):
+            if not self._interrupts.ended:  # else it is an interrupt that came out of somebody's code as something else
+                if not any(state.best for state in self._states):
+                    raise
                 self._failure = f"the search failed: {first_line(error)}"
-            else:
-                raise
         if self._session.interrupted:
             self._interrupts.stop()
+        elif self._interrupts.ended:  # as it began or was over
+            if not any(state.best for state in self._states):
+                self._interrupts.again()
+            self._session.interrupted = True
 
     def choose(self, model: CostModel, pool: Pool) -> None:
         """A schedule for every task."""

@@ -79,6 +79,10 @@ class Interrupts:
         self.ended = True
         self._note(error)
 
+    def again(self) -> NoReturn:
+        """Raise what has arrived, since there is nothing to keep."""
+        _raise(self.code - 128)
+
     def check(self) -> None:
         """Raise KeyboardInterrupt if one was swallowed on its way through somebody else's code."""
         if self._searching and self.ended:

@@ -288,6 +288,23 @@ def test_ctrl_c_in_the_search_and_once_more(
         torch.testing.assert_close(tuned(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+def test_an_interrupt_as_the_search_begins(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has been looked up by then: a model made now might be worse than the one of an earlier run."""
+    monkeypatch.setattr(Session, "run", during(1, Session.run))
+    with pytest.raises(KeyboardInterrupt):
+        finish()
+
+
+def test_an_interrupt_while_the_store_is_read(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier run has found is there all the same."""
+    usual, _ = finish()
+    monkeypatch.setattr(records.Store, "briefs", once(KeyboardInterrupt(), records.Store.briefs))
+    tuned, _ = finish()
+    assert [task.how for task in tuned.report.tasks] == ["measured", "measured"]
+    assert [task.point for task in tuned.report.tasks] == [task.point for task in usual.report.tasks]
+    assert tuned.report.stopped == "interrupted"
+
+
 def test_an_interrupt_that_came_out_as_an_error(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def mistaken(session: Session, budget: Any) -> None:
         run(session, budget)
@@ -379,7 +396,7 @@ def test_a_model_that_is_random(x: Tensor) -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    with pytest.warns(RandomModel, match=r"Dropped: the model gives something else at every call") as caught:
+    with pytest.warns(RandomModel, match=r"Dropped: it is random: it gives something else at every call") as caught:
         tuned = fx.optimize(Dropped(), x, trials=1, progress=False)
     assert caught[0].message.optimized is tuned  # type: ignore[union-attr]
     assert "gives something else at every call" in " ".join(str(tuned.report).split())

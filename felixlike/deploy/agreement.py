@@ -21,7 +21,7 @@ _UNMEASURED = 8.0
 """Times half of the digits, where nobody knows how inexact the model is in its own precision."""
 
 _FEW = 0.01
-"""The share of an output's integers that may differ for being nearly equal to their neighbours."""
+"""The share of an output's integers that may differ since what they were made from was nearly equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,15 @@ def _of_output(got: Any, want: Any, own: Any, name: str, exact: bool) -> Agreeme
 
 def _of_integers(got: Any, want: Any, own: Any, name: str) -> Agreement:
     """Equal to either of the original's answers; a few may be neither."""
-    differ = got != want
+    differ, usual = got != want, 0
     if own is not None:
         differ &= got != own
+        usual = int((own != want).sum())
     number, size = int(differ.sum()), differ.numel()
     if not number:
         return Agreement(0.0)
     words = f"{number} of the {size} values of {name} are not the original's"
-    if number <= _FEW * size:
+    if number <= max(_FEW * size, _TIMES_OWN * usual):
         return Agreement(
             0.0, unsure=f"{words}, as it happens where numbers that are compared or rounded are nearly equal"
         )

@@ -63,7 +63,7 @@ def max_relative_error(compiled: Compiled, model: Any, example_inputs: Sequence[
         if found.right:
             return _judged(found, reference)
         if not agreement(_evaluated(model, inputs, signature, wide=wide), want).right:
-            words = "the model gives something else at every call, so nothing can be compared with it"
+            words = "it is random: it gives something else at every call, so nothing can be compared with it"
             return Verification(found.error, reference, Verdict.RANDOM, words)
         own = _own(model, inputs, signature) if wide else want
         return _judged(agreement(got, want, own, names=names, exact=wide and own is not None), reference)

@@ -98,6 +98,9 @@ def test_integers_are_equal_but_for_a_few() -> None:
     assert found.unsure.startswith("1 of the 1000 values of best are not the original's")
     assert agreement(few, want, few).right  # PyTorch's own precision decides likewise
     assert agreement(many, want, want).wrong == "19 of the 1000 values of output 0 are not the original's"
+    assert agreement(
+        torch.tensor([3, 1]), torch.tensor([3, 2]), torch.tensor([4, 2])
+    ).unsure  # PyTorch is not sure either
     assert agreement(torch.tensor(True), torch.tensor(False)).wrong
     assert agreement(torch.tensor([10**6 + 1]), torch.tensor([10**6])).wrong
 
