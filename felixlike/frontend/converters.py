@@ -3,6 +3,7 @@
 In: a node of an ExportedProgram's graph, TVM's importer. Out: the value, as Relax.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,26 +16,69 @@ def _embedding(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(tvmlib.relax.op.take(table, indices, axis=0, mode="nan"))
 
 
+_CONVOLUTIONS = {
+    3: ("conv1d", {"data_layout": "NCW", "kernel_layout": "OIW"}),
+    4: ("conv2d", {"data_layout": "NCHW", "kernel_layout": "OIHW"}),
+    5: ("conv3d", {"data_layout": "NCDHW", "kernel_layout": "OIDHW"}),
+}
+"""TVM's operator and its layouts, by rank."""
+
+
 def _convolution(node: Any, importer: Any) -> Any:
-    """aten.convolution: transposed ones of three dimensions, which TVM's importer lacks; all others as it has them."""
+    """aten.convolution: TVM's importer makes float32 of all types, and lacks transposed ones of three dimensions."""
     from felixlike import tvmlib
 
+    emit = importer.block_builder.emit
     data, weights, bias, strides, padding, dilation, transposed, output_padding, groups = node.args
-    if not transposed or len(strides) != 3:
-        return importer._convolution(node)
-    convolved = tvmlib.relax.op.nn.conv3d_transpose(
-        importer.env[data],
-        importer.env[weights],
-        strides=strides,
-        padding=padding,
-        output_padding=output_padding,
-        dilation=dilation,
-        groups=groups,
+    x = importer.env[data]
+    rank = len(importer.shape_of(x))
+    name, layouts = _CONVOLUTIONS[rank]
+    more: dict[str, Any] = {"out_dtype": str(x.ty.dtype)}
+    if transposed:
+        name, more = f"{name}_transpose", more | {"output_padding": output_padding}
+        layouts = layouts | {"kernel_layout": layouts["kernel_layout"].replace("OI", "IO")}
+    convolved = emit(
+        getattr(tvmlib.relax.op.nn, name)(
+            x,
+            importer.env[weights],
+            strides=strides,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+            **layouts,
+            **more,
+        )
     )
-    if bias is not None:
-        shift = tvmlib.relax.op.reshape(importer.env[bias], (1, -1, 1, 1, 1))
-        convolved = tvmlib.relax.op.add(importer.block_builder.emit(convolved), shift)
-    return importer.block_builder.emit(convolved)
+    if bias is None:
+        return convolved
+    shift = tvmlib.relax.op.reshape(importer.env[bias], (1, -1, *[1] * (rank - 2)))
+    return emit(tvmlib.relax.op.add(convolved, shift))
+
+
+def _matmul(node: Any, importer: Any) -> Any:
+    """aten.mm and its like: TVM's importer makes float32 of all types."""
+    from felixlike import tvmlib
+
+    a, b = (importer.env[argument] for argument in node.args)
+    return importer.block_builder.emit(tvmlib.relax.op.matmul(a, b, out_dtype=str(a.ty.dtype)))
+
+
+def _addmm(node: Any, importer: Any) -> Any:
+    """aten.addmm: β c + α a b; TVM's importer makes float32 of all types."""
+    from felixlike import tvmlib
+
+    op, emit = tvmlib.relax.op, importer.block_builder.emit
+    c, a, b = (importer.env[argument] for argument in node.args)
+    dtype = str(a.ty.dtype)
+    alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
+    product = emit(op.matmul(a, b, out_dtype=dtype))
+    if alpha != 1:
+        product = emit(op.multiply(product, tvmlib.relax.const(alpha, dtype)))
+    if beta == 0:  # what PyTorch does not read then, NaN or not
+        return product
+    if beta != 1:
+        c = emit(op.multiply(c, tvmlib.relax.const(beta, dtype)))
+    return emit(op.add(c, product))
 
 
 def _reduction(name: str) -> Callable[[Any, Any], Any]:
@@ -129,7 +173,8 @@ def _clamp(node: Any, importer: Any) -> Any:
     for name, bound in bounds.items():
         if bound is not None:
             nearer = relax.op.maximum if name == "min" else relax.op.minimum
-            found = importer.block_builder.emit(nearer(found, relax.const(bound, str(found.ty.dtype))))
+            limit = importer.env[bound] if bound in importer.env else relax.const(bound, str(found.ty.dtype))
+            found = importer.block_builder.emit(nearer(found, limit))
     return found
 
 
@@ -145,6 +190,17 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
         return emit(relax.op.floor_divide(data, divisor))
     quotient = emit(relax.op.divide(data, divisor))  # of integers, TVM's is rounded towards 0
     return quotient if "int" in str(data.ty.dtype) else emit(relax.op.trunc(quotient))
+
+
+def _product(node: Any, importer: Any) -> Any:
+    """aten.mul: TVM makes 0 of x · 0, which is NaN for NaN and infinities, as x - x is. Softshrink has one."""
+    from felixlike import tvmlib
+
+    factor, dtype = node.args[1], str(node.meta["val"].dtype)
+    if isinstance(factor, int | float) and factor == 0 and "float" in dtype:
+        data = importer.env[node.args[0]]
+        return importer.block_builder.emit(tvmlib.relax.op.subtract(data, data))
+    return importer._binary_op(tvmlib.relax.op.multiply, operator.mul)(node)
 
 
 def _group_norm(node: Any, importer: Any) -> Any:
@@ -188,6 +244,10 @@ def _scatter_add(node: Any, importer: Any) -> Any:
 CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "embedding.default": _embedding,
     "convolution.default": _convolution,
+    "addmm.default": _addmm,
+    "bmm.default": _matmul,
+    "matmul.default": _matmul,
+    "mm.default": _matmul,
     "amax.default": _reduction("max"),
     "amin.default": _reduction("min"),
     "prod.dim_int": _reduction("prod"),
@@ -198,8 +258,10 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "min.dim": _extreme("min", "argmin"),
     "upsample_nearest2d.vec": _nearest,
     "var_mean.correction": _variance_and_mean,
+    "clamp.Tensor": _clamp,
     "clamp.default": _clamp,
     "hypot.default": _hypot,
+    "mul.Tensor": _product,
     "native_group_norm.default": _group_norm,
     "scatter_add.default": _scatter_add,
 }

@@ -15,12 +15,15 @@ from felixlike.frontend.rewrites import (
     with_fast_convolutions,
     with_folded_batch_norms,
     with_group_norms_in_two_passes,
+    with_infinite_padding,
     with_joint_projections,
     with_late_reshapes,
     with_room,
     with_safe_indices,
     with_shared_factors,
+    with_total_order,
     with_transposed_factors,
+    with_wide_norms,
 )
 from felixlike.frontend.simple_indices import with_simple_indices
 from felixlike.hardware import target_device
@@ -34,6 +37,10 @@ def fuse(module: Any, target: Any) -> Any:
     backend = tvmlib.relax.backend
     on_cpu = str(target.kind.name) == "llvm"
     passes = [
+        # NaN is above all numbers wherever there is an order.
+        _pass(with_total_order),
+        # TVM's norms end at float32.
+        _pass(with_wide_norms),
         # Sampling, sorting and scans have no legalisation of their own: TVM's kernels for them, as in its CPU pipeline.
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
@@ -70,6 +77,8 @@ def fuse(module: Any, target: Any) -> Any:
         *([_pass(with_room, target_device(target).unit)] if on_cpu else []),
         # Operators become PrimFuncs. Some leave constants behind (masks, index tensors): fold again.
         t.LegalizeOps(),
+        # The padding of a maximum is below all numbers.
+        _pass(with_infinite_padding),
         t.FoldConstant(),
         # Patterns (elementwise, injective, reduction, out-fusable …) tell FuseOps what may join what.
         t.AnnotateTIROpPattern(),

@@ -21,7 +21,8 @@ _ELEMENTWISE = {
     *("fmod.Tensor", "fmod.Scalar", "floor_divide.default", "maximum.default", "minimum.default", "where.self"),
     *(f"{name}.default" for name in ("sigmoid", "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt")),
     *(f"{name}.default" for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "erf")),
-    *("reciprocal.default", "clamp.default", "clamp_min.default", "clamp_max.default"),
+    *("reciprocal.default", "clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default"),
+    *("atan2.default", "hypot.default", "cat.default", "stack.default"),
 }
 """Their operands have the type of their result, in PyTorch."""
 
@@ -35,6 +36,9 @@ _SUMS = {
     "mean.dim",
 }
 """What is summed has the type of the sum."""
+
+_COMPARISONS = {f"{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
+"""Their operands have the type that sums of them would have."""
 
 _OF_BOOLEANS = {"add.Tensor": "logical_or", "mul.Tensor": "logical_and"}
 """What PyTorch makes of two booleans; TVM compiles no arithmetic of theirs."""
@@ -52,16 +56,18 @@ def promote(program: Any) -> None:
             continue
         if name in _OF_BOOLEANS and result.dtype == torch.bool:
             node.target = getattr(torch.ops.aten, _OF_BOOLEANS[name]).default
-        elif name in _ELEMENTWISE or name in _SUMS:
-            operands = node.args[:1] if name in _SUMS else node.args[name == "where.self" :]
-            for operand in operands:
-                value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
-                if isinstance(value, torch.Tensor) and value.dtype != result.dtype and _is_discrete(value):
+        elif name in _ELEMENTWISE or name in _SUMS or name in _COMPARISONS:
+            wanted = torch.result_type(*map(_value, node.args)) if name in _COMPARISONS else result.dtype
+            apart = node.args[:1] if name == "where.self" else node.args[1:] if name in _SUMS else ()
+            for operand in [given for given in node.all_input_nodes if given not in apart]:
+                value = operand.meta.get("val")
+                if isinstance(value, torch.Tensor) and value.dtype != wanted:
                     with graph.inserting_before(node):
-                        cast = graph.call_function(torch.ops.aten._to_copy.default, (operand,), {"dtype": result.dtype})
-                    cast.meta = {**operand.meta, "val": value.to(result.dtype)}
+                        cast = graph.call_function(torch.ops.aten._to_copy.default, (operand,), {"dtype": wanted})
+                    cast.meta = {**operand.meta, "val": value.to(wanted)}
                     node.replace_input_with(operand, cast)
 
 
-def _is_discrete(tensor: Any) -> bool:
-    return not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
+def _value(argument: Any) -> Any:
+    """The tensor of a node's result, or the number itself."""
+    return argument.meta["val"] if hasattr(argument, "meta") else argument

@@ -18,6 +18,8 @@ from felixlike.errors import (
     first_line,
 )
 from felixlike.frontend.converters import CONVERTERS
+from felixlike.frontend.dtypes import check_dtypes, check_tensor, with_right_types
+from felixlike.frontend.halves import in_single_precision
 from felixlike.frontend.imported import InputSpec, Source
 from felixlike.frontend.nesting import TENSOR
 from felixlike.frontend.promotion import promote
@@ -44,7 +46,7 @@ def from_module(model: Any, shapes: Any) -> Source:
         )
     _check_kind(model, name)
     model = _ready(model)
-    _check_device(model, name)
+    _check_tensors(model, name)
     parameters = parameters_of(model.forward)
     args, kwargs = _bind(given, parameters, name)
     tensors = tuple(value.value() for value in args)
@@ -131,7 +133,9 @@ def _convert(program: Any, *, name: str, signature: Signature, examples: Sequenc
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)
+        check_dtypes(program, name)
         promote(program)
+        in_single_precision(program)
         _check_operators(program, importer, name)
         _keep_tensor_inputs(program)
         leaves = _keep_tensor_outputs(program)
@@ -147,8 +151,10 @@ def _convert(program: Any, *, name: str, signature: Signature, examples: Sequenc
                 # A reshape that ends the model is only a view of what it reshapes if it is not itself the output.
                 unwrap_unit_return_tuple=False,
                 run_ep_decomposition=False,
-                custom_convert_map=CONVERTERS,
+                custom_convert_map=with_right_types(CONVERTERS, _operators(program), name),
             )
+        except UnsupportedOperator:
+            raise
         except Exception as error:
             raise UnsupportedOperator(
                 f"TVM's importer refused the model: {first_line(error)}",
@@ -192,10 +198,11 @@ def _ready(model: Any) -> Any:
     return model
 
 
-def _check_device(model: Any, where: str) -> None:
+def _check_tensors(model: Any, where: str) -> None:
     for key, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.device.type != "cpu":
             raise InvalidModel(f"{key} is on {tensor.device}", where=where, remedy="move the model: model.cpu()")
+        check_tensor(tensor, what=key, where=where)
 
 
 def _check_state(program: Any, where: str) -> None:
@@ -239,6 +246,11 @@ def _check_operators(program: Any, importer: Any, where: str) -> None:
                 where=where,
                 remedy="dynamic shapes are not supported yet",
             )
+
+
+def _operators(program: Any) -> set[str]:
+    """The names of the operators that a program calls."""
+    return {node.target.__name__ for node in program.graph.nodes if node.op == "call_function"}
 
 
 def _is_dynamic(value: Any) -> bool:

@@ -7,7 +7,9 @@ from typing import Any
 from felixlike.lowering.columns import COLUMNS, peel_columns
 from felixlike.lowering.first_and_last import BLOCKS, first_and_last
 from felixlike.lowering.guards import GUARD, guard
+from felixlike.lowering.halves import write_out_halves
 from felixlike.lowering.lone_output import lone_output
+from felixlike.lowering.nan import from_infinity, keep_nan
 from felixlike.lowering.prefetch import PREFETCH, prefetch
 from felixlike.lowering.reciprocal import share_reciprocals
 from felixlike.lowering.rest import PEEL, peel_rests
@@ -26,7 +28,9 @@ __all__ = [
     "SKIP",
     "TRANSPOSE",
     "first_and_last",
+    "from_infinity",
     "guard",
+    "keep_nan",
     "lone_output",
     "lower",
     "peel_columns",
@@ -37,6 +41,7 @@ __all__ = [
     "tile_rows",
     "transpose",
     "vectorise_math",
+    "write_out_halves",
 ]
 
 
@@ -48,6 +53,7 @@ def lower(module: Any) -> Any:
 
 
 _CHANGES = (
+    from_infinity,
     skip_padding,
     transpose,
     first_and_last,
@@ -57,6 +63,8 @@ _CHANGES = (
     peel_rests,
     peel_columns,
     share_reciprocals,
+    write_out_halves,
+    keep_nan,
     vectorise_math,
 )
 """In the order in which they are made: each finds the marks and loops that it looks for as those before leave them."""

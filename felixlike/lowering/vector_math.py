@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from felixlike.lowering.names import Names
+
 _MANTISSA = 23
 _SMALLEST_NORMAL = 2.0**-126
 _ROOT_HALF = 0x3F3504F3
@@ -65,7 +67,7 @@ def _written_out(call: Any) -> Any:
     function = (_known_power(call) if name == "tirx.pow" else None) or FUNCTIONS.get(name)
     if function is None or str(call.ty.dtype) != "float32":
         return call
-    let = _Let()
+    let = Names()
     return let.close(function(*map(let, call.args), let))
 
 
@@ -80,37 +82,14 @@ def _known_power(call: Any) -> Callable[..., Any] | None:
     return (lambda x, _, let: whole_power(x, int(exponent), let)) if known else None
 
 
-class _Let:
-    """Names for values that a formula uses more than once; without them nested calls would grow exponentially."""
-
-    def __init__(self) -> None:
-        self._bound: list[tuple[Any, Any]] = []
-
-    def __call__(self, value: Any) -> Any:
-        """A variable that stands for the value."""
-        from felixlike.tvmlib import tirx
-
-        variable = tirx.Var("v", str(value.ty.dtype))
-        self._bound.append((variable, value))
-        return variable
-
-    def close(self, value: Any) -> Any:
-        """The expression in which the variables have their values."""
-        from felixlike.tvmlib import tirx
-
-        for variable, bound in reversed(self._bound):
-            value = tirx.Let(variable, bound, value)
-        return value
-
-
-def exp(x: Any, let: _Let) -> Any:
+def exp(x: Any, let: Names) -> Any:
     """e^x: at most 1.1 ulp off.  Overflow gives inf; results below 2^-126 are flushed to 0."""
     # Comparisons with NaN are false: it takes the last way, as overflow does.
     finite = _select(x < _f(_EXP_MIN), _f(0), _normal_exp(x, let))
     return _select(x <= _f(_EXP_MAX), finite, x * _f(math.inf))
 
 
-def _normal_exp(x: Any, let: _Let) -> Any:
+def _normal_exp(x: Any, let: Names) -> Any:
     """e^x = 2^n e^r, n = round(x / ln 2), where it is a normal number; anything elsewhere.
 
     e^r = 1 + r + r² q(r), as in Cephes' expf.c (S. L. Moshier); n is added to the exponent's bits."""
@@ -121,12 +100,12 @@ def _normal_exp(x: Any, let: _Let) -> Any:
     return _float(_bits(power) + (_bits(shifted) << _i(_MANTISSA)))
 
 
-def sigmoid(x: Any, let: _Let) -> Any:
+def sigmoid(x: Any, let: Names) -> Any:
     """1 / (1 + e^-x): at most 2.5 ulp off."""
     return _f(1) / (exp(let(-x), let) + _f(1))
 
 
-def tanh(x: Any, let: _Let) -> Any:
+def tanh(x: Any, let: Names) -> Any:
     """x + x³ p(x²) up to 0.625, then 1 - 2 / (e^2|x| + 1), as in Cephes' tanhf.c: at most 1.3 ulp off."""
     square = let(x * x)
     small = _polynomial(square, _TANH) * square * x + x
@@ -135,7 +114,7 @@ def tanh(x: Any, let: _Let) -> Any:
     return _select(size >= _f(0.625), _with_sign(large, x), small)
 
 
-def erf(x: Any, let: _Let) -> Any:
+def erf(x: Any, let: Names) -> Any:
     """x + x p(x²) up to 0.875, then 1 - e^(-|x| (1 + q(|x|))): at most 1.2 ulp off.
 
     The form of erff in Arm's optimized-routines, with polynomials of lower degree."""
@@ -147,7 +126,7 @@ def erf(x: Any, let: _Let) -> Any:
     return _select(size >= _f(0.875), _with_sign(large, x), small)
 
 
-def log(x: Any, let: _Let) -> Any:
+def log(x: Any, let: Names) -> Any:
     """log(2^k (1 + f)) = k ln 2 + f - f²/2 + f³ q(f), 1 + f in [√½, √2): at most 1 ulp off; subnormal x too.
 
     -inf at 0, NaN below it. Form of Cephes' logf.c (S. L. Moshier); k is split off as in FreeBSD's e_logf.c."""
@@ -162,7 +141,7 @@ def log(x: Any, let: _Let) -> Any:
     return _select(x > _f(0), _select(x < _f(math.inf), value, x), at_ends)
 
 
-def whole_power(x: Any, exponent: int, let: _Let) -> Any:
+def whole_power(x: Any, exponent: int, let: Names) -> Any:
     """x^n for a whole n other than 0, by repeated squaring: about n / 2 ulp off."""
     found, square, left = None, x, abs(exponent)
     while True:
@@ -174,7 +153,7 @@ def whole_power(x: Any, exponent: int, let: _Let) -> Any:
         square = let(square * square)
 
 
-def power(x: Any, y: Any, let: _Let) -> Any:
+def power(x: Any, y: Any, let: Names) -> Any:
     """|x|^y = 2^(y log2 |x|), the exponent in float64: at most 1 ulp off.  Signs, ends and NaN are those of C's pow;
     results below 2^-126 are flushed to 0."""
     size = let(_abs(x))
@@ -188,7 +167,7 @@ def power(x: Any, y: Any, let: _Let) -> Any:
     return _select(_bits(x) < _i(0), negative, value)
 
 
-def _log2(size: Any, let: _Let) -> Any:
+def _log2(size: Any, let: Names) -> Any:
     """Of a float32 that is not negative, in float64: 12 digits are right.
 
     log2(2^k m) = k + s p(s²), s = (m - 1) / (m + 1), m in [√½, √2)."""
@@ -201,7 +180,7 @@ def _log2(size: Any, let: _Let) -> Any:
     return _select(size == _f(0), _d(-math.inf), _select(size < _f(math.inf), finite, size.astype("float64")))
 
 
-def _exp2(y: Any, let: _Let) -> Any:
+def _exp2(y: Any, let: Names) -> Any:
     """2^y in float32 of a float64."""
     shifted = let(y + _d(_ROUND_DOUBLE))
     r = let((y - (shifted - _d(_ROUND_DOUBLE))).astype("float32"))
@@ -211,45 +190,45 @@ def _exp2(y: Any, let: _Let) -> Any:
     return _select(y < _d(-126), _f(0), _select(y < _d(128), normal, (y * _d(math.inf)).astype("float32")))
 
 
-def reciprocal_root(x: Any, let: _Let) -> Any:
+def reciprocal_root(x: Any, let: Names) -> Any:
     """1 / √x: at most 1.5 ulp off."""
     return _f(1) / root(x, let)
 
 
-def root(x: Any, _: _Let) -> Any:
+def root(x: Any, _: Names) -> Any:
     """√x, correctly rounded."""
     from felixlike.tvmlib import tirx
 
     return tirx.sqrt(x)
 
 
-def nearest(x: Any, _: _Let) -> Any:
+def nearest(x: Any, _: Names) -> Any:
     """The nearest whole number, of two the even one.  TVM's `round` is that on CPUs, and has vectors."""
     from felixlike.tvmlib import tirx
 
     return tirx.round(x)
 
 
-def sin(x: Any, let: _Let) -> Any:
+def sin(x: Any, let: Names) -> Any:
     """At most 2 ulp off for |x| < 2^25; what is farther, where float32 knows no parts of a turn, loses digits."""
     r, odd = _in_half_turn(x, 0.0, let)
     return _float(_bits(_near_sin(let(r.astype("float32")), let)) ^ odd)
 
 
-def cos(x: Any, let: _Let) -> Any:
+def cos(x: Any, let: Names) -> Any:
     """At most 2 ulp off for |x| < 2^25, as sin: cos((n + ½) π + r) = ∓sin r."""
     r, odd = _in_half_turn(x, 0.5, let)
     return _float(_bits(_near_sin(let(r.astype("float32")), let)) ^ odd ^ _i(-(2**31)))
 
 
-def tan(x: Any, let: _Let) -> Any:
+def tan(x: Any, let: Names) -> Any:
     """sin r / sin(π/2 - |r|): at most 3.5 ulp off for |x| < 2^25, as sin."""
     r, _ = _in_half_turn(x, 0.0, let)
     rest = let((_d(math.pi / 2) - _abs(r)).astype("float32"))
     return _near_sin(let(r.astype("float32")), let) / _near_sin(rest, let)
 
 
-def _in_half_turn(x: Any, shift: float, let: _Let) -> tuple[Any, Any]:
+def _in_half_turn(x: Any, shift: float, let: Names) -> tuple[Any, Any]:
     """x = (n + shift) π + r: r in float64, from -π/2 to π/2, and n's lowest bit in the place of a sign."""
     wide = let(x.astype("float64"))
     shifted = let(wide * _d(1 / math.pi) - _d(shift) + _d(_ROUND_DOUBLE))
@@ -261,13 +240,13 @@ def _in_half_turn(x: Any, shift: float, let: _Let) -> tuple[Any, Any]:
     return let(bounded), _low_bits(shifted) << _i(31)
 
 
-def _near_sin(r: Any, let: _Let) -> Any:
+def _near_sin(r: Any, let: Names) -> Any:
     """sin r = r + r³ p(r²) up to π/2."""
     square = let(r * r)
     return _polynomial(square, _SIN) * square * r + r
 
 
-def atan(x: Any, let: _Let) -> Any:
+def atan(x: Any, let: Names) -> Any:
     """x + x³ p(x²) up to 1, beyond it π/2 - atan(1 / x): at most 2 ulp off."""
     size = let(_abs(x))
     far = size > _f(1)  # TVM cannot name a vector of conditions
@@ -277,7 +256,7 @@ def atan(x: Any, let: _Let) -> Any:
     return _with_sign(_select(far, _f(math.pi / 2) - angle, angle), x)
 
 
-def sinh(x: Any, let: _Let) -> Any:
+def sinh(x: Any, let: Names) -> Any:
     """x + x³ p(x²) up to 1, then (e^|x| - e^-|x|) / 2: at most 4 ulp off."""
     square = let(x * x)
     small = _polynomial(square, _SINH) * square * x + x
@@ -285,13 +264,13 @@ def sinh(x: Any, let: _Let) -> Any:
     return _select(_abs(x) >= _f(1), _with_sign(half - inverse, x), small)
 
 
-def cosh(x: Any, let: _Let) -> Any:
+def cosh(x: Any, let: Names) -> Any:
     """(e^|x| + e^-|x|) / 2: at most 4 ulp off."""
     half, inverse = _half_exp(x, let)
     return _select(_abs(x) < _f(_HYPERBOLIC_MAX), half + inverse, _abs(x) * _f(math.inf))
 
 
-def _half_exp(x: Any, let: _Let) -> tuple[Any, Any]:
+def _half_exp(x: Any, let: Names) -> tuple[Any, Any]:
     """e^|x| / 2 and e^-|x| / 2; inf only where the former is, unlike e^|x|."""
     root_of = let(_normal_exp(let(_at_most(_abs(x), _HYPERBOLIC_MAX) * _f(0.5)), let))
     half = let(_f(0.5) * root_of * root_of)

@@ -9,7 +9,8 @@ from typing import Any
 from felixlike.errors import InvalidModel
 
 _DTYPES = frozenset(
-    ["float16", "float32", "float64", "bool"] + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    ["bfloat16", "float16", "float32", "float64", "bool"]
+    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
 
 
@@ -17,7 +18,7 @@ _DTYPES = frozenset(
 class Argument:
     """One parameter.
 
-    shape, dtype: numpy's.  written: the function stores to it.  read: the function loads from it (an output it sums up
+    shape, dtype: numpy's, or bfloat16.  written: the function stores to it.  read: the function loads from it (an output it sums up
     in, too).  below: integers whose values serve as an index must stay below this, so as not to leave a buffer; else
     None."""
 
@@ -31,9 +32,9 @@ class Argument:
     @property
     def bytes(self) -> int:
         """Its size in bytes."""
-        import numpy as np
+        from felixlike import tvmlib
 
-        size = np.dtype(self.dtype).itemsize
+        size = -(-tvmlib.bits(self.dtype) // 8)
         for extent in self.shape:
             size *= extent
         return size

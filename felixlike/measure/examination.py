@@ -19,6 +19,7 @@ from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
 from felixlike.measure.reduction import reduction_length
 from felixlike.measure.reference import double_precision
+from felixlike.measure.rounding import coarsest
 from felixlike.measure.verify import tolerance
 
 _ARGUMENT_COPIES = 4
@@ -31,11 +32,12 @@ Runner = Callable[[object, int, Message], Message]
 class Examination:
     """The inputs of a task's candidates and the answers expected.
 
-    terms: of the longest sum.  files: initial contents of each parameter (.npy), None for pure outputs.  answers: the
+    terms: of the longest sum.  rounded: the coarsest float type on the way to the answers.  files: initial contents of each parameter (.npy), None for pure outputs.  answers: the
     float64 answer of each written parameter, None for inputs; all None if not verified."""
 
     arguments: tuple[Argument, ...]
     terms: int
+    rounded: str
     files: tuple[Path | None, ...]
     answers: tuple[Path | None, ...]
 
@@ -54,7 +56,7 @@ class Examination:
                 "dtype": argument.dtype,
                 "file": file and str(file),
                 "reference": answer and str(answer),
-                "tolerance": tolerance(argument.dtype, self.terms, base),
+                "tolerance": tolerance(argument.dtype, self.terms, base, rounded=self.rounded),
                 "save": None,
             }
             for argument, file, answer in zip(self.arguments, self.files, self.answers, strict=True)
@@ -100,7 +102,7 @@ def _inputs(task: Task, directory: Path, *, positive: bool) -> Examination:
         files.append(None if array is None else directory / f"input{index}.npy")
         if array is not None:
             np.save(directory / f"input{index}.npy", array)
-    return Examination(parameters, terms, tuple(files), (None,) * len(parameters))
+    return Examination(parameters, terms, coarsest(task.module["main"]), tuple(files), (None,) * len(parameters))
 
 
 def _answers(
@@ -113,7 +115,7 @@ def _answers(
     for widen in (True, False):
         request = examination.request(base=None, timing=None, best=None)
         for index, (row, argument) in enumerate(zip(request["arguments"], examination.arguments, strict=True)):
-            if widen and argument.dtype.startswith("float"):
+            if widen and "float" in argument.dtype:
                 row["dtype"] = "float64"
             if argument.written:
                 row["save"] = str(directory / f"answer{index}.npy")

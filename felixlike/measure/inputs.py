@@ -4,6 +4,7 @@ In: the Arguments of a function. Out: numpy arrays.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _SEED = 20
 _SMALL = 8
+_BFLOAT16 = 0xFFFF0000
+"""The bits of a float32 that a bfloat16 has too."""
 
 
 def contents(arguments: Iterable[Argument], *, positive: bool, terms: int = 1) -> tuple[Array | None, ...]:
-    """One array per argument that has contents before the call, None for the others (outputs).
+    """One array per argument that has contents before the call, None for the others (outputs); of float32 for bfloat16,
+    which numpy does not have.
 
     Floats are drawn from normal(0, σ) where σ⁴ = 1 / terms, so that sums of products are about 1: larger ones would
     saturate what is computed of them, and tanh(±20) is right in every schedule where it is not 1e-5 off.  Integers are
@@ -36,6 +40,9 @@ def contents(arguments: Iterable[Argument], *, positive: bool, terms: int = 1) -
 
 
 def _draw(random: np.random.Generator, argument: Argument, *, positive: bool, deviation: float) -> Array:
+    if argument.dtype == "bfloat16":
+        wide = _draw(random, replace(argument, dtype="float32"), positive=positive, deviation=deviation)
+        return (wide.view(np.uint32) & np.uint32(_BFLOAT16)).view(np.float32)
     dtype = np.dtype(argument.dtype)
     if dtype.kind == "b":
         return random.integers(0, 2, argument.shape).astype(dtype)

@@ -188,11 +188,11 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
     strange = 0
     for tensor, argument in zip(tensors, request["arguments"], strict=True):
         if argument["save"] is not None:
-            result = tensor.numpy()
+            result = _numbers(tensor)
             strange += int(result.size - np.isfinite(result).sum())
             np.save(argument["save"], result)
         if argument["reference"] is not None:
-            distance = relative_error(tensor.numpy(), np.load(argument["reference"], mmap_mode="r"))
+            distance = relative_error(_numbers(tensor), np.load(argument["reference"], mmap_mode="r"))
             error = distance if error is None else max(error, distance)
             excess = max(excess, distance - argument["tolerance"])
     if excess > 0:
@@ -206,6 +206,12 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
     return {**answer, "repeats": repeats}, stopwatch
 
 
+def _numbers(tensor: Any) -> Any:
+    """What a tensor holds as an array; of float32 for bfloat16, which numpy does not have."""
+    found = tensor.numpy()
+    return found.astype(np.float32) if str(tensor.dtype) == "bfloat16" else found
+
+
 def _tensor(argument: Message, device: Any) -> Any:
     """A fresh TVM tensor on the device with an argument's initial contents."""
     if argument["file"] is not None:
@@ -214,7 +220,7 @@ def _tensor(argument: Message, device: Any) -> Any:
         contents = poison(np.load(argument["reference"], mmap_mode="r"), argument["dtype"])
     else:
         contents = np.zeros(argument["shape"], argument["dtype"])
-        if contents.dtype.kind == "f":
+        if "float" in argument["dtype"]:
             contents.fill(math.nan)
     return tvmlib.runtime.tensor(contents, device)
 

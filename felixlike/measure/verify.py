@@ -9,6 +9,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _UNITS = 16
 _UNITS_A_ROOT = 2
+_EPSILON = {"bfloat16": 2.0**-7, **{name: float(np.finfo(name).eps) for name in ("float16", "float32", "float64")}}
 _FLOOR = {"float32": 1e-5, "float64": 1e-10}
 """Exponentials and the like are approximated, whatever is summed up."""
 
@@ -36,21 +37,22 @@ def relative_error(got: Array, reference: Array) -> float:
     return worst / (float(np.max(np.abs(reference))) or 1.0)
 
 
-def tolerance(dtype: str, terms: int, given: float | None = None) -> float:
+def tolerance(dtype: str, terms: int, given: float | None = None, *, rounded: str = "float64") -> float:
     """The largest error let pass in an output of this type, relative to its largest value.
 
         max(ε · (16 + 2 √terms), 1e-5 for float32, 1e-10 for float64)
 
     terms: of the longest sum behind a value. Rounding errors of a sum in another order are those of a random walk,
     about ε √terms (Higham, Accuracy and Stability of Numerical Algorithms, §4.2), seldom more than twice that.
-    given: the user's own for float32, which wins there and is a least value elsewhere."""
-    kind = np.dtype(dtype)
-    if kind.kind != "f":
+    given: the user's own for float32, which wins there and is a least value elsewhere.  rounded: the coarsest type that
+    values have on the way, whose ε counts where it is larger."""
+    if dtype not in _EPSILON:
         return 0.0
-    if given is not None and kind == np.float32:
+    epsilon = max(_EPSILON[dtype], _EPSILON[rounded])
+    if given is not None and dtype == "float32" and epsilon == _EPSILON[dtype]:
         return given
-    allowed = float(np.finfo(kind).eps) * (_UNITS + _UNITS_A_ROOT * math.sqrt(terms))
-    return max(allowed, _FLOOR.get(kind.name, 0.0), given or 0.0)
+    allowed = epsilon * (_UNITS + _UNITS_A_ROOT * math.sqrt(terms))
+    return max(allowed, _FLOOR.get(dtype, 0.0), given or 0.0)
 
 
 def poison(reference: Array, dtype: str) -> Array:

@@ -5,12 +5,15 @@ from felixlike.frontend.rewrites.channels_last import with_channels_last
 from felixlike.frontend.rewrites.deconvolution import in_phases
 from felixlike.frontend.rewrites.group_norm import with_group_norms_in_two_passes
 from felixlike.frontend.rewrites.indices import with_safe_indices
+from felixlike.frontend.rewrites.order import with_total_order
 from felixlike.frontend.rewrites.pads import with_absorbed_pads
+from felixlike.frontend.rewrites.pools import with_infinite_padding
 from felixlike.frontend.rewrites.projections import with_joint_projections
 from felixlike.frontend.rewrites.room import with_room
 from felixlike.frontend.rewrites.shared_factors import with_shared_factors
 from felixlike.frontend.rewrites.transposed_factors import with_transposed_factors
 from felixlike.frontend.rewrites.views import with_late_reshapes
+from felixlike.frontend.rewrites.wide_norms import with_wide_norms
 from felixlike.frontend.rewrites.winograd import with_fast_convolutions
 
 __all__ = [
@@ -20,10 +23,13 @@ __all__ = [
     "with_fast_convolutions",
     "with_folded_batch_norms",
     "with_group_norms_in_two_passes",
+    "with_infinite_padding",
     "with_joint_projections",
     "with_late_reshapes",
     "with_room",
     "with_safe_indices",
     "with_shared_factors",
+    "with_total_order",
     "with_transposed_factors",
+    "with_wide_norms",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, constant, is_constant, operator, rewritten, shape
 
 _CONVOLUTIONS = {f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose")}
 
@@ -41,10 +41,10 @@ def _folded(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     scale = (gamma if norm.attrs.scale else 1.0) / np.sqrt(variance + float(norm.attrs.epsilon))
     shift = (beta if norm.attrs.center else 0.0) + scale * ((0.0 if bias is None else _wide(bias).reshape(-1)) - mean)
     dtype = str(convolution.ty.dtype)
-    weights = tvmlib.relax.const(_scaled(convolution, scale).astype(dtype))
+    weights = constant(_scaled(convolution, scale).astype(dtype))
     call = tvmlib.relax.Call(convolution.op, [rewriter.new(convolution.args[0]), weights], convolution.attrs)
     ones = [1] * (len(shape(convolution)) - 2)
-    return tvmlib.relax.op.add(call, tvmlib.relax.const(shift.reshape(1, -1, *ones).astype(dtype)))
+    return tvmlib.relax.op.add(call, constant(shift.reshape(1, -1, *ones).astype(dtype)))
 
 
 def _with_bias(value: Any, known: Known) -> tuple[Any, Any]:

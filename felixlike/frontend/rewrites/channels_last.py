@@ -17,6 +17,7 @@ from felixlike.frontend.rewrites.rewriting import (
     Known,
     Rewriter,
     axes_of,
+    constant,
     is_constant,
     operator,
     rewritten,
@@ -70,7 +71,7 @@ def _sunk(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     if name != "permute_dims":
         return None
     if is_constant(expression.args[0]):
-        return tvmlib.relax.const(expression.args[0].value.numpy().transpose(axes_of(expression)).copy())
+        return constant(expression.args[0].value.numpy().transpose(axes_of(expression)).copy())
     if not _moves(expression):
         return tvmlib.relax.op.reshape(rewriter.new(expression.args[0]), shape(expression))
     first = known.value(expression.args[0])

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, constant, is_constant, operator, rewritten, shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _joined(projections: list[Projection], rewriter: Rewriter) -> Any:
     from felixlike import tvmlib
 
     def side_by_side(constants: list[Any]) -> Any:
-        return tvmlib.relax.const(np.concatenate([c.value.numpy() for c in constants], axis=-1))
+        return constant(np.concatenate([c.value.numpy() for c in constants], axis=-1))
 
     first = projections[0].product
     weights = side_by_side([p.product.args[1] for p in projections])

@@ -132,6 +132,13 @@ def is_constant(expression: Any) -> bool:
     return isinstance(expression, tvmlib.ir.GenericConst)
 
 
+def constant(array: Any) -> Any:
+    """A constant of an array's own type; TVM makes float32 of float64, and int32 of int64, unless it is told."""
+    from felixlike import tvmlib
+
+    return tvmlib.relax.const(array, str(array.dtype))
+
+
 def with_attributes(call: Any, arguments: list[Any], **changed: Any) -> Any:
     """A call of the same operator of relax.op.nn with other arguments and some attributes changed."""
     from felixlike import tvmlib

@@ -18,6 +18,7 @@ from typing import Any
 
 from felixlike.frontend.rewrites.rewriting import (
     Rewriter,
+    constant,
     is_constant,
     operator,
     rewritten,
@@ -162,7 +163,7 @@ def _padded(call: Any, rewriter: Rewriter, dimension: int, channels: int, column
     filters = [(0, channels if axis == "O" else 0) for axis in str(attrs.kernel_layout)]
     spatial = [i for i, axis in enumerate(layout) if axis not in "NC"].index(dimension)
     padding[len(padding) // 2 + spatial] += columns * int(attrs.strides[spatial])
-    arguments = [rewriter.new(call.args[0]), tvmlib.relax.const(np.pad(weights, filters))]
+    arguments = [rewriter.new(call.args[0]), constant(np.pad(weights, filters))]
     larger = rewriter.builder.emit(with_attributes(call, arguments, padding=padding))
     cut = [axis for axis, more in ((layout.index("C"), channels), (dimension, columns)) if more]
     return tvmlib.relax.op.strided_slice(larger, cut, [0] * len(cut), [shape(call)[axis] for axis in cut])

@@ -1,0 +1,61 @@
+"""Half types are computed in float32, as PyTorch does on CPUs.
+
+In: the graph of an ExportedProgram. Out: the same graph, in which operators on float16 and bfloat16 take float32, and
+what they give is rounded. Sums, products and exponentials then have float32's digits and reach, and each operator
+rounds once, as PyTorch's kernels do. What only moves elements stays as it is; the casts become part of the kernels
+around them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_MOVES = {
+    *("_to_copy", "_unsafe_view", "alias", "as_strided", "cat", "clone", "constant_pad_nd", "contiguous", "detach"),
+    *("embedding", "expand", "flip", "gather", "getitem", "index", "index_select", "lift_fresh_copy", "narrow"),
+    *("permute", "repeat", "reshape", "roll", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "t"),
+    *("transpose", "tril", "triu", "unbind", "unfold", "unsqueeze", "view", "where"),
+}
+"""Operators that compute nothing, and casts."""
+
+
+def in_single_precision(program: Any) -> None:
+    """Have operators on half types work in float32, in the graph of the program itself."""
+    import torch
+
+    halves = (torch.float16, torch.bfloat16)
+    graph = program.graph
+    wide: dict[Any, Any] = {}
+
+    def is_half(node: Any) -> bool:
+        value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        return isinstance(value, torch.Tensor) and value.dtype in halves
+
+    def cast(node: Any, dtype: Any) -> Any:
+        found = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
+        found.meta = {**node.meta, "val": node.meta["val"].to(dtype)}
+        return found
+
+    def widened(node: Any) -> Any:
+        if node not in wide:
+            with graph.inserting_after(node):
+                wide[node] = cast(node, torch.float32)
+        return wide[node]
+
+    for node in list(graph.nodes):
+        name = getattr(node.target, "__name__", "").partition(".")[0]
+        if node.op != "call_function" or name in _MOVES:
+            continue
+        for operand in node.all_input_nodes:
+            if is_half(operand):
+                node.replace_input_with(operand, widened(operand))
+        if node.kwargs.get("dtype") in halves:
+            node.update_kwarg("dtype", torch.float32)
+        parts = [user for user in node.users if getattr(user.target, "__name__", "") == "getitem"]
+        for given in [node, *parts]:
+            if is_half(given):
+                narrow = given.meta["val"].dtype
+                given.meta["val"] = given.meta["val"].float()
+                with graph.inserting_after(given):
+                    rounded = cast(given, narrow)
+                given.replace_all_uses_with(rounded, delete_user_cb=lambda user, own=rounded: user is not own)

@@ -1,0 +1,35 @@
+"""Padding of maxima that is below everything.
+
+TVM pads what a maximum is taken of with the smallest finite number, which is larger than -inf: a window of -inf at an
+edge would have it for its maximum.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from felixlike.lowering.nan import infinite, is_limit
+
+
+def with_infinite_padding(module: Any) -> Any:
+    """A module of PrimFuncs, none of them fused yet, whose maxima are padded with -inf."""
+    from felixlike import tvmlib
+
+    return tvmlib.map_functions(module, _padded)
+
+
+def _padded(func: Any) -> Any:
+    """Only where the function takes a maximum itself: a model may pad with finite numbers on purpose."""
+    from felixlike import tvmlib
+
+    tirx = tvmlib.tirx
+    largest = any(isinstance(store.value, tirx.Max) for store in tvmlib.found(func.body, tirx.BufferStore))
+    if not largest:
+        return func
+
+    def pad(call: Any) -> Any:
+        if str(getattr(call.op, "name", "")) != "prim.if_then_else" or not is_limit(call.args[2], "Max"):
+            return call
+        return tirx.if_then_else(call.args[0], call.args[1], infinite(call.args[2], "Max"))
+
+    return tvmlib.structural_map(func, (tvmlib.ir.Call, pad))

@@ -1,0 +1,49 @@
+"""Conversions from and to bfloat16, the upper half of a float32, as arithmetic on bits.
+
+In: an IRModule of (scheduled) PrimFuncs. Out: the same with these conversions written out; what is not finite stays so.
+TVM's own conversions do not compile where a value with a name, as our formulas have them, depends on one of them.
+"""
+
+from typing import Any
+
+from felixlike.lowering.names import Names
+
+_HALF = "bfloat16"
+
+
+def write_out_halves(module: Any) -> Any:
+    """The IRModule with every conversion from or to bfloat16 in its PrimFuncs written out."""
+    from felixlike import tvmlib
+
+    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.tirx.Cast, _converted)))
+
+
+def _converted(cast: Any) -> Any:
+    before, after = str(cast.value.ty.dtype), str(cast.ty.dtype)
+    if before == _HALF and after != _HALF:
+        return _widened(cast.value).astype(after)
+    if after == _HALF and before != _HALF:
+        return _rounded(cast.value.astype("float32"))
+    return cast
+
+
+def _widened(value: Any) -> Any:
+    from felixlike.tvmlib import tirx
+
+    bits = tirx.reinterpret("uint16", value).astype("uint32") << tirx.const(16, "uint32")
+    return tirx.reinterpret("float32", bits)
+
+
+def _rounded(value: Any) -> Any:
+    """To the nearest, of two the even one: half a unit of what is left is added, less the least bit where that is 0."""
+    from felixlike.tvmlib import tirx
+
+    names = Names()
+    x = names(value)
+    bits = names(tirx.reinterpret("uint32", x))
+    upper = names(bits >> tirx.const(16, "uint32"))
+    nearest = (bits + tirx.const(0x7FFF, "uint32") + (upper & tirx.const(1, "uint32"))) >> tirx.const(16, "uint32")
+    # Comparisons with NaN are false.
+    number = x >= tirx.const(float("-inf"), "float32")
+    found = tirx.Select(number, nearest, upper | tirx.const(0x40, "uint32"))
+    return names.close(tirx.reinterpret(_HALF, found.astype("uint16")))

@@ -1,0 +1,26 @@
+"""Names for values that a formula uses more than once; without them nested formulas would grow exponentially."""
+
+from typing import Any
+
+
+class Names:
+    """Variables bound one after the other, the later ones in terms of those before."""
+
+    def __init__(self) -> None:
+        self._bound: list[tuple[Any, Any]] = []
+
+    def __call__(self, value: Any) -> Any:
+        """A variable that stands for the value."""
+        from felixlike.tvmlib import tirx
+
+        variable = tirx.Var("v", str(value.ty.dtype))
+        self._bound.append((variable, value))
+        return variable
+
+    def close(self, value: Any) -> Any:
+        """The expression in which the variables have their values."""
+        from felixlike.tvmlib import tirx
+
+        for variable, bound in reversed(self._bound):
+            value = tirx.Let(variable, bound, value)
+        return value
