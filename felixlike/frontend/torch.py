@@ -138,6 +138,7 @@ def _convert(program: Any, *, name: str, signature: Signature, examples: Sequenc
         in_single_precision(program)
         _check_operators(program, importer, name)
         _keep_tensor_inputs(program)
+        _keep_own_state(program)
         leaves = _keep_tensor_outputs(program)
         if not any(leaf is TENSOR for leaf in leaves):
             raise EmptyModel(
@@ -224,6 +225,20 @@ def _check_state(program: Any, where: str) -> None:
             where=where,
             remedy="export it in eval mode; or pass the state in and return it as an output",
         )
+
+
+def _keep_own_state(program: Any) -> None:
+    """Copy weights and constants: TVM reads some where they lie, and who trains the model on would change the compiled
+    one."""
+    import torch
+
+    copies: dict[int, Any] = {}
+    for state in (program.state_dict, program.constants):
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                if id(value) not in copies:  # tied weights stay one
+                    copies[id(value)] = value.detach().clone()
+                state[name] = copies[id(value)]
 
 
 def _check_operators(program: Any, importer: Any, where: str) -> None:

@@ -137,6 +137,16 @@ def test_it_answers_like_the_model(way: str) -> None:
     answers_alike(fast, model.eval(), torch.randn(sizes))
 
 
+def test_weights_are_those_of_when_it_was_tuned() -> None:
+    model, x = nn.Sequential(Scaled(), nn.Linear(16, 4)), torch.randn(SIZES)
+    fast = fx.optimize(model, (x,), 0, progress=False)
+    before = fast(x)
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor += 1
+    torch.testing.assert_close(fast(x), before, rtol=0, atol=0)
+
+
 def dynamic(x: torch.Tensor) -> torch.Tensor:
     return x + 1 if x.sum() > 0 else x - 1
 
