@@ -10,6 +10,7 @@ from typing import Any
 
 from felixlike.deploy.callable import Compiled
 from felixlike.frontend import Signature
+from felixlike.frontend.structure import pytree_warnings_off
 from felixlike.modes import callers_dtype, own_modes
 
 
@@ -53,8 +54,9 @@ def _copy(model: Any) -> Any:
     import torch
 
     if isinstance(model, torch.export.ExportedProgram):
-        return model.module(check_guards=False)
-    return copy.deepcopy(model).cpu()
+        model = model.module(check_guards=False)  # which shares its parameters with the program, and so with the model
+    with pytree_warnings_off():
+        return copy.deepcopy(model).cpu()
 
 
 def _run(module: Any, inputs: list[Any], signature: Signature) -> Any:

@@ -3,6 +3,7 @@
 In: a path or a ModelProto; shapes where the file leaves sizes open. Out: a Source. Needs the optional `onnx` package.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from felixlike.frontend.imported import Source
 from felixlike.frontend.refusals import quiet
 from felixlike.frontend.relax import from_relax
 from felixlike.frontend.shapes import Example, Given, Input, check_count, check_names, read_shapes
+from felixlike.frontend.signature import Signature
 
 
 def from_onnx(model: Any, shapes: Any) -> Source:
@@ -37,7 +39,8 @@ def from_onnx(model: Any, shapes: Any) -> Source:
     specs = {key: example for (key, _, _), example in zip(inputs, examples, strict=True)}
     module = _convert(proto, specs, name)
     given = Given(positional=tuple(Input((example,)) for example in specs.values()))
-    return from_relax(module, given, name=name)
+    source = from_relax(module, given, name=name)
+    return replace(source, signature=Signature.plain(list(specs)))  # TVM writes input_1 for input.1
 
 
 def _onnx() -> Any:
