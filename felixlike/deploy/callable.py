@@ -254,7 +254,7 @@ class Compiled:
         if tensor.is_nested:
             raise self._mismatch(index, "is a nested tensor", "give a dense one")
         if tensor.shape != shape:
-            remedy = "give a tensor of that shape, or optimize the model for this one"
+            remedy = "give one of that shape, or optimize the model for this one: shapes are fixed"
             raise self._mismatch(index, f"has shape {tuple(tensor.shape)}, compiled for {shape}", remedy)
         if tensor.dtype is not dtype:
             raise self._mismatch(index, f"is {tensor.dtype}, compiled for {dtype}", f"convert it: x.to({dtype})")

@@ -13,7 +13,7 @@ from typing import Any
 from felixlike.deploy.agreement import Agreement, agreement
 from felixlike.deploy.callable import Compiled
 from felixlike.frontend import Signature
-from felixlike.frontend.refusals import quiet
+from felixlike.frontend.structure import pytree_warnings_off
 from felixlike.modes import callers_dtype, own_modes
 
 
@@ -103,8 +103,8 @@ def _copy(model: Any) -> Any:
     import torch
 
     if isinstance(model, torch.export.ExportedProgram):
-        model = model.module(check_guards=False)  # shares its weights with the program
-    with quiet():  # torch trips over its own deprecations when it copies a graph
+        model = model.module(check_guards=False)  # which shares its parameters with the program, and so with the model
+    with pytree_warnings_off():
         return copy.deepcopy(model).cpu()
 
 

@@ -40,7 +40,7 @@ def from_onnx(model: Any, shapes: Any) -> Source:
     module = _convert(proto, specs, name)
     given = Given(positional=tuple(Input((example,)) for example in specs.values()))
     source = from_relax(module, given, name=name)
-    return replace(source, signature=Signature.plain([key for key, _, _ in inputs]))  # TVM makes "input.1" "input_1"
+    return replace(source, signature=Signature.plain(list(specs)))  # TVM writes input_1 for input.1
 
 
 def _onnx() -> Any:

@@ -200,7 +200,9 @@ class Signature:
             if name not in self._known:
                 raise InputMismatch(f"there is no input {name!r}", where=where, remedy=takes)
             if name in given:
-                raise InputMismatch(f"input {name!r} is given twice", where=where)
+                raise InputMismatch(
+                    f"input {name!r} is given twice", where=where, remedy="give it by position or by name"
+                )
             given[name] = value
         return given
 

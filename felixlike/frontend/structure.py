@@ -76,7 +76,7 @@ class Structure:
             return None
         from torch.utils import _pytree
 
-        with _pytree_warnings_off():
+        with pytree_warnings_off():
             try:
                 tree = json.loads(_pytree.treespec_dumps(self.spec))
                 _check_tree(tree[1], where)
@@ -95,7 +95,7 @@ class Structure:
             return cls()
         from torch.utils import _pytree
 
-        with _pytree_warnings_off():
+        with pytree_warnings_off():
             try:
                 _check_tree(data["tree"][1], where)
                 constants = tuple((int(index), value) for index, value in data["constants"])
@@ -153,7 +153,7 @@ def _require_class(kind: str, where: str) -> None:
 
 
 @contextmanager
-def _pytree_warnings_off() -> Iterator[None]:
+def pytree_warnings_off() -> Iterator[None]:
     """torch's own pytree code trips over its own deprecations; nothing a user could change."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)

@@ -142,7 +142,7 @@ def _convert(program: Any, *, name: str, signature: Signature, examples: Sequenc
         leaves = _keep_tensor_outputs(program)
         if not any(leaf is TENSOR for leaf in leaves):
             raise EmptyModel(
-                "the model returns no tensor", where=name, remedy="return at least one tensor from forward"
+                "the model returns no tensor", where=name, remedy="return a tensor that depends on an input"
             )
         structure = structure_from_leaves(program.call_spec.out_spec, leaves)
         try:
@@ -170,8 +170,9 @@ def _convert(program: Any, *, name: str, signature: Signature, examples: Sequenc
 
 
 def _check_kind(model: Any, where: str) -> None:
-    """Refuse TorchScript, which torch.export cannot look into, whole or as a part."""
+    """Refuse TorchScript, which torch.export cannot look into, whole or as a part, and layers without sizes."""
     import torch
+    from torch.nn import parameter
 
     for key, part in model.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
@@ -179,6 +180,11 @@ def _check_kind(model: Any, where: str) -> None:
                 f"{key or 'it'} is TorchScript, as torch.jit.trace and torch.jit.script make it",
                 where=where,
                 remedy="give the module that it was made from",
+            )
+    for key, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, (parameter.UninitializedParameter, parameter.UninitializedBuffer)):
+            raise InvalidModel(
+                f"{key} has no size yet", where=where, remedy="call the model once, so that its lazy layers have sizes"
             )
 
 

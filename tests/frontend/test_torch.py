@@ -186,6 +186,11 @@ def test_parameters_elsewhere() -> None:
         import_model(nn.Linear(2, 2, device="meta"), (3, 2))
 
 
+def test_layers_without_sizes() -> None:
+    with pytest.raises(InvalidModel, match=r"LazyLinear: weight has no size yet\. call the model once"):
+        import_model(nn.LazyLinear(4), (2, 3))
+
+
 def test_exported_program_knows_its_inputs() -> None:
     model, (x,) = mlp()
     imported = import_model(torch.export.export(model, (x,)))
