@@ -18,8 +18,8 @@ _DTYPES = frozenset(
 class Argument:
     """One parameter.
 
-    shape, dtype: numpy's, or bfloat16.  written: the function stores to it.  read: the function loads from it (an output it sums up
-    in, too).  below: integers whose values serve as an index must stay below this, so as not to leave a buffer; else
+    shape, dtype: numpy's, or bfloat16.  written: the function stores to it.  read: it loads from it (an output it sums
+    up in, too).  below: integers whose values serve as an index must stay below this, so as not to leave a buffer; else
     None."""
 
     name: str

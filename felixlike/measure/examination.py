@@ -32,8 +32,9 @@ Runner = Callable[[object, int, Message], Message]
 class Examination:
     """The inputs of a task's candidates and the answers expected.
 
-    terms: of the longest sum.  rounded: the coarsest float type on the way to the answers.  files: initial contents of each parameter (.npy), None for pure outputs.  answers: the
-    float64 answer of each written parameter, None for inputs; all None if not verified."""
+    terms: of the longest sum.  rounded: the coarsest float type on the way.  files: initial contents of each parameter
+    (.npy), None for pure outputs.  answers: the float64 answer of each written parameter, None for inputs; all None if
+    not verified."""
 
     arguments: tuple[Argument, ...]
     terms: int

@@ -18,6 +18,7 @@ from felixlike.errors import (
     UnsupportedOperator,
 )
 from felixlike.frontend import import_model
+from felixlike.frontend.converters import CONVERTERS
 
 
 class Branch(nn.Module):
@@ -229,10 +230,13 @@ def test_exported_program_with_constants() -> None:
         compiled(torch.ones(3), 3)
 
 
-def test_refused_by_tvms_importer() -> None:
-    model = nn.Linear(4, 4).to(torch.bfloat16)
-    with pytest.raises(UnsupportedOperator, match="Linear: TVM's importer refused the model"):
-        import_model(model, torch.ones(2, 4, dtype=torch.bfloat16))
+def test_refused_by_tvms_importer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(node: Any, importer: Any) -> Any:
+        raise ValueError("no such layout")
+
+    monkeypatch.setitem(CONVERTERS, "addmm.default", refuse)
+    with pytest.raises(UnsupportedOperator, match="Linear: TVM's importer refused the model: no such layout"):
+        import_model(nn.Linear(4, 4), torch.ones(2, 4))
 
 
 @pytest.mark.parametrize(

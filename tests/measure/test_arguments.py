@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -56,8 +57,13 @@ def test_dynamic_shapes_are_refused() -> None:
 
 
 def test_types_without_numpy_are_refused() -> None:
-    with pytest.raises(InvalidModel, match=r"parameter X: values of type bfloat16"):
-        arguments(elementwise(topi.nn.relu, dtype="bfloat16"))
+    with pytest.raises(InvalidModel, match=r"parameter X: values of type float8_e4m3fn"):
+        arguments(elementwise(topi.identity, dtype="float8_e4m3fn"))
+
+
+def test_bfloat16_has_two_bytes_an_element() -> None:
+    (x, _) = arguments(elementwise(topi.identity, dtype="bfloat16"))
+    assert (x.dtype, x.bytes) == ("bfloat16", 2 * math.prod(x.shape))
 
 
 def test_a_function_without_output_is_refused() -> None:

@@ -56,3 +56,10 @@ def test_poison_never_passes_for_the_answer(dtype: str) -> None:
     assert poisoned.dtype == np.dtype(dtype)
     for place in range(4):
         assert relative_error(poisoned[place : place + 1], reference[place : place + 1]) == inf
+
+
+def test_tolerance_follows_the_coarsest_type_on_the_way() -> None:
+    assert tolerance("float32", 1, rounded="float16") == tolerance("float16", 1)
+    assert tolerance("float16", 1, rounded="bfloat16") == tolerance("bfloat16", 1) == 2.0**-7 * 18
+    assert tolerance("float32", 1, 1e-4, rounded="float16") == tolerance("float16", 1)
+    assert tolerance("int64", 1, rounded="float16") == 0.0

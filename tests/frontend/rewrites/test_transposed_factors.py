@@ -63,5 +63,5 @@ def test_half_precision() -> None:
     model = Calls(lambda a, b: a @ b.transpose(-1, -2)).eval()
     inputs = (torch.randn(3, 7, 5).half(), torch.randn(3, 4, 5).half())
     imported = import_model(model, inputs)
-    assert len(imported.tasks) == 1
+    assert not [task.name for task in imported.tasks if "transpose" in task.name]
     assert max_relative_error(compile_model(imported), model, inputs).error < 1e-2

@@ -1,0 +1,115 @@
+"""Operators by type: what PyTorch gives, in its type and to that type's digits, or a refusal that names both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.models import Apply
+from felixlike.deploy import compile_model
+from felixlike.errors import InvalidModel, InvalidShape, UnsupportedOperator
+from felixlike.frontend import import_model
+
+_TYPES = (torch.float64, torch.float16, torch.bfloat16)
+
+
+def _many(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Elementwise operators, reductions and moves in one model."""
+    y = x.flip(0)
+    return (
+        *(x + y, x * 2.5, x / 3, x**2, x.abs().sqrt(), x.exp(), x.tanh(), x.sigmoid(), torch.sin(x)),
+        *(functional.gelu(x), functional.silu(x), functional.elu(x), functional.softplus(x)),
+        *(x.softmax(-1), x.log_softmax(-1), x.sum(-1), x.mean(0), x.var(-1), x.cumsum(-1), x.logsumexp(-1)),
+        *(x.amax(-1), x.argmax(-1), x > 0.3, torch.where(x > 0, x, 0.0), x.sum(-1, dtype=torch.float32)),
+        *(torch.cat([x, y]), x.t().contiguous(), functional.pad(x, (1, 1)), x.float() * 1.5, x.double() + 1),
+        *(x + torch.ones(8), x * torch.arange(8), x * torch.tensor(2.5, dtype=torch.float64), torch.zeros_like(x) + x),
+    )
+
+
+def _products(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    batch = torch.stack([x, x + 1])
+    return x @ x.t(), torch.bmm(batch, batch.mT), torch.addmm(x[:, :4], x, x.t(), alpha=0.5, beta=2), x @ x[0]
+
+
+_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(8, 16), (4, 8)),
+    "linear without bias": (lambda: nn.Linear(8, 16, bias=False), (4, 8)),
+    "products": (lambda: Apply(_products), (4, 8)),
+    "many": (lambda: Apply(_many), (4, 8)),
+    "convolutions": (lambda: nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU()), (1, 4, 8, 8)),
+    "transposed": (lambda: nn.ConvTranspose2d(4, 8, 4, 2, 1), (1, 4, 6, 6)),
+    "conv1d": (lambda: nn.Conv1d(4, 8, 3), (1, 4, 8)),
+    "conv3d": (lambda: nn.Sequential(nn.Conv3d(2, 4, 2), nn.ConvTranspose3d(4, 2, 2)), (1, 2, 4, 4, 4)),
+    "norms": (lambda: nn.Sequential(nn.GroupNorm(2, 8), nn.InstanceNorm2d(8), nn.LayerNorm(6)), (1, 8, 6, 6)),
+    "pools": (lambda: nn.Sequential(nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2)), (1, 4, 12, 12)),
+    "transformer": (lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), (1, 5, 16)),
+}
+
+
+def _same(found: Any, expected: Any) -> None:
+    pairs = [(found, expected)] if isinstance(expected, torch.Tensor) else zip(found, expected, strict=True)
+    for got, want in pairs:
+        assert got.dtype == want.dtype
+        unit = torch.finfo(want.dtype).eps if want.dtype.is_floating_point else 0.0
+        allowed = (4 if unit > 1e-4 else 64) * unit * max(1.0, float(want.double().abs().max()))
+        torch.testing.assert_close(got.double(), want.double(), rtol=0, atol=allowed)
+
+
+@pytest.mark.parametrize("dtype", _TYPES)
+@pytest.mark.parametrize("name", _MODELS)
+def test_agrees_with_eager(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    make, shape = _MODELS[name]
+    model, x = make().to(dtype).eval(), torch.randn(shape).to(dtype)
+    with torch.no_grad():
+        _same(compile_model(import_model(model, (x,)))(x), model(x))
+
+
+def test_half_sums_have_the_digits_of_float32() -> None:
+    x = torch.ones(1, 5000, dtype=torch.float16)  # in float16, 2048 + 1 is 2048
+    assert float(compile_model(import_model(Apply(lambda x: x.sum(-1)), (x,)))(x)) == 5000
+
+
+_MIXED: dict[str, Callable[[Any, Any], Any]] = {
+    "cat": lambda a, b: torch.cat([a, b]),
+    "clamp": lambda a, b: torch.clamp(a, min=b),
+    "atan2": torch.atan2,
+    "maximum": torch.maximum,
+    "add": torch.add,
+    "compared": lambda a, b: (a > b, a == b, a > 0.5),
+}
+
+
+@pytest.mark.parametrize("name", _MIXED)
+def test_mixed_operands_are_promoted(name: str) -> None:
+    a, b = torch.arange(-3, 5), torch.tensor([2, 1, -1, 3, 0, 2, 1, 5.5])
+    for first, second in ((a.short(), b), (b, a), (b.half(), b.double()), (b.bfloat16(), b.half())):
+        model = Apply(_MIXED[name])
+        _same(compile_model(import_model(model, (first, second)))(first, second), model(first, second))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "float8_e4m3fn", "uint16", "uint32", "uint64"])
+def test_other_types_are_refused_by_name(dtype: str) -> None:
+    strange = torch.zeros(3, 4).to(getattr(torch, dtype))
+    with pytest.raises(InvalidShape, match=f"tensors of type {dtype} are not supported.*float32"):
+        import_model(Apply(lambda x: x + x), (strange,))
+    model = Apply(lambda x: x)
+    model.register_buffer("table", strange)
+    with pytest.raises(InvalidModel, match=f"table is {dtype}.*convert it to one of float32"):
+        import_model(model, (torch.zeros(3, 4),))
+    with pytest.raises(UnsupportedOperator, match=rf"aten\._to_copy\.default gives {dtype}.*use one of float32"):
+        import_model(Apply(lambda x: x.to(strange.dtype).float()), (torch.zeros(3, 4),))
+
+
+def test_what_is_only_known_in_float32_is_refused() -> None:
+    model = nn.Upsample(scale_factor=2, mode="bilinear")
+    with pytest.raises(UnsupportedOperator, match=r"upsample_bilinear2d\.vec of float64 would be computed in float32"):
+        import_model(model, (torch.zeros(1, 1, 4, 4, dtype=torch.float64),))
+    places = Apply(lambda x: functional.max_pool2d(x, 2, return_indices=True)[1])
+    with pytest.raises(UnsupportedOperator, match=r"output 1 of aten\.max_pool2d_with_indices\.default gives int64"):
+        import_model(places, (torch.zeros(1, 1, 4, 4),))
