@@ -5,26 +5,28 @@ In: a model, its shapes, a budget. Out: `Optimized`. Every step is a call into o
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from felixlike import costmodel, deploy, options, records
-from felixlike._version import __version__
 from felixlike.errors import InvalidOption
-from felixlike.frontend import Imported, Task, import_model
+from felixlike.finish import About, Finish, closing, versions
+from felixlike.frontend import Task, import_model
 from felixlike.hardware import device_name, resolve_target
 from felixlike.hardware.placement import settle
+from felixlike.interrupts import joined
 from felixlike.measure import MeasurePool, RpcPool
 from felixlike.measure.tracker import check_servers
-from felixlike.report import Report, RunLog, TaskReport, make_progress
+from felixlike.modes import own_modes
+from felixlike.report import Report, RunLog, make_progress
 from felixlike.search import make_strategy
 from felixlike.symbolic import SpaceName, check_space
-from felixlike.tuning import Budget, Choice, Event, Session, TaskState, choose, one_thread
+from felixlike.tuning import Budget, Event, Session, one_thread
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +82,7 @@ class Optimized:
         return CompiledModule(self, name=self.report.model, tensors=tensors, device=self._compiled.device)
 
 
+@own_modes()
 def load(path: str | Path) -> Optimized:
     """A saved model. It holds machine code: load only files you trust. Raises InvalidArtefact."""
     return _optimized(*deploy.load(path))
@@ -93,11 +96,14 @@ def _optimized(compiled: deploy.Compiled, report: dict[str, Any]) -> Optimized:
     return Optimized(compiled, Report.from_json(report))
 
 
-def extract_tasks(model: Any, shapes: Any = None, target: Any = "cpu") -> tuple[Task, ...]:
+def extract_tasks(
+    model: Any, shapes: Any = None, target: Any = "cpu", *, example_inputs: Any = None
+) -> tuple[Task, ...]:
     """The tasks of a model, heaviest first. Raises as `optimize` does for bad models, shapes and targets."""
-    return import_model(model, shapes, target).tasks
+    return import_model(model, shapes, target, example_inputs=example_inputs).tasks
 
 
+@own_modes()
 def optimize(
     model: Any,
     shapes: Any = None,
@@ -109,6 +115,7 @@ def optimize(
     trials: int | None = None,
     seconds: float | None = None,
     store: str | Path | None = None,
+    example_inputs: Any = None,
     seed: int = 0,
     weights: str | Path | None = None,
     progress: bool | str = True,
@@ -118,18 +125,21 @@ def optimize(
     """Tune a model and return a callable that runs faster.
 
     model: a torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax IRModule or a PrimFunc.
-    shapes: example tensors, tuples of sizes, or either by input name. rounds, trials, seconds: limits, whichever runs
+    shapes: example inputs, as the model takes them, tuples of sizes, or either by input name; example_inputs is another
+    name for it. rounds, trials, seconds: limits, whichever runs
     out first; a round measures up to 16 candidates of one task. Without any limit there are 4 rounds a task. Whatever
     the budget, every task gets a verified schedule. store: a file that keeps every measurement; limits then are totals
     over all runs of the model with it, so a later run returns at once, and goes on from there with larger limits.
     space: whose sketches are searched: "best" (our rules, MetaSchedule's where none applies), "own", "default"
     (MetaSchedule's) or "all". weights: of the cost model, None for those shipped. seed: fixes the choice of candidates,
     given the same measurements. progress: True, False or "plain". Ctrl-C ends the search early and returns the best so
-    far.
+    far; once more, while that is made, leaves out what is still to be checked; a third time raises KeyboardInterrupt.
     tracker, key: measure on the servers of TVM's tracker at HOST:PORT under this key, which must be of the target's
     kind, as this machine is; see docs/rpc.md. Raises InvalidBudget, InvalidOption, UnknownTarget, InvalidShape,
     InvalidModel and its kinds, StoreError, InvalidWeights, TrackerFailed, WrongDevice, ForkedProcess before any long
-    work; WorkerFailed, CompilationFailed."""
+    work; VerificationFailed, with the model as its `optimized`, if that computes something else; WorkerFailed and the
+    like only while nothing is tuned, CompilationFailed. Warns, once the model is there and with it as `optimized`, of
+    what was not as it should be: RandomModel, NotVerified, SearchFailed, FellBack."""
     started = time.monotonic()
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
@@ -140,20 +150,28 @@ def optimize(
         settle()  # raises where the calling thread could not run the result
     pool_of = _pool_of(tracker, key)
     predictor = costmodel.load("cuda" if target.kind.name == "cuda" else "cpu", weights, seed=seed)
-    with records.open(store) as opened, reporter, RunLog(store) as log:
+    problems: list[str] = []
+    with (
+        joined() as interrupts,
+        closing(records.open(store), problems) as opened,
+        closing(reporter, problems),
+        closing(RunLog(store), problems) as log,
+    ):
         reporter.say("importing the model")
-        imported = import_model(model, shapes, target)
+        imported = import_model(model, shapes, target, example_inputs=example_inputs)
         budget.with_default(len(imported.tasks))
         limits = {"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds}
-        about = {"model": imported.name, "target": str(target), "device": device, "seed": seed, "versions": _versions()}
+        about = {"model": imported.name, "target": str(target), "device": device, "seed": seed, "versions": versions()}
         names = {task.key: task.name for task in imported.tasks}
         log.write("start", **about, tracker=tracker, budget=limits, tasks=names)
 
         def observe(event: Event) -> None:
-            reporter.event(event)
-            log.event(event)
+            for told in (reporter.event, log.event):
+                with contextlib.suppress(Exception):  # no run ends for what is said of it
+                    told(event)
+            interrupts.check()
 
-        with pool_of(target) as pool, one_thread():
+        with closing(pool_of(target), problems) as pool, one_thread():
             session = Session(
                 imported.tasks,
                 strategy=search,
@@ -164,31 +182,19 @@ def optimize(
                 space=space,
                 observe=observe,
             )
-            session.run(budget)
+            finish = Finish(imported, session, budget, interrupts=interrupts, problems=problems)
+            finish.search()
             tuned = budget.elapsed()
             devices = ", ".join(sorted(pool.devices))
-            reporter.say("choosing and compiling the best schedules")
-            choices = [choose(state, predictor, pool) for state in session.states]
-        compiled = deploy.compile_model(imported, _schedules(session.states, choices))
-        verification = deploy.max_relative_error(compiled, _reference(model, imported), imported.examples)
-        report = Report(
-            model=imported.name,
-            tasks=tuple(_task_report(s, c) for s, c in zip(session.states, choices, strict=True)),
-            trials=budget.new_trials,
-            rounds=budget.spent_rounds - budget.found_rounds,
-            seconds=tuned,
-            total_seconds=time.monotonic() - started,
-            error=verification.error,
-            reference=verification.reference,
-            stopped=_why_stopped(budget, session),
-            device=devices,
-            target=str(target),
-            versions=_versions(),
-            seed=seed,
-            recalled=budget.found_trials,
-        )
-        log.write("end", report=report.to_json())
-    return Optimized(compiled, report)
+            again = "; Ctrl-C again leaves out what is still to be checked" if interrupts.ended else ""
+            reporter.say(f"choosing and compiling the best schedules{again}")
+            finish.choose(predictor, pool)
+        compiled = finish.compile()
+        finish.verify(compiled, model)
+        report = finish.report(About(device=devices, seed=seed, started=started, tuned=tuned), log)
+        optimized = Optimized(compiled, report)
+    finish.tell(optimized)
+    return optimized
 
 
 def _pool_of(tracker: str | None, key: str | None) -> Callable[[Any], MeasurePool]:
@@ -200,58 +206,3 @@ def _pool_of(tracker: str | None, key: str | None) -> Callable[[Any], MeasurePoo
         raise InvalidOption(f"there is a {given} but no {missing}", where=missing, remedy="give both or neither")
     check_servers(tracker, key)  # now, before the model is imported
     return partial(RpcPool, tracker=tracker, key=key)
-
-
-def _schedules(states: list[TaskState], choices: list[Choice]) -> dict[str, Any]:
-    """Task key → scheduled module, for tasks that have a schedule."""
-    return {
-        state.task.key: choice.candidate.module()
-        for state, choice in zip(states, choices, strict=True)
-        if choice.candidate is not None
-    }
-
-
-def _reference(model: Any, imported: Imported) -> Any:
-    """What the compiled model is compared with: the torch model itself, else the model as TVM has it untuned."""
-    import torch
-
-    eager = isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
-    return model if eager else deploy.compile_model(imported)
-
-
-def _task_report(state: TaskState, choice: Choice) -> TaskReport:
-    candidate = choice.candidate
-    names = [v.name for v in candidate.sketch.variables] if candidate else []
-    return TaskReport(
-        name=state.task.name,
-        workload=state.task.key,
-        weight=state.task.weight,
-        flops=state.task.flops,
-        how=choice.how.value,
-        sketch=candidate.sketch.index if candidate else None,
-        sketches=len(state.space.sketches),
-        seconds=choice.seconds,
-        trials=state.trials,
-        failures=dict(state.failures),
-        error=choice.error,
-        point=dict(zip(names, candidate.point, strict=True)) if candidate else {},
-        sampled={str(s.index): s.reason for s in state.space.opaque},
-        note=choice.note,
-    )
-
-
-def _why_stopped(budget: Budget, session: Session) -> str:
-    if session.interrupted:
-        return "interrupted"
-    if budget.rounds is not None and budget.spent_rounds >= budget.rounds:
-        return "the rounds were used up"
-    if budget.trials is not None and budget.spent_trials >= budget.trials:
-        return "the trials were used up"
-    if budget.seconds_left() <= 0:
-        return "the time was used up"
-    return "nothing was left to try"
-
-
-def _versions() -> dict[str, str]:
-    packages = ("apache-tvm", "apache-tvm-ffi", "torch", "egglog")
-    return {"felixlike": __version__, **{name: metadata.version(name) for name in packages}}

@@ -3,6 +3,8 @@
 Each class stands for one situation; where callers expect a built-in (ValueError, OSError, …) it is a base too.
 """
 
+from typing import Any
+
 from felixlike.signs import showable
 
 
@@ -146,7 +148,11 @@ class ReferenceFailed(FelixlikeError):
 
 
 class VerificationFailed(FelixlikeError):
-    """No schedule of a task computes the reference's answer."""
+    """A tuned model does not compute what its original does.
+
+    optimized: the tuned model all the same, to be looked at or saved; None once pickled."""
+
+    optimized: Any = None
 
 
 class WrongContext(FelixlikeError, RuntimeError):
@@ -158,9 +164,25 @@ class FelixlikeWarning(UserWarning):
 
     optimized: the tuned model that a warning is about, for those who turn warnings into errors; None if about none."""
 
-    def __init__(self, message: str, *, optimized: object = None) -> None:
+    def __init__(self, message: str, *, optimized: Any = None) -> None:
         super().__init__(message)
         self.optimized = optimized
+
+
+class NotVerified(FelixlikeWarning):
+    """A tuned model could not be compared with its original, or differs in what arithmetic does not decide."""
+
+
+class RandomModel(FelixlikeWarning):
+    """A model gives something else at every call, so nothing can be compared with it."""
+
+
+class FellBack(FelixlikeWarning):
+    """A part of a run failed after something had been tuned: a schedule gave way to another one, or a log was lost."""
+
+
+class SearchFailed(FelixlikeWarning):
+    """The search ended by an error; the model is the best that it had found."""
 
 
 class GradientsStop(FelixlikeWarning):

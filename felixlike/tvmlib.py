@@ -18,6 +18,7 @@ from importlib import metadata
 from typing import Any
 
 from felixlike.errors import VersionMismatch
+from felixlike.interrupts import Terminated
 
 TVM_VERSION = "0.27"
 FFI_VERSION = "0.1.14"
@@ -140,6 +141,9 @@ SessionTimeout = tvm.error.RPCSessionTimeoutError
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
 """What TVM raises when it refuses something: its FFI turns C++ errors into these (InternalError is a RuntimeError)."""
+
+for _interrupt in (KeyboardInterrupt, Terminated):
+    tvm_ffi.register_error(_interrupt.__name__, _interrupt)  # else one that arrives in a callback is a RuntimeError
 
 
 def identity(value: Any) -> int | None:

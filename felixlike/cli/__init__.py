@@ -1,19 +1,18 @@
 """The command `felixlike`: tune, resume, show, merge, export, import, compact, explain, doctor.
 
 In: the command line. Out: text on stdout, progress on stderr, and the exit code: 0, 1 (a problem, said in a sentence),
-2 (usage), 130 (Ctrl-C) or 141 (the reader of the output has gone).
+2 (usage), 130 (Ctrl-C), 143 (SIGTERM), 129 (the terminal has gone) or 141 (the reader of the output has gone). A run
+that was stopped has saved the best so far.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from felixlike.cli.terminal import BROKEN_PIPE, Streams
-
-_INTERRUPTED = 130
+from felixlike.cli.terminal import BROKEN_PIPE, Streams, complain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except SystemExit as leaving:
             code, leave = int(leaving.code or 0), True
     if streams.error and not streams.broken:
-        _complain(f"the output could not be written: {streams.error}")
+        complain(f"the output could not be written: {streams.error}")
         code = code or 1
     code = code or (BROKEN_PIPE if streams.broken else 0)
     if leave:
@@ -46,14 +45,15 @@ def _run(arguments: list[str]) -> int:
         return _carried_out(options)
     except BrokenPipeError:
         return BROKEN_PIPE
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         exec("")  # else Python ends itself by SIGINT, where it was in the exec of a string (a dataclass is one)
-        _complain("interrupted")
-        return _INTERRUPTED
+        number = getattr(interrupt, "number", signal.SIGINT)
+        complain("interrupted" if number == signal.SIGINT else "terminated")
+        return 128 + int(number)
     except Exception as error:
         if traceback or not _is_ours(error):
             raise
-        _complain(_words(error))
+        complain(_words(error))
         return 1
 
 
@@ -122,8 +122,3 @@ def _words(error: Exception) -> str:
     if isinstance(error, FelixlikeError) or not isinstance(error, OSError) or not error.strerror:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-
-
-def _complain(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        print(f"felixlike: {text}", file=sys.stderr, flush=True)

@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tune; 0."""
+    """Tune; the exit code of that."""
     from felixlike import records
 
     with records.open(options.store, read_only=True) as store:

@@ -104,3 +104,9 @@ def _open_closed() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+
+
+def complain(text: str) -> None:
+    """A sentence on standard error, if that can be written to."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"felixlike: {text}", file=sys.stderr, flush=True)

@@ -6,11 +6,18 @@ In: file.py:factory, a .pt2 or .onnx file, shapes, a budget. Out: an artefact an
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-from pathlib import Path
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
+from felixlike import interrupts
+from felixlike import options as checks
+from felixlike.cli.keep import kept, unverified
 from felixlike.cli.model_file import model_from
+from felixlike.cli.terminal import complain
+from felixlike.errors import InvalidModel, OutputNotWritable
 
 
 def add_parser(commands: Any) -> None:
@@ -54,38 +61,79 @@ def add_model(parser: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tune; 0."""
+    """Tune; 0, 1 if the result is not what or where it should be, 128 + the signal that stopped it.
+
+    The model is saved before anything of it is printed."""
+    with interrupts.terminable(), interrupts.joined() as stopped:
+        found = _tune(options)
+    return found or stopped.code
+
+
+def _tune(options: argparse.Namespace) -> int:
     from felixlike import deploy
+    from felixlike.errors import SearchFailed, VerificationFailed
 
     if options.output is not None:
         deploy.check_writable(options.output)
+        deploy.linker()
     model, shapes = read_model(options)
     from felixlike.api import optimize  # now: a model that cannot be had is said at once
 
     if options.store is not None:
         _note(options)
-    tuned = optimize(
-        model,
-        shapes,
-        options.rounds,
-        target=options.target,
-        strategy=options.strategy,
-        space=options.space,
-        trials=options.trials,
-        seconds=options.seconds,
-        store=options.store,
-        seed=options.seed,
-        progress=not options.quiet,
-        tracker=options.tracker,
-        key=options.key,
-    )
-    if options.output is not None:
-        tuned.save(options.output)
+    path = None if options.output is None else checks.path(options.output, "output", error=OutputNotWritable)
+    failure = ""
+    with _warnings_as_sentences() as warned:
+        try:
+            tuned = optimize(
+                model,
+                shapes,
+                options.rounds,
+                target=options.target,
+                strategy=options.strategy,
+                space=options.space,
+                trials=options.trials,
+                seconds=options.seconds,
+                store=options.store,
+                seed=options.seed,
+                progress=not options.quiet,
+                tracker=options.tracker,
+                key=options.key,
+            )
+        except VerificationFailed as error:
+            if error.optimized is None:
+                raise
+            tuned, failure = error.optimized, error.what
+            path = None if path is None else unverified(path)
+    place = None if path is None else kept(tuned, path)
+    if failure:
+        complain(f"{failure}. " + ("Nothing was saved." if place is None else f"It is saved to {place} all the same."))
     if not options.quiet:
         print(tuned.report)
-        if options.output is not None:
-            print(f"Saved to {options.output}.")
-    return 0
+        if place is not None:
+            print(f"Saved to {place}.")
+    return int(bool(failure) or place != path or SearchFailed in warned)
+
+
+@contextlib.contextmanager
+def _warnings_as_sentences() -> Iterator[list[type[Warning]]]:
+    """Warnings of our own are a line each, whatever Python was told of warnings; their kinds."""
+    from felixlike.errors import FelixlikeWarning
+
+    kinds: list[type[Warning]] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FelixlikeWarning)
+        otherwise = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, FelixlikeWarning):
+                kinds.append(category)
+                complain(str(message))
+            else:
+                otherwise(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield kinds
 
 
 def _note(options: argparse.Namespace) -> None:
@@ -94,11 +142,12 @@ def _note(options: argparse.Namespace) -> None:
 
     kept = {name: getattr(options, name) for name in KEPT}
     path, colon, factory = options.model.rpartition(":")
-    kept["model"] = (
-        f"{Path(path).absolute()}:{factory}" if colon and path.endswith(".py") else str(Path(options.model).absolute())
-    )
+    if colon and path.endswith(".py"):
+        kept["model"] = f"{checks.path(path, 'model', error=InvalidModel).absolute()}:{factory}"
+    else:
+        kept["model"] = str(checks.path(options.model, "model", error=InvalidModel).absolute())
     if options.output is not None:
-        kept["output"] = str(Path(options.output).absolute())
+        kept["output"] = str(checks.path(options.output, "output", error=OutputNotWritable).absolute())
     with records.open(options.store) as store:
         store.note_command(json.dumps(kept))
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from felixlike.costmodel.bottleneck import Bottlenecks
 from felixlike.features import NAMES
+from felixlike.modes import own_modes
 
 MEMBERS = 3
 """Networks in the ensemble."""
@@ -45,6 +46,7 @@ class Network(nn.Module):
     mean: Tensor
     scale: Tensor
 
+    @own_modes()
     def __init__(self, *, seed: int = 0, members: int = MEMBERS, width: int = WIDTH) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)

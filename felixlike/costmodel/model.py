@@ -21,6 +21,7 @@ from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.train import Training, train
 from felixlike.costmodel.weights import InvalidWeights, load_weights, shipped
 from felixlike.features import FeatureArray
+from felixlike.modes import own_modes
 
 Scores = npt.NDArray[np.float64]
 
@@ -31,6 +32,7 @@ _MOST_ANCHORS = 512
 class CostModel:
     """A network with the samples it learns from.  pretrained: whether it knew something before any measurement."""
 
+    @own_modes()
     def __init__(self, network: Network | None = None, *, seed: int = 0, pretrained: bool = False) -> None:
         self.network = network if network is not None else Network(seed=seed)
         self.pretrained = pretrained
@@ -55,17 +57,20 @@ class CostModel:
         """float64[n] for float64[n, stores, columns]: log(1 / latency) up to a constant per task; higher is faster."""
         return self.predict_with_spread(features)[0]
 
+    @own_modes()
     def predict_with_spread(self, features: FeatureArray) -> tuple[Scores, Scores]:
         """Mean and standard deviation over the ensemble, float64[n] each."""
         with torch.no_grad():
             scores = self.score(torch.from_numpy(np.log1p(features)))
         return scores.mean(dim=0).double().numpy(), scores.std(dim=0).double().numpy()
 
+    @own_modes(gradients=False)
     def score(self, log_features: Tensor) -> Tensor:
         """float32[members, n] for log(1 + feature) [n, stores, columns]; differentiable."""
         scores: Tensor = self.network(log_features.to(torch.float32))
         return scores
 
+    @own_modes()
     def anchor(self, task: str, features: FeatureArray) -> None:
         """Remember what a pretrained model thinks of unmeasured points of a task, so that training on the few measured
         ones does not make it forget the rest. Without effect on a model that knew nothing, and on a task that has
@@ -80,10 +85,12 @@ class CostModel:
             scores: Tensor = self._pretrained(torch.from_numpy(np.log1p(features)).to(torch.float32))
         self.dataset.add_anchors(task, features, scores)
 
+    @own_modes()
     def refresh(self, focus: str | None = None, *, options: Training | None = None) -> float:
         """Train on all samples there are, more often on those of `focus`; returns the loss."""
         return train(self.network, self.dataset, self._rng, options=options, focus=focus)
 
+    @own_modes()
     def remember(self, task: str, features: FeatureArray, seconds: Sequence[float]) -> None:
         """Add measurements of a task (inf seconds for failures), without training yet."""
         first = len(self.dataset) == 0
@@ -92,6 +99,7 @@ class CostModel:
             self.network.standardise(torch.from_numpy(np.log1p(features)).to(torch.float32))
 
 
+@own_modes()
 def load(target: str = "cpu", path: str | Path | None = None, *, seed: int = 0) -> CostModel:
     """The cost model for a kind of target: weights from `path`, else those shipped with the package, else untrained.
 

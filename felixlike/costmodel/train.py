@@ -15,6 +15,7 @@ import torch
 from felixlike.costmodel.dataset import Dataset
 from felixlike.costmodel.loss import anchor_loss, loss
 from felixlike.costmodel.mlp import Network
+from felixlike.modes import own_modes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Training:
     anchor: float = 2.0
 
 
+@own_modes()
 def train(
     network: Network,
     dataset: Dataset,

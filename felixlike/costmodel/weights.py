@@ -14,6 +14,7 @@ import torch
 from felixlike.costmodel.mlp import Network
 from felixlike.errors import FelixlikeError
 from felixlike.features import NAMES
+from felixlike.modes import own_modes
 
 SHIPPED = Path(__file__).parent / "data"
 """Where shipped weights lie, one file a kind of target."""
@@ -31,11 +32,13 @@ class InvalidWeights(FelixlikeError, ValueError):
     """A file of weights cannot be read, or was made for other features."""
 
 
+@own_modes()
 def save_weights(network: Network, path: Path) -> None:
     """Write the weights with the names of the features they are for."""
     torch.save({"format": FORMAT, "columns": list(NAMES), "state": network.state_dict()}, path)
 
 
+@own_modes()
 def load_weights(network: Network, path: Path) -> None:
     """Load weights into a network. Raises InvalidWeights for a missing, damaged or unfitting file."""
     try:

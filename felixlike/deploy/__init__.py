@@ -1,17 +1,21 @@
 """From an imported model and schedules to something that runs, is verified, saved and loaded."""
 
-from felixlike.deploy.artefact import from_bytes, load, read_report, save, to_bytes
+from felixlike.deploy.artefact import from_bytes, linker, load, read_report, save, to_bytes
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.compile import compile_model
+from felixlike.deploy.culprit import culprit
 from felixlike.deploy.output import check_writable
-from felixlike.deploy.verify import Verification, max_relative_error
+from felixlike.deploy.verify import Verdict, Verification, max_relative_error
 
 __all__ = [
     "Compiled",
+    "Verdict",
     "Verification",
     "check_writable",
     "compile_model",
+    "culprit",
     "from_bytes",
+    "linker",
     "load",
     "max_relative_error",
     "read_report",

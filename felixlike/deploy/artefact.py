@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from felixlike import options
 from felixlike.deploy import description
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.library import Library
@@ -79,13 +80,7 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
 
     if compiled.library is not None:
         return compiled.library.path.read_bytes()
-    compiler = c_compiler()
-    if compiler is None:
-        raise CompilationFailed(
-            f"no C compiler was found to link the model ({', '.join(COMPILERS)})",
-            where="save",
-            remedy="install gcc, or name a compiler in the environment variable CC",
-        )
+    compiler = linker()
     try:
         target = tvmlib.with_host(compiled.target) if compiled.device.type == "cuda" else compiled.target
         executable = tvmlib.relink_relax(compiled.lowered, compiled.runtime, target, json.dumps(code))
@@ -101,14 +96,23 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
         ) from error
 
 
+def linker() -> str:
+    """The C compiler that links models.  Raises CompilationFailed if there is none; meant for before long work, too."""
+    compiler = c_compiler()
+    if compiler is None:
+        raise CompilationFailed(
+            f"no C compiler was found to link the model ({', '.join(COMPILERS)})",
+            where="save",
+            remedy="install gcc, or name a compiler in the environment variable CC",
+        )
+    return compiler
+
+
 _GIVE = "give a file that felixlike saved, or save the model again"
 
 
 def _read_file(given: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes]:
-    name: Any = os.fspath(given) if isinstance(given, os.PathLike) else given
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidArtefact(f"{given!r} is not a path", where="load", remedy="give the path of a saved model")
-    path = Path(name)
+    path = options.path(given, "load", error=InvalidArtefact)
     if not path.is_file():
         kind = "it is not a file" if path.exists() else "there is no such file"
         raise InvalidArtefact(kind, where=str(path), remedy="check the path")
@@ -150,6 +154,7 @@ def _open(meta: Mapping[str, Any], code: bytes, where: str) -> tuple[Compiled, d
             tvmlib.open_library(str(library.path)),
             inputs=told.inputs,
             outputs=told.outputs,
+            signature=told.signature,
             structure=told.structure,
             target=told.target,
             name=told.name,

@@ -12,14 +12,16 @@ import uuid
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from keyword import iskeyword
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from felixlike.deploy import operator
 from felixlike.deploy.library import Library
 from felixlike.deploy.likeness import likeness, never
 from felixlike.errors import GradientsStop, InputMismatch
-from felixlike.frontend import InputSpec, OutputSpec, Structure
+from felixlike.frontend import InputSpec, OutputSpec, Signature, Structure
+from felixlike.frontend.nesting import quoted
 from felixlike.hardware.placement import settle
 
 _ALIGNMENT = 64
@@ -33,7 +35,11 @@ _KINDS = 4
 
 
 class Compiled:
-    """A compiled model: call it with torch tensors, by position or by name.
+    """A compiled model: call it as the model itself, with torch tensors, by position or by name.
+
+    Arguments are nested as the examples were. What was no tensor among them (flags, numbers, None) is part of what was
+    compiled: it may be left out, or be the same. So may a parameter for which no example was given. The modes that the
+    caller has set in PyTorch change nothing: types are fixed, under autocast too.
 
     Outputs come nested as the model nests them, and never carry gradients. Inputs are not changed. A tensor that is
     not contiguous, or does not start at a multiple of 64 bytes (a slice, some numpy arrays), is copied first; all
@@ -43,8 +49,8 @@ class Compiled:
     (copy.deepcopy) do not wait for each other.
     Under torch.compile, torch.export, vmap and the like a call is the operator felixlike::run.
 
-    inputs, outputs: one spec per tensor, in order.  machine: TVM's virtual machine.  key: tells models apart where
-    graphs call them; copies and saved models have the same."""
+    inputs, outputs: one spec per tensor, in order.  signature: how inputs are given.  machine: TVM's virtual machine.
+    key: tells models apart where graphs call them; copies and saved models have the same."""
 
     def __init__(
         self,
@@ -52,6 +58,7 @@ class Compiled:
         *,
         inputs: tuple[InputSpec, ...],
         outputs: tuple[OutputSpec, ...],
+        signature: Signature,
         structure: Structure,
         target: Any,
         name: str = "model",
@@ -70,6 +77,7 @@ class Compiled:
 
         self.inputs = inputs
         self.outputs = outputs
+        self.signature = signature
         self.structure = structure
         self.target = target
         self.name = name
@@ -82,7 +90,7 @@ class Compiled:
         self.device = torch.device(str(device.type), int(device.index)) if device.type != "cpu" else torch.device("cpu")
         self._rebuild = structure.builder()
         self._alone = structure.spec is None
-        self._plain = len(inputs)
+        self._plain = len(inputs) if signature.by_position else -1
         self._wanted = tuple((spec.shape, getattr(torch, spec.dtype)) for spec in inputs)
         self._warned = False
         # What a call needs of torch and TVM, at hand.
@@ -108,8 +116,8 @@ class Compiled:
         _compiled.add(self)
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
-        """The model's output for one tensor per input.  Raises InputMismatch for wrong number, name, shape, dtype
-        or device, WrongContext where derivatives are asked for, ForkedProcess after a fork."""
+        """The model's output for its arguments.  Raises InputMismatch for wrong number, name, nesting, constant, shape,
+        dtype or device, WrongContext where derivatives are asked for, ForkedProcess after a fork."""
         if named or len(tensors) != self._plain:
             tensors = self._flat(tensors, named)
         if self._is_compiling():
@@ -153,13 +161,7 @@ class Compiled:
 
     def as_python(self) -> inspect.Signature:
         """How it is called, for inspect.signature."""
-        kinds = inspect.Parameter
-        if not all(spec.name.isidentifier() and not iskeyword(spec.name) for spec in self.inputs):  # ONNX: "input.1"
-            return inspect.Signature([kinds("tensors", kinds.VAR_POSITIONAL), kinds("named", kinds.VAR_KEYWORD)])
-        types = {spec.name: str(spec).removeprefix(f"{spec.name}: ") for spec in self.inputs}
-        return inspect.Signature(
-            [kinds(name, kinds.POSITIONAL_OR_KEYWORD, annotation=words) for name, words in types.items()]
-        )
+        return self.signature.as_python([str(spec).removeprefix(f"{spec.name}: ") for spec in self.inputs])
 
     def run(self, tensors: Sequence[Any]) -> list[Any]:
         """The outputs in order, not nested, for one tensor per input.  Raises InputMismatch."""
@@ -180,8 +182,8 @@ class Compiled:
         if needs and not self._warned and torch.is_grad_enabled():
             self._warned = True
             text = (
-                f"{self.name}: input {needs[0]!r} needs a gradient, but gradients stop here: the outputs of a compiled "
-                "model have none. Call it under torch.no_grad(), or train the model it was made from."
+                f"{self.name}: input {quoted(needs[0])} needs a gradient, but gradients stop here: the outputs of a "
+                "compiled model have none. Call it under torch.no_grad(), or train the model it was made from."
             )
             warnings.warn(GradientsStop(text), stacklevel=_callers_level())
 
@@ -237,9 +239,7 @@ class Compiled:
 
     def _flat(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """One tensor per input, in order."""
-        tensors = self._by_position(args, named) if named else args
-        self._check_count(tensors)
-        return tensors
+        return self.signature.flatten(args, named, where=self.name, takes=self._takes())
 
     def _check_count(self, tensors: Sequence[Any]) -> None:
         if len(tensors) != len(self._wanted):
@@ -250,31 +250,20 @@ class Compiled:
     def _check(self, index: int, tensor: Any) -> None:
         shape, dtype = self._wanted[index]
         if not isinstance(tensor, self._tensor):
-            raise self._mismatch(index, f"is a {type(tensor).__name__}", "give a torch tensor")
+            raise self._mismatch(index, f"is a {type(tensor).__name__}", _as_tensor(tensor))
         if tensor.is_nested:
             raise self._mismatch(index, "is a nested tensor", "give a dense one")
         if tensor.shape != shape:
-            raise self._mismatch(index, f"has shape {tuple(tensor.shape)}, compiled for {shape}")
+            remedy = "give one of that shape, or optimize the model for this one: shapes are fixed"
+            raise self._mismatch(index, f"has shape {tuple(tensor.shape)}, compiled for {shape}", remedy)
         if tensor.dtype is not dtype:
             raise self._mismatch(index, f"is {tensor.dtype}, compiled for {dtype}", f"convert it: x.to({dtype})")
         if tensor.device != self.device or tensor.layout is not self._dense:
             remedy = f"give a dense tensor on {self.device}, as x.to({str(self.device)!r}) makes it"
             raise self._mismatch(index, f"is {tensor.layout} on {tensor.device}", remedy)
 
-    def _mismatch(self, index: int, what: str, remedy: str = "") -> InputMismatch:
-        return InputMismatch(f"input {self.inputs[index].name!r} {what}", where=self.name, remedy=remedy)
-
-    def _by_position(self, tensors: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        names = [spec.name for spec in self.inputs]
-        for name in named:
-            if name not in names:
-                raise InputMismatch(f"there is no input {name!r}", where=self.name, remedy=self._takes())
-            if name in names[: len(tensors)]:
-                raise InputMismatch(f"input {name!r} is given twice", where=self.name)
-        missing = [name for name in names[len(tensors) :] if name not in named]
-        if missing:
-            raise InputMismatch(f"input {missing[0]!r} is missing", where=self.name, remedy=self._takes())
-        return (*tensors, *(named[name] for name in names[len(tensors) :]))
+    def _mismatch(self, index: int, what: str, remedy: str) -> InputMismatch:
+        return InputMismatch(f"input {quoted(self.inputs[index].name)} {what}", where=self.name, remedy=remedy)
 
     def _takes(self) -> str:
         return f"it takes {', '.join(map(str, self.inputs)) or 'none'}"
@@ -315,6 +304,11 @@ _Kind = tuple[Callable[..., bool], _Special | None]
 def _spread(tensors: Sequence[Any]) -> frozenset[int]:
     """Numbers of those whose elements do not just lie one after the other, or are noted to be negative."""
     return frozenset(i for i, tensor in enumerate(tensors) if not tensor.is_contiguous() or tensor.is_neg())
+
+
+def _as_tensor(value: Any) -> str:
+    """The remedy for what is no tensor."""
+    return "give a torch tensor" + (": torch.from_numpy(x)" if isinstance(value, np.ndarray) else "")
 
 
 def _callers_level() -> int:

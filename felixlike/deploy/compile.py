@@ -12,11 +12,13 @@ from felixlike.deploy.packing import with_packed_constants
 from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
 from felixlike.frontend import Imported, outputs_of
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE
+from felixlike.modes import own_modes
 from felixlike.words import kind_of
 
 _OTHERWISE = "write the part it names with other operators"
 
 
+@own_modes()
 def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> Compiled:
     """Compile a model, with the given schedules for its tasks and none for the others.
 
@@ -41,6 +43,7 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
         executable.jit(),
         inputs=imported.inputs,
         outputs=outputs_of(imported.module["main"], imported.structure, where=imported.name),
+        signature=imported.signature,
         structure=imported.structure,
         target=imported.target,
         name=imported.name,

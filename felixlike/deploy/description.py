@@ -12,11 +12,11 @@ import json
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from felixlike._version import __version__
 from felixlike.errors import InvalidArtefact, UnknownTarget, first_line
-from felixlike.frontend import InputSpec, OutputSpec, Structure
+from felixlike.frontend import InputSpec, OutputSpec, Signature, Structure
 from felixlike.hardware import device_name, host_target, instruction_sets, resolve_target
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ FORMAT = 2
 
 _LARGEST = 2**40
 """More elements than any tensor has."""
+
+_Nested = TypeVar("_Nested", Signature, Structure)
 
 _AGAIN = "save the model again, or optimize it again"
 
@@ -40,6 +42,7 @@ class Description:
     key: str
     inputs: tuple[InputSpec, ...]
     outputs: tuple[OutputSpec, ...]
+    signature: Signature
     structure: Structure
     parallel: bool
 
@@ -57,6 +60,7 @@ def describe(compiled: Compiled) -> dict[str, Any]:
         "key": compiled.key,
         "inputs": [asdict(spec) for spec in compiled.inputs],
         "outputs": [asdict(spec) for spec in compiled.outputs],
+        "signature": compiled.signature.to_json(),
         "structure": compiled.structure.to_json(),
         "parallel": compiled.parallel,
     }
@@ -73,14 +77,17 @@ def read(meta: Mapping[str, Any], where: str) -> Description:
     _check_machine(meta, where)
     inputs = tuple(InputSpec(**spec) for spec in _tensors(meta, "inputs", where))
     outputs = tuple(OutputSpec(**spec) for spec in _tensors(meta, "outputs", where))
-    structure = _structure(meta, where)
+    signature = _nested(meta, "signature", Signature.from_json, where)
+    if len(signature.names) != len(inputs):
+        raise _wrong("signature", f"has {len(signature.names)} tensors, inputs {len(inputs)}", where)
+    structure = _nested(meta, "structure", Structure.from_json, where)
     if len(structure.places()) != len(outputs):
         raise _wrong("structure", f"has {len(structure.places())} tensors, outputs {len(outputs)}", where)
     parallel = _field(meta, "parallel", where)
     if not isinstance(parallel, bool):
         raise _wrong("parallel", f"is {_shown(parallel)}, not true or false", where)
     name, key = _text(meta, "name", where), _text(meta, "key", where)
-    return Description(_target(meta, where), name, key, inputs, outputs, structure, parallel)
+    return Description(_target(meta, where), name, key, inputs, outputs, signature, structure, parallel)
 
 
 def read_report(meta: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -157,11 +164,12 @@ def _target(meta: Mapping[str, Any], where: str) -> Any:
     return target
 
 
-def _structure(meta: Mapping[str, Any], where: str) -> Structure:
+def _nested(meta: Mapping[str, Any], field: str, read: Callable[[Any], _Nested], where: str) -> _Nested:
+    """How inputs or outputs are nested."""
     try:
-        return Structure.from_json(_field(meta, "structure", where))
+        return read(_field(meta, field, where))
     except InvalidArtefact as error:
-        raise _wrong("structure", f"is wrong: {error.what}", where, error.remedy) from None
+        raise _wrong(field, f"is wrong: {error.what}", where, error.remedy) from None
 
 
 def _tensors(meta: Mapping[str, Any], field: str, where: str) -> list[dict[str, Any]]:

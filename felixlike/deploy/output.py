@@ -14,8 +14,9 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+from felixlike import options
 from felixlike.errors import OutputNotWritable
 
 _KINDS = (
@@ -32,11 +33,10 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     """Raise OutputNotWritable unless a file can be written there; meant for before long work.
 
     Returns the path of the file itself: what a symbolic link leads to, whether it is there or not."""
-    given: Any = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(given, str) or not given or "\0" in given:
-        raise OutputNotWritable(f"{path!r} is not a path", where="output", remedy="give the path of a file")
+    found = options.path(path, "output", error=OutputNotWritable)
+    given = str(found)
     try:
-        target = Path(os.path.realpath(path, strict=False))
+        target = Path(os.path.realpath(found, strict=False))
         mode = target.stat().st_mode
     except FileNotFoundError:
         mode = None

@@ -4,6 +4,7 @@ from felixlike.frontend.imported import Imported, InputSpec, OutputSpec, TensorS
 from felixlike.frontend.importer import import_model
 from felixlike.frontend.relax import outputs_of
 from felixlike.frontend.shapes import parse_shapes
+from felixlike.frontend.signature import Signature
 from felixlike.frontend.structure import Structure
 from felixlike.frontend.task import Task, make_task
 
@@ -11,6 +12,7 @@ __all__ = [
     "Imported",
     "InputSpec",
     "OutputSpec",
+    "Signature",
     "Structure",
     "Task",
     "TensorSpec",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike.frontend.signature import Signature
 from felixlike.frontend.structure import Structure
 from felixlike.frontend.task import Task
 
@@ -21,7 +22,7 @@ class TensorSpec:
 
 
 class InputSpec(TensorSpec):
-    """One input tensor.  name: as the model calls it."""
+    """One input tensor.  name: as the model calls it, or where it stands in its arguments: state['h'][1]."""
 
     __slots__ = ()
 
@@ -36,11 +37,12 @@ class OutputSpec(TensorSpec):
 class Source:
     """A model as read, before any pass.
 
-    name: for people.  module: Relax IRModule with "main", parameters bound.  structure: of the outputs.
-    examples: a torch tensor per input, the user's own where given."""
+    name: for people.  module: Relax IRModule with "main", parameters bound.  signature: how it is called.  structure:
+    of the outputs.  examples: a torch tensor per input, the user's own where given."""
 
     name: str
     module: Any
+    signature: Signature
     structure: Structure
     examples: tuple[Any, ...]
 
@@ -50,13 +52,14 @@ class Imported:
     """A model ready to be tuned and compiled.
 
     name: for people.  module: fused Relax IRModule; parameters are constants in it.  inputs: in calling order.
-    structure: how outputs are given back.  target: the TVM target.  tasks: heaviest first (weight × flops), then by
-    name.  functions: a task's key → the names of the module's functions it stands for.  examples: a torch tensor
-    per input; the user's own where given, else random floats and zero integers."""
+    signature: how they are given.  structure: how outputs are given back.  target: the TVM target.  tasks: heaviest
+    first (weight × flops), then by name.  functions: a task's key → the names of the module's functions it stands for.
+    examples: a torch tensor per input; the user's own where given, else random floats and zero integers."""
 
     name: str
     module: Any
     inputs: tuple[InputSpec, ...]
+    signature: Signature
     structure: Structure
     target: Any
     tasks: tuple[Task, ...]

@@ -3,11 +3,14 @@
 In: what a user calls a model, its shapes and a target. Out: Imported, from which everything downstream works.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
+from felixlike import options
 from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, first_line
-from felixlike.frontend.imported import Imported, Source
+from felixlike.frontend.imported import Imported, InputSpec, Source
+from felixlike.modes import own_modes
 from felixlike.words import kind_of
 
 _KINDS = (
@@ -15,22 +18,25 @@ _KINDS = (
 )
 
 
-def import_model(model: Any, shapes: Any = None, target: Any = "cpu") -> Imported:
+@own_modes()
+def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example_inputs: Any = None) -> Imported:
     """Read a model and cut it into tasks.
 
     model: torch.nn.Module, torch ExportedProgram, path of a .pt2 or .onnx file, ONNX ModelProto, Relax IRModule with
-    "main", or PrimFunc (its last buffer is the output). shapes: example tensors, sizes, or either by input name;
-    None where the model knows them. target: "cpu" or a TVM target.
+    "main", or PrimFunc (its last buffer is the output). shapes: example inputs, sizes, or either by input name (see
+    shapes.read_shapes); None where the model knows them. example_inputs: another name for shapes. target: "cpu" or a
+    TVM target.
     Raises UnknownTarget, InvalidShape, InvalidModel and its kinds (EmptyModel, ExportFailed, DynamicControlFlow,
-    UnsupportedOperator), MissingDependency, CompilationFailed if TVM fails to legalise or fuse."""
+    UnsupportedOperator), InvalidOption, MissingDependency, CompilationFailed if TVM fails to legalise or fuse."""
     from felixlike import tvmlib
     from felixlike.frontend.extract import computes_nothing, extract
     from felixlike.frontend.passes import fuse
     from felixlike.frontend.relax import inputs_of
+    from felixlike.frontend.shapes import either
     from felixlike.hardware import resolve_target
 
     target = resolve_target(target)
-    source = _read(model, shapes)
+    source = _read(model, either(shapes, example_inputs))
     try:
         module = fuse(source.module, target)
     except tvmlib.TVM_ERRORS as error:
@@ -49,12 +55,20 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu") -> Importe
     return Imported(
         name=source.name,
         module=module,
-        inputs=inputs_of(module["main"], where=source.name),
+        inputs=_named(source, inputs_of(module["main"], where=source.name)),
+        signature=source.signature,
         structure=source.structure,
         target=target,
         tasks=tasks,
         functions=functions,
         examples=source.examples,
+    )
+
+
+def _named(source: Source, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
+    """TVM's inputs by the names that users have for them."""
+    return tuple(
+        InputSpec(name, spec.shape, spec.dtype) for name, spec in zip(source.signature.names, inputs, strict=True)
     )
 
 
@@ -66,8 +80,8 @@ def _read(model: Any, shapes: Any) -> Source:
     from felixlike.frontend import onnx, primfunc, relax
     from felixlike.frontend import torch as pytorch
 
-    if isinstance(model, str | Path):
-        return _read_file(Path(model), shapes)
+    if isinstance(model, str | os.PathLike):
+        return _read_file(options.path(model, "model", error=InvalidModel), shapes)
     if isinstance(model, torch.nn.Module):
         return pytorch.from_module(model, shapes)
     if isinstance(model, torch.export.ExportedProgram):

@@ -3,6 +3,7 @@
 In: a path or a ModelProto; shapes where the file leaves sizes open. Out: a Source. Needs the optional `onnx` package.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from felixlike.errors import (
 from felixlike.frontend.imported import Source
 from felixlike.frontend.refusals import quiet
 from felixlike.frontend.relax import from_relax
-from felixlike.frontend.shapes import Example, Given, check_count, check_names, read_shapes
+from felixlike.frontend.shapes import Example, Given, Input, check_count, check_names, read_shapes
+from felixlike.frontend.signature import Signature
 
 
 def from_onnx(model: Any, shapes: Any) -> Source:
@@ -36,8 +38,9 @@ def from_onnx(model: Any, shapes: Any) -> Source:
     examples = _match(read_shapes(shapes), inputs, where=name)
     specs = {key: example for (key, _, _), example in zip(inputs, examples, strict=True)}
     module = _convert(proto, specs, name)
-    given = Given(positional=tuple(specs.values()))
-    return from_relax(module, given, name=name)
+    given = Given(positional=tuple(Input((example,)) for example in specs.values()))
+    source = from_relax(module, given, name=name)
+    return replace(source, signature=Signature.plain(list(specs)))  # TVM writes input_1 for input.1
 
 
 def _onnx() -> Any:
@@ -98,10 +101,11 @@ def _match(
     names = [name for name, _, _ in inputs]
     if given is not None and given.named:
         check_names(dict(given.named), names, required=[], where=where)
-        chosen: dict[str, Example] = dict(given.named)
+        chosen = {name: value.alone(f"input {name!r}") for name, value in given.named}
     elif given is not None:
         check_count(len(given.positional), names, required=len(names), where=where)
-        chosen = dict(zip(names, given.positional, strict=True))
+        pairs = zip(names, given.positional, strict=True)
+        chosen = {name: value.alone(f"input {name!r}") for name, value in pairs}
     else:
         chosen = {}
     return tuple(_settle(name, sizes, dtype, chosen.get(name), where) for name, sizes, dtype in inputs)

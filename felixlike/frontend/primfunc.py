@@ -10,6 +10,7 @@ from felixlike.frontend.buffers import buffers_of
 from felixlike.frontend.constants import LAYOUT_FREE
 from felixlike.frontend.imported import Source
 from felixlike.frontend.shapes import match_known, read_shapes
+from felixlike.frontend.signature import Signature
 from felixlike.frontend.structure import Structure
 
 
@@ -36,7 +37,8 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
             call = relax.call_tir(variable, params, relax.TensorType(output.shape, output.dtype))
             result = builder.emit_output(builder.emit(call))
         builder.emit_func_output(result)
-    return Source(name, builder.get(), Structure(), tuple(example.tensor() for example in examples))
+    signature = Signature.plain([spec.name for spec in inputs])
+    return Source(name, builder.get(), signature, Structure(), tuple(example.tensor() for example in examples))
 
 
 def _name(func: Any) -> str:

@@ -6,6 +6,7 @@ In: their exceptions, and their talk on stderr. Out: ExportFailed or DynamicCont
 import contextlib
 import io
 import logging
+import re
 import sys
 import traceback
 import warnings
@@ -26,6 +27,13 @@ def export_error(error: Exception, name: str, *, only_sizes: bool) -> ExportFail
             f"what the model does depends on the values of its tensors: {first_line(error)}",
             where=where,
             remedy="replace the branch by torch.where, and sizes read from tensors by constants",
+        )
+    cache = re.search(r"Found <class '[\w.]*?(\w*Cache)'> in output", str(error))
+    if cache is not None:
+        return ExportFailed(
+            f"the model returns its cache ({cache[1]}), which torch.export cannot take apart",
+            where=where,
+            remedy="give use_cache=False among the inputs: {'input_ids': ids, 'use_cache': False}",
         )
     remedy = "check that the model runs with inputs of these shapes"
     if only_sizes:

@@ -10,6 +10,7 @@ from felixlike.errors import InvalidModel
 from felixlike.frontend.buffers import sizes_of
 from felixlike.frontend.imported import InputSpec, OutputSpec, Source
 from felixlike.frontend.shapes import match_known, read_shapes
+from felixlike.frontend.signature import Signature
 from felixlike.frontend.structure import Structure, structure_of
 
 
@@ -25,9 +26,11 @@ def from_relax(module: Any, shapes: Any, *, name: str = "main") -> Source:
             remedy='name the entry "main", or give the PrimFunc itself',
         )
     main = module["main"]
-    examples = match_known(read_shapes(shapes), inputs_of(main, where=name), where=name)
+    inputs = inputs_of(main, where=name)
+    examples = match_known(read_shapes(shapes), inputs, where=name)
+    signature = Signature.plain([spec.name for spec in inputs])
     structure = structure_of(_placeholders(main.ret_ty, where=name))
-    return Source(name, module, structure, tuple(example.tensor() for example in examples))
+    return Source(name, module, signature, structure, tuple(example.tensor() for example in examples))
 
 
 def inputs_of(function: Any, *, where: str) -> tuple[InputSpec, ...]:

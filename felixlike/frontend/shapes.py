@@ -1,6 +1,7 @@
-"""The `shapes` argument: example tensors, sizes, or either by name, read into one form and matched to a model's inputs.
+"""The `shapes` argument: example inputs, sizes, or either by name, read into one form and matched to a model's inputs.
 
-In: what the user wrote, in Python or on a command line. Out: an Example per input, or an InvalidShape that says which.
+In: what the user wrote, in Python or on a command line. Out: an Example per tensor, nested as the user nests them with
+constants between, or an InvalidShape that says which is wrong.
 """
 
 import re
@@ -8,14 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from felixlike.errors import InvalidShape
+import numpy as np
+
+from felixlike.errors import InvalidOption, InvalidShape
 from felixlike.frontend.imported import InputSpec
+from felixlike.frontend.nesting import quoted
+from felixlike.frontend.structure import SCALARS, Structure, structure_from_leaves
+from felixlike.words import kind_of, shown
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 """Element types an input may have."""
 
 _HOW = "give example tensors, or sizes: shapes=((1, 3, 224, 224),), or by name: shapes={'x': (1, 3, 224, 224)}"
+_NESTED = (
+    "give tensors, sizes, None, numbers or text, in tuples, lists, dictionaries or classes that torch's pytrees know "
+    "(torch.export.register_dataclass makes it know one)"
+)
 _STATIC = "give every size as a positive integer; dynamic shapes are not supported yet"
+_SIZES = re.compile(r"\d+([x×]\d+)+")
 _TEXT = re.compile(r"(?:(?P<name>[^=:]+)=)?(?P<sizes>scalar|[^=:]+)(?::(?P<dtype>[^=:]+))?")
 
 
@@ -40,34 +51,70 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
+class Input:
+    """What was given for one parameter of a model.  structure: how its tensors are nested, and the constants in it."""
+
+    examples: tuple[Example, ...]
+    structure: Structure = field(default_factory=Structure)
+
+    def value(self) -> Any:
+        """The argument itself, with tensors for examples."""
+        return self.structure.builder()([example.tensor() for example in self.examples])
+
+    def alone(self, where: str) -> Example:
+        """The only example.  Raises InvalidShape where there are several, or constants."""
+        if self.structure.spec is None:
+            return self.examples[0]
+        what = kind_of(self.value())
+        raise InvalidShape(
+            f"it is {what}, neither a tensor nor a tuple of sizes",
+            where=where,
+            remedy="give a tensor: models of this kind take nothing else",
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """All inputs as given: either by position or by name."""
 
-    positional: tuple[Example, ...] = ()
-    named: tuple[tuple[str, Example], ...] = ()
+    positional: tuple[Input, ...] = ()
+    named: tuple[tuple[str, Input], ...] = ()
 
     @property
     def only_sizes(self) -> bool:
         """True if no example tensor was given: every type was then assumed."""
-        examples = (*self.positional, *(example for _, example in self.named))
-        return all(example.value is None for example in examples)
+        given = (*self.positional, *(value for _, value in self.named))
+        return all(example.value is None for value in given for example in value.examples)
+
+
+def either(shapes: Any, example_inputs: Any) -> Any:
+    """The one of two names for the same that was given.  Raises InvalidOption for both."""
+    if shapes is not None and example_inputs is not None:
+        raise InvalidOption(
+            "shapes and example_inputs are both given",
+            where="example_inputs",
+            remedy="give one of them: they are two names for the same",
+        )
+    return example_inputs if shapes is None else shapes
 
 
 def read_shapes(shapes: Any) -> Given | None:
     """What the user gave, or None for None.
 
-    shapes: a tensor; sizes of the only input, as a tuple of integers; a sequence of tensors and sizes, one an input;
-    or a mapping from input names to tensors or sizes. Sizes alone mean float32. Raises InvalidShape."""
+    shapes: a tensor; sizes of the only input, as a tuple of integers; a sequence with an entry for each input; or a
+    mapping from input names to entries. An entry is a tensor or NumPy array, sizes (which mean float32), a constant
+    (None, truth values, numbers, text), or tuples, lists, dictionaries and classes of these, as the model takes them.
+    Raises InvalidShape."""
     if shapes is None or isinstance(shapes, Given):
         return shapes
     if isinstance(shapes, Mapping):
         return Given(
-            named=tuple((_name(name), _example(value, where=f"shapes[{name!r}]")) for name, value in shapes.items())
+            named=tuple((_name(name), _input(value, where=f"shapes[{name!r}]")) for name, value in shapes.items())
         )
     if _is_single(shapes):
-        return Given(positional=(_example(shapes, where="shapes"),))
+        return Given(positional=(_alone(_leaf(shapes, where="shapes")),))
     if isinstance(shapes, Sequence) and not isinstance(shapes, str | bytes):
-        return Given(positional=tuple(_example(value, where=f"shapes[{i}]") for i, value in enumerate(shapes)))
+        return Given(positional=tuple(_input(value, where=f"shapes[{i}]") for i, value in enumerate(shapes)))
     raise InvalidShape(f"{_show(shapes)} is not a description of shapes", where="shapes", remedy=_HOW)
 
 
@@ -80,7 +127,7 @@ def parse_shapes(texts: Sequence[str]) -> Given | None:
         return None
     names = [name for name, _ in parsed if name is not None]
     if not names:
-        return Given(positional=tuple(example for _, example in parsed))
+        return Given(positional=tuple(_alone(example) for _, example in parsed))
     if len(names) < len(parsed):
         raise InvalidShape(
             "some inputs are named and some are not", where="shapes", remedy="name all of them: x=1x3x224x224"
@@ -88,7 +135,7 @@ def parse_shapes(texts: Sequence[str]) -> Given | None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidShape(f"input {twice[0]!r} is given twice", where="shapes")
-    return Given(named=tuple((name or "", example) for name, example in parsed))
+    return Given(named=tuple((name or "", _alone(example)) for name, example in parsed))
 
 
 def match_known(given: Given | None, specs: Sequence[InputSpec], *, where: str) -> tuple[Example, ...]:
@@ -101,20 +148,20 @@ def match_known(given: Given | None, specs: Sequence[InputSpec], *, where: str) 
     if given.named:
         by_name = dict(given.named)
         check_names(by_name, names, required=names, where=where)
-        examples = tuple(by_name[name] for name in names)
+        examples = tuple(by_name[name].alone(f"input {name!r}") for name in names)
     else:
         check_count(len(given.positional), names, required=len(names), where=where)
-        examples = given.positional
+        examples = tuple(value.alone(f"input {name!r}") for name, value in zip(names, given.positional, strict=True))
     for spec, example in zip(specs, examples, strict=True):
         if example.shape != spec.shape:
             raise InvalidShape(
-                f"input {spec.name!r} has shape {spec.shape}, but {example.shape} was given",
+                f"input {quoted(spec.name)} has shape {spec.shape}, but {example.shape} was given",
                 where=where,
                 remedy="the model fixes its shapes: leave them out, or export it with the ones you want",
             )
         if example.value is not None and example.dtype != spec.dtype:
             raise InvalidShape(
-                f"input {spec.name!r} is {spec.dtype}, but a {example.dtype} tensor was given", where=where
+                f"input {quoted(spec.name)} is {spec.dtype}, but a {example.dtype} tensor was given", where=where
             )
     return tuple(
         example if example.value is not None else Example(spec.shape, spec.dtype)
@@ -122,12 +169,16 @@ def match_known(given: Given | None, specs: Sequence[InputSpec], *, where: str) 
     )
 
 
-def check_names(given: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], where: str) -> None:
-    """Raise InvalidShape for a name that is not an input, or an input without an entry."""
+def check_names(
+    given: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], where: str, hint: str = ""
+) -> None:
+    """Raise InvalidShape for a name that is not an input, or an input without an entry.  hint: what else was meant."""
     unknown = [name for name in given if name not in known]
     if unknown:
         raise InvalidShape(
-            f"there is no input {unknown[0]!r}", where=where, remedy=f"its inputs are {', '.join(known) or 'none'}"
+            f"there is no input {unknown[0]!r}",
+            where=where,
+            remedy=f"its inputs are {', '.join(known) or 'none'}{hint}",
         )
     missing = [name for name in required if name not in given]
     if missing:
@@ -154,13 +205,25 @@ def _is_single(shapes: Any) -> bool:
         return True
     if not isinstance(shapes, Sequence) or isinstance(shapes, str | bytes) or not shapes:
         return False
-    return not any(_is_tensor(part) or isinstance(part, list | tuple | Example) for part in shapes)
+    return all(map(_is_scalar, shapes))
+
+
+def _is_sizes(value: Any) -> bool:
+    """True for a flat sequence of numbers some of which are integers, as opposed to a nested input."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or hasattr(value, "_fields"):
+        return False
+    integers = [not isinstance(part, bool) and hasattr(part, "__index__") for part in value if _is_scalar(part)]
+    return len(integers) == len(value) and (any(integers) or not value)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, SCALARS) or (hasattr(value, "__index__") and not _is_tensor(value))
 
 
 def _is_tensor(value: Any) -> bool:
     import torch
 
-    return isinstance(value, torch.Tensor)
+    return isinstance(value, torch.Tensor | np.ndarray)
 
 
 def _name(name: Any) -> str:
@@ -169,22 +232,55 @@ def _name(name: Any) -> str:
     return name
 
 
-def _example(value: Any, *, where: str) -> Example:
+def _alone(example: Example) -> Input:
+    return Input((example,))
+
+
+def _input(value: Any, *, where: str) -> Input:
+    """One entry.  Raises InvalidShape."""
+    from torch.utils import _pytree
+
+    if isinstance(value, Mapping) and type(value) not in _pytree.SUPPORTED_NODES:
+        value = dict(value)  # what transformers' tokenizers give, say
+    pairs, spec = _pytree.tree_flatten_with_path(value, is_leaf=_is_sizes)
+    leaves = [_leaf(leaf, where=f"{where}{_pytree.keystr(path)}") for path, leaf in pairs]
+    return Input(tuple(leaf for leaf in leaves if isinstance(leaf, Example)), structure_from_leaves(spec, leaves))
+
+
+def _leaf(value: Any, *, where: str) -> Any:
+    """An example, or a constant as it is.  Raises InvalidShape."""
     if isinstance(value, Example):
         return value
     if _is_tensor(value):
         return _tensor_example(value, where=where)
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise InvalidShape(f"{_show(value)} is neither a tensor nor a tuple of sizes", where=where, remedy=_HOW)
-    return Example(tuple(_size(size, where=where) for size in value))
+    if _is_sizes(value) or (where == "shapes" and _is_single(value)):
+        return Example(tuple(_size(size, where=where) for size in value))
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, SCALARS) and not (isinstance(value, str) and _SIZES.fullmatch(value)):
+        return value
+    known = isinstance(value, SCALARS)
+    raise InvalidShape(
+        f"{_show(value)} is neither a tensor nor a tuple of sizes", where=where, remedy=_HOW if known else _NESTED
+    )
 
 
 def _tensor_example(value: Any, *, where: str) -> Example:
+    from torch._subclasses import FakeTensor
+
+    if isinstance(value, np.ndarray):
+        value = _from_numpy(value, where=where)
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise InvalidShape(f"tensors of type {dtype} are not supported", where=where, remedy=f"use {', '.join(DTYPES)}")
     if value.device.type == "cuda":
         value = value.cpu()
+    if isinstance(value, FakeTensor):
+        raise InvalidShape(
+            "the example tensor is a FakeTensor, which has no values",
+            where=where,
+            remedy=f"give its sizes, {tuple(value.shape)}, or a tensor made outside of FakeTensorMode",
+        )
     if value.device.type != "cpu" or str(value.layout) != "torch.strided":
         raise InvalidShape(
             f"the example tensor is {value.layout} on {value.device}",
@@ -193,7 +289,20 @@ def _tensor_example(value: Any, *, where: str) -> Example:
         )
     for size in value.shape:
         _size(int(size), where=where)
-    return Example(tuple(value.shape), dtype, value.detach())
+    value = value.detach()
+    return Example(tuple(value.shape), dtype, value.clone() if value.is_inference() else value)
+
+
+def _from_numpy(array: Any, *, where: str) -> Any:
+    """A NumPy array as a tensor of its own type, float64 as float64."""
+    import torch
+
+    try:
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
+    except TypeError:
+        raise InvalidShape(
+            f"arrays of type {array.dtype} are not supported", where=where, remedy=f"use {', '.join(DTYPES)}"
+        ) from None
 
 
 def _size(size: Any, *, where: str) -> int:
@@ -223,5 +332,4 @@ def _parse(text: str) -> tuple[str | None, Example]:
 
 
 def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    return shown(value) if isinstance(value, (*SCALARS, Sequence, type)) else kind_of(value)

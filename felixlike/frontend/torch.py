@@ -5,19 +5,29 @@ In: an nn.Module with shapes, or an ExportedProgram. Out: a Source. Refusals of 
 
 import contextlib
 import copy
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from felixlike.errors import EmptyModel, ExportFailed, InvalidModel, InvalidShape, UnsupportedOperator, first_line
+from felixlike.errors import (
+    EmptyModel,
+    ExportFailed,
+    InputMismatch,
+    InvalidModel,
+    InvalidShape,
+    UnsupportedOperator,
+    first_line,
+)
 from felixlike.frontend.converters import CONVERTERS
 from felixlike.frontend.dtypes import check_dtypes, check_tensor, with_right_types
 from felixlike.frontend.halves import in_single_precision
 from felixlike.frontend.imported import InputSpec, Source
+from felixlike.frontend.nesting import TENSOR
 from felixlike.frontend.promotion import promote
 from felixlike.frontend.refusals import export_error, quiet
-from felixlike.frontend.shapes import Example, Given, check_count, check_names, match_known, read_shapes
+from felixlike.frontend.shapes import Given, Input, check_count, check_names, match_known, read_shapes
+from felixlike.frontend.signature import Parameter, Signature, parameters_of
 from felixlike.frontend.structure import structure_from_leaves
+from felixlike.modes import callers_dtype
 
 
 def from_module(model: Any, shapes: Any) -> Source:
@@ -34,28 +44,46 @@ def from_module(model: Any, shapes: Any) -> Source:
             where=name,
             remedy="give example tensors, or sizes: shapes=((1, 3, 224, 224),)",
         )
-    model = _on_cpu(model)
+    _check_kind(model, name)
+    model = _ready(model)
     _check_tensors(model, name)
-    args, kwargs = _bind(given, model, name)
-    tensors = tuple(example.tensor() for example in args)
-    named = {key: example.tensor() for key, example in kwargs.items()}
-    with evaluating(model), quiet():
+    parameters = parameters_of(model.forward)
+    args, kwargs = _bind(given, parameters, name)
+    tensors = tuple(value.value() for value in args)
+    named = {key: value.value() for key, value in kwargs.items()}
+    signature = Signature.of_call(parameters, tensors, named)
+    with evaluating(model), callers_dtype(), quiet():
         try:
             program = torch.export.export(model, tensors, named)
         except Exception as error:
             raise export_error(error, name, only_sizes=given.only_sizes) from None
-    return _convert(program, name=name, examples=(*tensors, *named.values()))
+    return _convert(program, name=name, signature=signature, examples=_leaves((tensors, named)))
 
 
 def from_program(program: Any, shapes: Any, *, name: str = "") -> Source:
     """Import an ExportedProgram, which knows its shapes.  Raises like from_module."""
     name = name or "ExportedProgram"
     specs = _program_inputs(program, name)
+    signature = _program_signature(program)
+    specs = tuple(InputSpec(place, s.shape, s.dtype) for place, s in zip(signature.names, specs, strict=True))
     given = read_shapes(shapes)
+    if given is not None and not signature.by_position:
+        given = _flat(given, signature, name)
     examples = match_known(given, specs, where=name)
-    own = _own_examples(program) if given is None else ()
+    own = _leaves(program.example_inputs) if given is None else ()
     tensors = own if len(own) == len(specs) else tuple(example.tensor() for example in examples)
-    return _convert(program, name=name, examples=tensors)
+    return _convert(program, name=name, signature=signature, examples=tensors)
+
+
+def _flat(given: Given, signature: Signature, where: str) -> Given:
+    """What was given, nested as the program takes it, without nesting and constants.  Raises InvalidShape."""
+    args = [value.value() for value in given.positional]
+    kwargs = {name: value.value() for name, value in given.named}
+    try:
+        tensors = signature.flatten(args, kwargs, where=where, takes=f"its inputs are {', '.join(signature.names)}")
+    except InputMismatch as error:
+        raise InvalidShape(error.what, where=where, remedy=error.remedy) from None
+    return read_shapes(tensors) or Given()
 
 
 @contextlib.contextmanager
@@ -74,32 +102,32 @@ def evaluating(model: Any) -> Iterator[None]:
             part.training = mode
 
 
-def _bind(given: Given, model: Any, where: str) -> tuple[list[Example], dict[str, Example]]:
+def _bind(given: Given, parameters: Sequence[Parameter], where: str) -> tuple[tuple[Input, ...], dict[str, Input]]:
     """What was given as arguments and keyword arguments of the model's forward."""
-    parameters = inspect.signature(model.forward).parameters.values()
     kinds = {parameter.kind for parameter in parameters}
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [p for p in parameters if p.kind in ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")]
     if given.named:
         by_name = dict(given.named)
-        known = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        known = [p for p in parameters if p.kind in ("POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")]
         names = [p.name for p in known]
-        extra = [key for key in by_name if key not in names] if inspect.Parameter.VAR_KEYWORD in kinds else []
-        required = [p.name for p in known if p.default is p.empty]
-        check_names(by_name, [*names, *extra], required=required, where=where)
-        return [], {key: by_name[key] for key in (*names, *extra) if key in by_name}
-    if inspect.Parameter.VAR_POSITIONAL not in kinds:
-        required_count = sum(p.default is p.empty for p in positional)
+        extra = [key for key in by_name if key not in names] if "VAR_KEYWORD" in kinds else []
+        required = [p.name for p in known if p.default is None]
+        hint = f"; if {names[0]} is to be the dictionary, give it in a tuple: ({{…}},)" if len(names) == 1 else ""
+        check_names(by_name, [*names, *extra], required=required, where=where, hint=hint)
+        return (), {key: by_name[key] for key in (*names, *extra) if key in by_name}
+    if "VAR_POSITIONAL" not in kinds:
+        required_count = sum(p.default is None for p in positional)
         check_count(len(given.positional), [p.name for p in positional], required=required_count, where=where)
-    return list(given.positional), {}
+    return given.positional, {}
 
 
-def _convert(program: Any, *, name: str, examples: Sequence[Any]) -> Source:
+def _convert(program: Any, *, name: str, signature: Signature, examples: Sequence[Any]) -> Source:
     """An ExportedProgram as Relax, with only tensors among the outputs."""
     from felixlike import tvmlib
 
     importer = tvmlib.torch_importer()
     specs = _program_inputs(program, name)
-    with quiet(), tvmlib.builders_end_their_blocks():
+    with quiet(), callers_dtype(), tvmlib.builders_end_their_blocks():
         try:
             program = program.run_decompositions()
         except Exception as error:
@@ -109,9 +137,13 @@ def _convert(program: Any, *, name: str, examples: Sequence[Any]) -> Source:
         promote(program)
         in_single_precision(program)
         _check_operators(program, importer, name)
+        _keep_tensor_inputs(program)
+        _keep_own_state(program)
         leaves = _keep_tensor_outputs(program)
-        if not any(leaf is _TENSOR for leaf in leaves):
-            raise EmptyModel("the model returns no tensor", where=name)
+        if not any(leaf is TENSOR for leaf in leaves):
+            raise EmptyModel(
+                "the model returns no tensor", where=name, remedy="return a tensor that depends on an input"
+            )
         structure = structure_from_leaves(program.call_spec.out_spec, leaves)
         try:
             module = importer.from_exported_program(
@@ -134,12 +166,41 @@ def _convert(program: Any, *, name: str, examples: Sequence[Any]) -> Source:
         raise InvalidModel(
             f"{len(module['main'].params) - len(specs)} of its parameters were not bound by TVM's importer", where=name
         )
-    return Source(name, module, structure, tuple(examples))
+    return Source(name, module, signature, structure, tuple(examples))
 
 
-def _on_cpu(model: Any) -> Any:
-    """The model itself, or a copy of one that is on a GPU: constants are read on the CPU."""
-    if any(tensor.device.type == "cuda" for tensor in (*model.parameters(), *model.buffers())):
+def _check_kind(model: Any, where: str) -> None:
+    """Refuse TorchScript, which torch.export cannot look into, whole or as a part, and layers without sizes."""
+    import torch
+    from torch.nn import parameter
+
+    for key, part in model.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise InvalidModel(
+                f"{key or 'it'} is TorchScript, as torch.jit.trace and torch.jit.script make it",
+                where=where,
+                remedy="give the module that it was made from",
+            )
+    for key, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, (parameter.UninitializedParameter, parameter.UninitializedBuffer)):
+            raise InvalidModel(
+                f"{key} has no size yet", where=where, remedy="call the model once, so that its lazy layers have sizes"
+            )
+
+
+def _ready(model: Any) -> Any:
+    """The model itself, or a copy of one that cannot be exported as it is: of one on a GPU, since constants are read on
+    the CPU, and of one that was made in inference mode.  Raises InvalidModel for lazy layers that were never called."""
+    import torch
+
+    tensors = (*model.parameters(), *model.buffers())
+    if any(map(torch.nn.parameter.is_lazy, tensors)):
+        raise InvalidModel(
+            "some of its layers have no sizes yet",
+            where=type(model).__name__,
+            remedy="call it once with example inputs before: model(x)",
+        )
+    if any(tensor.device.type == "cuda" or tensor.is_inference() for tensor in tensors):
         return copy.deepcopy(model).cpu()
     return model
 
@@ -152,7 +213,17 @@ def _check_tensors(model: Any, where: str) -> None:
 
 
 def _check_state(program: Any, where: str) -> None:
-    """Refuse models that write to their own buffers: what is compiled keeps nothing between calls."""
+    """Refuse models that write to their own buffers: what is compiled keeps nothing between calls. And weights without
+    values, whose memory TVM would read."""
+    from torch._subclasses import FakeTensor
+
+    for key, value in {**program.state_dict, **program.constants}.items():
+        if isinstance(value, FakeTensor):
+            raise InvalidModel(
+                f"{key} is a FakeTensor, which has no values",
+                where=where,
+                remedy="make the model outside of FakeTensorMode",
+            )
     changed = sorted(program.graph_signature.buffers_to_mutate.values())
     if changed:
         raise InvalidModel(
@@ -160,6 +231,20 @@ def _check_state(program: Any, where: str) -> None:
             where=where,
             remedy="export it in eval mode; or pass the state in and return it as an output",
         )
+
+
+def _keep_own_state(program: Any) -> None:
+    """Copy weights and constants: TVM reads some where they lie, and who trains the model on would change the compiled
+    one."""
+    import torch
+
+    copies: dict[int, Any] = {}
+    for state in (program.state_dict, program.constants):
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                if id(value) not in copies:  # tied weights stay one
+                    copies[id(value)] = value.detach().clone()
+                state[name] = copies[id(value)]
 
 
 def _check_operators(program: Any, importer: Any, where: str) -> None:
@@ -195,19 +280,30 @@ def _is_dynamic(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
 
 
-_TENSOR = object()
-"""Stands for a computed leaf of the output."""
+def _keep_tensor_inputs(program: Any) -> None:
+    """Drop constants (None, numbers, text) from the graph's inputs: torch has put them where they are used."""
+    signature = program.graph_signature
+    constants = {spec.arg.name for spec in signature.input_specs if _is_constant(spec)}
+    for node in [node for node in program.graph.nodes if node.op == "placeholder" and node.name in constants]:
+        program.graph.erase_node(node)
+    signature.input_specs[:] = [spec for spec in signature.input_specs if not _is_constant(spec)]
+
+
+def _is_constant(spec: Any) -> bool:
+    import torch
+
+    return isinstance(spec.arg, torch.export.graph_signature.ConstantArgument)
 
 
 def _keep_tensor_outputs(program: Any) -> list[Any]:
-    """Drop constants (None, numbers) from the graph's outputs; returns all leaves, _TENSOR for the computed ones.
+    """Drop constants (None, numbers) from the graph's outputs; returns all leaves, TENSOR for the computed ones.
 
     TVM's importer knows tensors only; the constants are put back when the output is rebuilt."""
     signature = program.graph_signature
     output = program.graph.output_node()
     pairs = list(zip(output.args[0], signature.output_specs, strict=True))
     leaves = [_leaf(node) for node, spec in pairs if spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT")]
-    kept = [(node, spec) for node, spec in pairs if _leaf(node) is _TENSOR]
+    kept = [(node, spec) for node, spec in pairs if _leaf(node) is TENSOR]
     output.args = (tuple(node for node, _ in kept),)
     signature.output_specs[:] = [spec for _, spec in kept]
     return leaves
@@ -216,7 +312,12 @@ def _keep_tensor_outputs(program: Any) -> list[Any]:
 def _leaf(value: Any) -> Any:
     import torch
 
-    return _TENSOR if isinstance(value, torch.fx.Node) else value
+    return TENSOR if isinstance(value, torch.fx.Node) else value
+
+
+def _user_inputs(program: Any) -> list[Any]:
+    """The specifications of what the program is called with, constants too."""
+    return [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
 
 
 def _program_inputs(program: Any, where: str) -> tuple[InputSpec, ...]:
@@ -225,13 +326,13 @@ def _program_inputs(program: Any, where: str) -> tuple[InputSpec, ...]:
 
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     specs = []
-    for name in program.graph_signature.user_inputs:
+    for name in [spec.arg.name for spec in _user_inputs(program) if not _is_constant(spec)]:
         value = values.get(name)
         if not isinstance(value, torch.Tensor):
             raise InvalidModel(
-                f"input {name!r} is not a tensor",
+                f"input {name!r} is neither a tensor nor a constant",
                 where=where,
-                remedy="export the model with tensors as its only inputs",
+                remedy="export the model with tensors, numbers and text as its only inputs",
             )
         if _is_dynamic(value):
             raise InvalidShape(
@@ -243,10 +344,23 @@ def _program_inputs(program: Any, where: str) -> tuple[InputSpec, ...]:
     return tuple(specs)
 
 
-def _own_examples(program: Any) -> tuple[Any, ...]:
-    """The example tensors that the program was exported with, if it still has them."""
+def _program_signature(program: Any) -> Signature:
+    """How the program is called: as it was exported, all of it by position or by name."""
+    from torch.utils import _pytree
+
+    leaves = [spec.arg.value if _is_constant(spec) else TENSOR for spec in _user_inputs(program)]
+    args, kwargs = _pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    called = program.module_call_graph[0].signature
+    known = list((called.forward_arg_names if called is not None else None) or ())
+    names = [*known[: len(args)], *(f"argument_{index}" for index in range(len(known), len(args)))]
+    parameters = [*map(Parameter, names), *(Parameter(name, "KEYWORD_ONLY") for name in kwargs)]
+    return Signature.of_call(parameters, args, kwargs)
+
+
+def _leaves(arguments: Any) -> tuple[Any, ...]:
+    """The tensors among arguments, or among the examples that a program still has or not."""
     import torch
     from torch.utils import _pytree
 
-    leaves = _pytree.tree_leaves(program.example_inputs) if program.example_inputs else []
-    return tuple(leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor))
+    tensors = [leaf for leaf in _pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    return tuple(tensor.detach() for tensor in tensors)

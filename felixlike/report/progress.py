@@ -65,7 +65,7 @@ class LineReporter(Reporter):
             self.say(_line(event))
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
+        with contextlib.suppress(Exception):  # closed, full, or somebody's own that is not quite a stream
             self._stream.write(showable(text, getattr(self._stream, "encoding", None) or "utf-8"))
             self._stream.flush()
 

@@ -49,8 +49,9 @@ class Report:
 
     model: its name.  tasks: heaviest first.  trials, rounds, seconds: spent on tuning.  total_seconds: import,
     compilation and checks included.  error: maximum relative error of the whole compiled model, and reference:
-    against what ("float64 eager", …). stopped: why tuning ended.  device, target, versions: where this holds.  seed:
-    of the run.  recalled: candidates that earlier runs had measured, and that count towards the limits."""
+    against what ("float64", …; empty where it was not compared). stopped: why tuning ended.  device, target, versions:
+    where this holds.  seed: of the run.  recalled: candidates that earlier runs had measured, and that count towards
+    the limits.  note: what else the user should know."""
 
     model: str
     tasks: tuple[TaskReport, ...]
@@ -66,6 +67,7 @@ class Report:
     versions: dict[str, str]
     seed: int
     recalled: int = 0
+    note: str = ""
 
     def __str__(self) -> str:
         """As wide as the terminal, if standard output is one; in signs that it can show."""

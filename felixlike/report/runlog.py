@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from felixlike.errors import first_line
 from felixlike.records.place import path_of
 
 if TYPE_CHECKING:
@@ -25,20 +26,23 @@ if TYPE_CHECKING:
 
 class RunLog:
     """A context manager; the file is made when the run begins.  path: of the log from then on, None where there is
-    none."""
+    none.  lost: why it could not be written to its end; empty where it could."""
 
     def __init__(self, store: str | os.PathLike[str] | None) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         place = path_of(store)
         self.path = None if place is None else Path(f"{place}.logs") / f"{stamp}-{os.getpid()}.jsonl"
+        self.lost = ""
         self._file: TextIO | None = None
         self._started = time.monotonic()
 
     def __enter__(self) -> Self:
         if self.path is not None:
-            with contextlib.suppress(OSError):
+            try:
                 self.path.parent.mkdir(exist_ok=True)
                 self._create(self.path)
+            except OSError as error:
+                self.lost = first_line(error)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -55,7 +59,8 @@ class RunLog:
         try:
             self._file.write(json.dumps(_finite(line)) + "\n")
             self._file.flush()
-        except OSError:
+        except (OSError, ValueError, TypeError) as error:  # a closed file, what is no JSON
+            self.lost = first_line(error)
             self._close()
 
     def event(self, event: Event) -> None:

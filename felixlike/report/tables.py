@@ -116,8 +116,11 @@ def _notes(report: Report) -> list[str]:
         + (f", after {counted(report.recalled, 'candidate')} from the store" if report.recalled else "")
         + f"; {report.stopped}."
     )
-    error = f"{report.error:.1e}" if math.isfinite(report.error) else "unknown"
-    lines.append(f"Maximum relative error of the whole model against {report.reference}: {error}.")
+    if report.reference:
+        error = f"{report.error:.1e}" if math.isfinite(report.error) else "unknown"
+        lines.append(f"Maximum relative error of the whole model against {report.reference}: {error}.")
+    if report.note:
+        lines.append(report.note)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     lines.append(f"Seed {report.seed}; {versions}.")
     return lines

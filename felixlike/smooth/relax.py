@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from felixlike import options
 from felixlike.errors import InvalidOption, InvalidPoint
 from felixlike.features import NAMES, Formulas
+from felixlike.modes import own_modes
 from felixlike.smooth import cache
 from felixlike.smooth.graph import SmoothGraph
 from felixlike.smooth.limits import Excess, sides
@@ -53,6 +54,7 @@ class Relaxed(nn.Module):
         self._lowered = nn.ModuleDict()
         self._excess: dict[tuple[int, ...], Excess] = {}
 
+    @own_modes(gradients=False)
     def forward(self, log_x: Tensor) -> Tensor:
         """log(1 + feature) at relaxed points; rows of stores that a location inlined are 0. Raises InvalidPoint for
         another shape."""
@@ -69,6 +71,7 @@ class Relaxed(nn.Module):
             result = result.index_put((members[:, None], rows[None, :]), part)
         return result
 
+    @own_modes()
     def of_structure(self, locations: tuple[int, ...]) -> tuple[Lowered, Tensor]:
         """The torch code for these compute locations, and which rows of the result its stores are."""
         key = "_".join(map(str, locations)) or "only"
@@ -86,6 +89,7 @@ class Relaxed(nn.Module):
         self.saturated[locations] = graph.saturated
         return graph
 
+    @own_modes()
     def excess(self, locations: tuple[int, ...]) -> Excess | None:
         """By how much a relaxed point exceeds what a GPU allows; None where there are no limits."""
         limits = self.formulas.of_structure(locations).structure.limits
@@ -110,6 +114,7 @@ class Relaxed(nn.Module):
             found.setdefault(tuple(locations), []).append(row)
         return [(locations, torch.tensor(rows)) for locations, rows in found.items()]
 
+    @own_modes()
     def log_points(self, points: Points | npt.NDArray[np.float64]) -> Tensor:
         """float64[n, variables] for int64 or float64[n, variables]: points in the module's own coordinates. Raises
         InvalidPoint for another shape."""

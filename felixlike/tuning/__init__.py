@@ -1,8 +1,19 @@
 """A tuning run: rounds over tasks within a budget, every measurement recorded, a verified schedule for each task."""
 
 from felixlike.tuning.budget import Budget
-from felixlike.tuning.choice import Choice, How, choose
+from felixlike.tuning.choice import Choice, How, at_hand, choose, choose_safely
 from felixlike.tuning.session import Event, Session, TaskState
 from felixlike.tuning.threads import one_thread
 
-__all__ = ["Budget", "Choice", "Event", "How", "Session", "TaskState", "choose", "one_thread"]
+__all__ = [
+    "Budget",
+    "Choice",
+    "Event",
+    "How",
+    "Session",
+    "TaskState",
+    "at_hand",
+    "choose",
+    "choose_safely",
+    "one_thread",
+]

@@ -2,19 +2,21 @@
 
 In: a finished session's state of a task. Out: `Choice`, always with a verified schedule. Budgets may leave tasks
 without any measurement; MetaSchedule would then compile plain loops without a word, here the report says what was
-done.
+done. Whatever fails here, or is cut short: what was measured is at hand.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from felixlike.costmodel import CostModel
-from felixlike.errors import InvalidModel, InvalidSchedule, ReferenceFailed
+from felixlike.errors import InvalidModel, InvalidSchedule, ReferenceFailed, first_line
+from felixlike.interrupts import Interrupts
 from felixlike.measure import Measurement, Pool, Status, Untuned
+from felixlike.modes import own_modes
 from felixlike.search import Candidate, GradientSearch, Known
 from felixlike.tuning.session import TaskState
 
@@ -23,6 +25,8 @@ _ATTEMPTS = 6
 
 _SOON = 0.05
 """Seconds that a check's run takes at most where the schedule is no disaster, unless the task is large."""
+
+_INTERRUPTED = "the run was interrupted before a schedule of it was checked"
 
 
 class How(StrEnum):
@@ -47,6 +51,7 @@ class Choice:
     note: str = ""
 
 
+@own_modes()
 def choose(state: TaskState, model: CostModel, pool: Pool) -> Choice:
     """The schedule of one task."""
     try:
@@ -68,6 +73,30 @@ def choose(state: TaskState, model: CostModel, pool: Pool) -> Choice:
     except (ReferenceFailed, InvalidModel) as error:
         return Choice(How.UNTUNED, None, math.nan, None, error.what)
     return Choice(How.UNTUNED, None, math.nan, checked.error, "no schedule of it computed the right answer")
+
+
+def choose_safely(state: TaskState, model: CostModel, pool: Pool, interrupts: Interrupts) -> tuple[Choice, str]:
+    """The schedule of one task, and what went wrong, if anything did: then it is what is at hand without a check."""
+    try:
+        return interrupts.attempt(lambda: choose(state, model, pool), lambda: _in_haste(state)), ""
+    except Exception as error:  # of the pool, of a schedule, of the search for one: the others need not suffer for it
+        why = f"choosing its schedule failed: {first_line(error)}"
+        return replace(next(at_hand(state)), note=why), f"{state.task.name}: {why}"
+
+
+def _in_haste(state: TaskState) -> Choice:
+    found = next(at_hand(state))
+    return found if found.candidate is not None else replace(found, note=state.unverifiable or _INTERRUPTED)
+
+
+def at_hand(state: TaskState) -> Iterator[Choice]:
+    """What can be had without another measurement: schedules that were timed and checked, the fastest first; at last
+    the function as it came."""
+    for seconds, candidate in state.known.best:
+        measured = state.measured.get(candidate.key)
+        if measured is not None and measured.error is not None:
+            yield Choice(How.MEASURED, candidate, seconds, measured.error)
+    yield Choice(How.UNTUNED, None, math.nan, None)
 
 
 def _quickest(state: TaskState, candidates: Iterator[Candidate], pool: Pool) -> tuple[Candidate, Measurement] | None:

@@ -23,6 +23,7 @@ from felixlike.costmodel import CostModel
 from felixlike.errors import InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
+from felixlike.modes import own_modes
 from felixlike.records import Brief, Record, Store, make_record, make_run
 from felixlike.search import Candidate, Key, Known, Progress, Space, Strategy, next_task
 from felixlike.symbolic import SpaceName
@@ -106,6 +107,7 @@ class Session:
         self._seed = seed
         self._observe = observe if observe is not None else _ignore
 
+    @own_modes()
     def run(self, budget: Budget) -> None:
         """Spend what is left of the budget once all that the store holds is counted.
 
@@ -114,14 +116,19 @@ class Session:
             return
         run = make_run([state.task for state in self.states], weights=self._model.version(), seed=self._seed)
         budget.find(seconds=self._store.begin(run))
+        recalled = 0
         try:
             for state in self.states:
                 self._recall(state, budget)
+                recalled += 1
             while (count := budget.next_batch()) and (index := self._next()) is not None:
                 self._round(index, min(count, self._share(budget)), budget)
                 self._store.spend(run, budget.elapsed())
         except KeyboardInterrupt:
             self.interrupted = True
+            for state in self.states[recalled:]:  # else what an earlier run has found would not be chosen from
+                state.known, state.measured = Known(), {}
+                self._recall(state, Budget())
             self._store.spend(run, budget.elapsed())
 
     def _next(self) -> int | None:

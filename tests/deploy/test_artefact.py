@@ -157,8 +157,8 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda m: m.pop("inputs"), "inputs is missing"),
     (lambda m: m.update(inputs={}), "inputs is {}, not a list of objects"),
     (lambda m: m["inputs"].append(m["inputs"][0]), "inputs has a name twice"),
-    (lambda m: m["inputs"].append({"name": "y", "shape": [2], "dtype": "int8"}), "inputs is .* but of the code"),
-    (lambda m: m["inputs"].clear(), r"inputs is \[\], but of the code"),
+    (lambda m: m["inputs"].append({"name": "y", "shape": [2], "dtype": "int8"}), "signature has 1 tensors, inputs 2"),
+    (lambda m: m["inputs"].clear(), "signature has 1 tensors, inputs 0"),
     (lambda m: m["inputs"][0].update(shape="ab"), r'inputs\[0\].shape is "ab", not a list of positive integers'),
     (lambda m: m["inputs"][0].update(shape=[10**30]), r"inputs\[0\].shape is \[10+\], not a list of positive"),
     (lambda m: m["inputs"][0].update(shape=[True]), r"inputs\[0\].shape is \[true\], not a list of positive"),
@@ -186,6 +186,12 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda m: m.update(structure=7), "structure is wrong"),
     (lambda m: m.update(structure=NESTED | {"constants": [[float("inf"), 1]]}), "structure is wrong"),
     (lambda m: m.pop("structure"), "structure is missing"),
+    (lambda m: m.pop("signature"), "signature is missing"),
+    (lambda m: m.update(signature=7), "signature is wrong: it does not say which parameters there are"),
+    (lambda m: m["signature"]["parameters"][0].update(kind="ANY"), "signature is wrong: .* is no parameter"),
+    (lambda m: m["signature"]["parameters"][0].update(default=[None]), "signature is .* but of the code"),
+    (lambda m: m["signature"]["parameters"][0].update(name="y"), "signature is .* but of the code"),
+    (lambda m: m["signature"].update(arguments=NESTED), "signature is wrong: its arguments are not a tuple and a dict"),
     (lambda m: m.pop("report"), "report is missing"),
     (lambda m: m.update(report=[]), r"report is \[\], not an object"),
     (lambda m: m.pop("format"), "it is a zip file, but not one of felixlike's"),
@@ -299,7 +305,7 @@ def test_other_files(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("path", [None, 5, "", "a\0b", b"bytes"])
 def test_what_is_no_path(path: Any) -> None:
-    with pytest.raises(InvalidArtefact, match=r"load: .* is not a path\. give the path of a saved model"):
+    with pytest.raises(InvalidArtefact, match=r"load: .* is not a path\. give a path, as str or pathlib\.Path"):
         load(path)
 
 

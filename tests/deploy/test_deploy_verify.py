@@ -70,6 +70,14 @@ def test_exported_programs() -> None:
     assert max_relative_error(compile_model(import_model(program)), program, inputs).error < 1e-5
 
 
+def test_the_model_of_an_exported_program_is_left_as_it_was() -> None:
+    """They share their parameters."""
+    model, inputs = mlp()
+    program = torch.export.export(model, inputs)
+    max_relative_error(compile_model(import_model(program)), program, inputs)
+    assert {tensor.dtype for tensor in (*model.parameters(), *program.state_dict.values())} == {torch.float32}
+
+
 def test_against_the_untuned_module() -> None:
     model, inputs = mlp()
     untuned = compile_model(import_model(model, inputs))

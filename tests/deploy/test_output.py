@@ -62,7 +62,7 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
 def test_links_that_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to(tmp_path / "two")
     (tmp_path / "two").symlink_to(tmp_path / "one")
-    with pytest.raises(OutputNotWritable, match="writing failed: Too many levels of symbolic links"):
+    with pytest.raises(OutputNotWritable, match="Too many levels of symbolic links"):
         write(tmp_path / "one")
     (tmp_path / "lost").symlink_to(tmp_path / "nowhere" / "m.flx")
     with pytest.raises(OutputNotWritable, match=r"there is no directory .*nowhere\. make it first"):
@@ -103,7 +103,7 @@ def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(OutputNotWritable, match="there is no directory"):
         check_writable(tmp_path / "file" / "m.flx")
     for path in ("", "a\0b", None, 5, b"bytes"):
-        with pytest.raises(OutputNotWritable, match=r"output: .* is not a path\. give the path of a file"):
+        with pytest.raises(OutputNotWritable, match=r"output: .* is not a path\. give a path, as str or pathlib\.Path"):
             check_writable(path)  # type: ignore[arg-type]
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
     with pytest.raises(OutputNotWritable, match="permission is denied: a file beside it is needed"):
@@ -143,5 +143,5 @@ def test_the_longest_name_that_a_file_may_have(tmp_path: Path) -> None:
     path = tmp_path / ("m" * 251 + ".flx")
     write(path)
     assert path.read_bytes() == b"new"
-    with pytest.raises(OutputNotWritable, match="writing failed: File name too long"):
+    with pytest.raises(OutputNotWritable, match="File name too long"):
         write(tmp_path / ("m" * 256))

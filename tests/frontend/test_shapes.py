@@ -3,20 +3,27 @@
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from transformers import BatchEncoding
+from transformers.modeling_outputs import BaseModelOutput
 
-from felixlike.errors import InvalidShape
+from felixlike.errors import InvalidOption, InvalidShape
 from felixlike.frontend.imported import InputSpec
-from felixlike.frontend.shapes import Example, match_known, parse_shapes, read_shapes
+from felixlike.frontend.shapes import Example, Input, either, match_known, parse_shapes, read_shapes
 
 SPECS = (InputSpec("x", (2, 3), "float32"), InputSpec("ids", (4,), "int64"))
+
+
+def examples(*given: Input) -> list[Example]:
+    return [value.alone("x") for value in given]
 
 
 def test_sizes_of_one_input() -> None:
     given = read_shapes((1, 3, 8, 8))
     assert given is not None
-    assert given.positional == (Example((1, 3, 8, 8)),)
+    assert examples(*given.positional) == [Example((1, 3, 8, 8))]
     assert given.only_sizes
 
 
@@ -24,21 +31,22 @@ def test_one_tensor() -> None:
     tensor = torch.ones(2, dtype=torch.int64)
     given = read_shapes(tensor)
     assert given is not None
-    assert given.positional == (Example((2,), "int64"),)
+    assert examples(*given.positional) == [Example((2,), "int64")]
     assert not given.only_sizes
-    assert given.positional[0].tensor().data_ptr() == tensor.data_ptr()
+    assert given.positional[0].value().data_ptr() == tensor.data_ptr()
 
 
 def test_sequence_of_tensors_and_sizes() -> None:
     given = read_shapes([torch.ones(2, 3), (4, 5), ()])
     assert given is not None
-    assert [example.shape for example in given.positional] == [(2, 3), (4, 5), ()]
+    assert [example.shape for example in examples(*given.positional)] == [(2, 3), (4, 5), ()]
 
 
 def test_mapping_keeps_names() -> None:
     given = read_shapes({"b": (1, 2), "a": torch.ones(3, dtype=torch.bool)})
     assert given is not None
-    assert given.named == (("b", Example((1, 2))), ("a", Example((3,), "bool")))
+    assert [name for name, _ in given.named] == ["b", "a"]
+    assert examples(*dict(given.named).values()) == [Example((1, 2)), Example((3,), "bool")]
 
 
 def test_nothing_given() -> None:
@@ -57,7 +65,10 @@ def test_nothing_given() -> None:
         ({"x": "1x2"}, "'1x2' is neither a tensor nor a tuple of sizes"),
         ("1x2", "'1x2' is not a description of shapes"),
         (7, "7 is not a description of shapes.*give example tensors"),
-        ([(1, 2), None], r"shapes\[1\]: None is neither"),
+        ([(1, 2), object], r"shapes\[1\]: <class 'object'> is neither"),
+        ([(1, 2), {"a": [torch.ones(2), "3x4"]}], r"shapes\[1\]\['a'\]\[1\]: '3x4' is neither"),
+        ([(1, 2), object()], r"shapes\[1\]: an object is neither .*register_dataclass"),
+        ([np.array(["a"])], r"shapes\[0\]: arrays of type <U1 are not supported"),
         (torch.ones(1, dtype=torch.complex64), "tensors of type complex64 are not supported"),
         (torch.ones(2, 0), "size 0 is not positive"),
         (torch.ones(2, device="meta"), "is torch.strided on meta"),
@@ -81,14 +92,15 @@ def test_example_tensors_without_a_value() -> None:
 def test_command_line() -> None:
     given = parse_shapes(["x=1x3x8x8", "ids=1x64:int64", "t=scalar:float64"])
     assert given is not None
-    assert given.named == (
-        ("x", Example((1, 3, 8, 8))),
-        ("ids", Example((1, 64), "int64")),
-        ("t", Example((), "float64")),
-    )
+    assert [name for name, _ in given.named] == ["x", "ids", "t"]
+    assert examples(*dict(given.named).values()) == [
+        Example((1, 3, 8, 8)),
+        Example((1, 64), "int64"),
+        Example((), "float64"),
+    ]
     unnamed = parse_shapes(["2x3", "7:int32"])
     assert unnamed is not None
-    assert unnamed.positional == (Example((2, 3)), Example((7,), "int32"))
+    assert examples(*unnamed.positional) == [Example((2, 3)), Example((7,), "int32")]
 
 
 @pytest.mark.parametrize(
@@ -129,3 +141,52 @@ def test_match_known_takes_sizes_types_and_tensors() -> None:
 def test_match_known_refused(shapes: Any, message: str) -> None:
     with pytest.raises(InvalidShape, match=re.escape(message)):
         match_known(read_shapes(shapes), SPECS, where="m")
+
+
+def test_arrays_are_tensors_of_their_type() -> None:
+    given = read_shapes([np.zeros((2, 3)), np.ones(4, np.int32), np.zeros((), ">f4")])
+    assert given is not None
+    assert examples(*given.positional) == [Example((2, 3), "float64"), Example((4,), "int32"), Example(())]
+    alone = read_shapes(np.ones((2, 3), np.float32))
+    assert alone is not None
+    assert alone.positional[0].value().tolist() == [[1.0] * 3] * 2
+
+
+def test_constants_and_nesting() -> None:
+    x = torch.ones(2)
+    given = read_shapes(({"a": [x, (3, 4)], "b": None}, 3, np.float32(0.5), "text", True, (x, (x,))))
+    assert given is not None
+    nested, *constants, pair = (value.value() for value in given.positional)
+    assert nested["a"][0].data_ptr() == x.data_ptr()
+    assert nested["a"][1].shape == (3, 4)
+    assert nested["b"] is None
+    assert constants == [3, 0.5, "text", True]
+    assert [type(value) for value in constants] == [int, float, str, bool]
+    assert isinstance(pair[1], tuple)
+    assert [example.shape for example in given.positional[0].examples] == [(2,), (3, 4)]
+
+
+def test_what_tokenizers_give_and_output_classes() -> None:
+    ids = torch.ones(1, 4, dtype=torch.int64)
+    given = read_shapes(BatchEncoding({"input_ids": ids, "attention_mask": ids}))
+    assert given is not None
+    assert [name for name, _ in given.named] == ["input_ids", "attention_mask"]
+    inner = read_shapes([BatchEncoding({"input_ids": ids}), BaseModelOutput(last_hidden_state=ids)])
+    assert inner is not None
+    assert [type(value.value()) for value in inner.positional] == [dict, BaseModelOutput]
+
+
+def test_models_that_take_plain_tensors_refuse_others() -> None:
+    with pytest.raises(
+        InvalidShape, match=r"input 'ids': it is a dict, neither a tensor nor a tuple of sizes\. give a"
+    ):
+        match_known(read_shapes([(2, 3), {"a": torch.ones(4)}]), SPECS, where="m")
+    with pytest.raises(InvalidShape, match="input 'x': it is an int, neither"):
+        match_known(read_shapes({"x": 3, "ids": (4,)}), SPECS, where="m")
+
+
+def test_one_of_two_names() -> None:
+    assert either(None, (1, 2)) == either((1, 2), None) == (1, 2)
+    assert either(None, None) is None
+    with pytest.raises(InvalidOption, match=r"example_inputs: shapes and example_inputs are both given\. give one"):
+        either((1, 2), torch.ones(1))

@@ -12,6 +12,7 @@ from felixlike.errors import (
     DynamicControlFlow,
     EmptyModel,
     ExportFailed,
+    InputMismatch,
     InvalidModel,
     InvalidShape,
     UnsupportedOperator,
@@ -186,6 +187,11 @@ def test_parameters_elsewhere() -> None:
         import_model(nn.Linear(2, 2, device="meta"), (3, 2))
 
 
+def test_layers_without_sizes() -> None:
+    with pytest.raises(InvalidModel, match=r"LazyLinear: weight has no size yet\. call the model once"):
+        import_model(nn.LazyLinear(4), (2, 3))
+
+
 def test_exported_program_knows_its_inputs() -> None:
     model, (x,) = mlp()
     imported = import_model(torch.export.export(model, (x,)))
@@ -215,10 +221,13 @@ def test_exported_program_with_dynamic_shapes() -> None:
         import_model(torch.export.export(model, (x,), dynamic_shapes=dynamic))
 
 
-def test_exported_program_with_other_inputs() -> None:
+def test_exported_program_with_constants() -> None:
     program = torch.export.export(Apply(lambda x, n: x * n), (torch.randn(3), 2))
-    with pytest.raises(InvalidModel, match=r"is not a tensor. export the model with tensors"):
-        import_model(program)
+    compiled = compile_model(import_model(program))
+    assert len(compiled.inputs) == 1
+    assert compiled(torch.ones(3), 2).tolist() == [2.0] * 3
+    with pytest.raises(InputMismatch, match=r"is 3, compiled for .*=2"):
+        compiled(torch.ones(3), 3)
 
 
 def test_refused_by_tvms_importer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,7 @@ def test_gradients_stop_with_one_warning(fast: fx.Optimized, x: torch.Tensor) ->
     again(needs)  # says nothing now, which warnings as errors would show
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, of the first jvp
 @pytest.mark.parametrize("way", ["grad", "vmap", "jvp"])
 def test_transforms_of_torch(way: str, fast: fx.Optimized, x: torch.Tensor) -> None:
     if way == "vmap":

@@ -1,0 +1,143 @@
+"""What we compute does not depend on the modes that the caller has set in PyTorch.
+
+In: any state of torch: no gradients, inference mode, autocast, another default type or device, deterministic
+algorithms, anomaly detection, function and dispatch modes, transforms, hooks for saved tensors. Out: code that runs
+without them, and the caller's state again afterwards, whatever happened. A user's own model runs in the caller's
+default type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_callers_dtype: ContextVar[Any] = ContextVar("the caller's default type", default=None)
+"""None where it is float32, as ours."""
+
+_AUTOCAST = ("cpu", "cuda")
+
+
+@contextmanager
+def own_modes(*, gradients: bool = True) -> Iterator[None]:
+    """Run a block, or a function that this decorates, in modes of our own: numbers are what they are without any.
+
+    gradients: record them, outside of inference mode; False leaves it to the caller whether they are recorded. The
+    default types, deterministic algorithms and anomaly detection are the whole process's, while it lasts; all else the
+    calling thread's."""
+    with ExitStack() as stack:
+        stack.enter_context(_without_modes())  # first, since function modes see what the others do
+        stack.enter_context(_without_autocast())
+        stack.enter_context(_own_defaults())
+        if gradients:
+            stack.enter_context(_with_gradients())
+        yield
+
+
+@contextmanager
+def callers_dtype() -> Iterator[None]:
+    """Run a block of the user's code, inside of ours, in the default type that the caller has set."""
+    import torch
+
+    dtype = _callers_dtype.get()
+    if dtype is None:
+        yield
+        return
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    """No function modes (the default device is one), no dispatch modes, no transforms as vmap."""
+    import torch
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+    from torch.utils import _device, _python_dispatch
+
+    operators: Any = torch._ops
+    with ExitStack() as stack:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            stack.enter_context(temporarily_clear_interpreter_stack())
+        if torch._C._len_torch_dispatch_stack() or operators._len_torch_dispatch_stack_pre_dispatch():
+            stack.enter_context(_python_dispatch._disable_current_modes())
+        count = torch._C._len_torch_function_stack()
+        modes = [torch._C._pop_torch_function_stack() for _ in range(count)]
+        places: tuple[tuple[Any, str], ...] = (
+            (torch._GLOBAL_DEVICE_CONTEXT, "device_context"),
+            (_device, "CURRENT_DEVICE"),
+        )
+        devices = [getattr(place, name, None) for place, name in places]
+        for place, name in places:
+            setattr(place, name, None)
+        try:
+            yield
+        finally:
+            for (place, name), device in zip(places, devices, strict=True):
+                setattr(place, name, device)
+            for mode in reversed(modes):
+                torch._C._push_on_torch_function_stack(mode)
+
+
+@contextmanager
+def _without_autocast() -> Iterator[None]:
+    import torch
+
+    cast = [device for device in _AUTOCAST if torch.is_autocast_enabled(device)]
+    for device in cast:
+        torch.set_autocast_enabled(device, False)
+    try:
+        yield
+    finally:
+        for device in cast:
+            torch.set_autocast_enabled(device, True)
+
+
+@contextmanager
+def _own_defaults() -> Iterator[None]:
+    """float32 unless said otherwise, algorithms of torch's own choice."""
+    import torch
+
+    dtype, level = torch.get_default_dtype(), torch.get_deterministic_debug_mode()
+    token = None
+    if dtype is not torch.float32:
+        token = _callers_dtype.set(dtype)
+        torch.set_default_dtype(torch.float32)
+    if level:
+        torch.set_deterministic_debug_mode(0)
+    try:
+        yield
+    finally:
+        if level:
+            torch.set_deterministic_debug_mode(level)
+        if token is not None:
+            torch.set_default_dtype(dtype)
+            _callers_dtype.reset(token)
+
+
+@contextmanager
+def _with_gradients() -> Iterator[None]:
+    """Gradients are recorded as torch does by itself: saved tensors as they are, and no look at every step."""
+    import torch
+
+    hooks: Any = torch._C._autograd
+    with ExitStack() as stack:
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        if not torch.is_grad_enabled():
+            stack.enter_context(torch.enable_grad())
+        if torch.is_anomaly_enabled():
+            stack.enter_context(torch.autograd.set_detect_anomaly(False))
+        saved = []
+        while (pair := hooks._top_saved_tensors_default_hooks(True)) is not None:
+            hooks._pop_saved_tensors_default_hooks()
+            saved.append(pair)
+        try:
+            yield
+        finally:
+            for pack, unpack in reversed(saved):
+                hooks._push_saved_tensors_default_hooks(pack, unpack)

@@ -1,0 +1,245 @@
+"""The end of `felixlike tune`: what was tuned is saved first, wherever there is room, whoever reads or stops it."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import felixlike as fx
+from felixlike import api
+from felixlike.cli import main
+from felixlike.errors import FellBack, NotVerified, OutputNotWritable, RandomModel, SearchFailed, VerificationFailed
+from felixlike.interrupts import joined
+
+MODEL = """
+from torch import nn
+
+def small():
+    return nn.Linear(8, 12).eval()
+"""
+
+COMMAND = (sys.executable, "-m", "felixlike", "tune")
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> list[str]:
+    """Arguments that name a model, and an output in a folder of its own."""
+    file = tmp_path / "model.py"
+    file.write_text(MODEL)
+    (tmp_path / "out").mkdir()
+    return [f"{file}:small", "--shape", "input=2x8", "--output", str(tmp_path / "out" / "model.flx")]
+
+
+# -- in true processes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "lines"),
+    [("2>&1 | head -n 1", 141, 1), (">&-", 0, 0), ("> /dev/full", 1, 0)],
+)
+def test_the_output_is_there_whoever_reads(
+    script: str, code: int, lines: int, given: list[str], tmp_path: Path
+) -> None:
+    if "|" in script:  # more than a pipe holds: the reader has gone before the report
+        (tmp_path / "model.py").write_text(MODEL + "print('x' * 70000)\n")
+    command = " ".join([*COMMAND, *given, "--trials", "1", "--space", "all"])
+    found = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} {script}"], capture_output=True, timeout=240, check=False
+    )
+    assert (found.returncode, found.stdout.count(b"\n")) == (code, lines)
+    assert b"Traceback" not in found.stderr
+    assert fx.load(tmp_path / "out" / "model.flx").report.trials == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_the_search_saves_the_best_so_far(
+    number: signal.Signals, code: int, given: list[str], tmp_path: Path
+) -> None:
+    """It arrives twice at once, as GNU's timeout sends it."""
+    process = subprocess.Popen(
+        [*COMMAND, *given, "--seconds", "500"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "best" in line:  # a round has begun
+            break
+    process.send_signal(number)
+    process.send_signal(number)
+    out, error = process.communicate(timeout=240)
+    assert (process.returncode, "Traceback" in error) == (code, False)
+    assert "choosing and compiling the best schedules; Ctrl-C again" in error
+    assert "Saved to" in out
+    report = fx.load(tmp_path / "out" / "model.flx").report
+    assert report.stopped == "interrupted"
+    assert report.error < 1e-4
+
+
+# -- in this process, with runs that are over at once -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tuned() -> fx.Optimized:
+    return fx.optimize(nn.Linear(8, 12).eval(), torch.randn(2, 8), trials=0, progress=False)
+
+
+@pytest.fixture
+def run(given: list[str], tuned: fx.Optimized, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """run(at_the_end, *arguments): the command, with something that happens when the search is over."""
+
+    def command(at_the_end: Callable[[], Any], *arguments: str) -> int:
+        def optimize(*_: Any, **__: Any) -> fx.Optimized:
+            with joined() as found, found.search():
+                pass
+            at_the_end()
+            return tuned
+
+        monkeypatch.setattr(api, "optimize", optimize)
+        return main(["tune", *given, *arguments])
+
+    return command
+
+
+def test_it_is_saved_before_anything_is_printed(
+    run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(io.TextIOWrapper):
+        def write(self, text: str) -> int:
+            saved.append((tmp_path / "out" / "model.flx").exists())
+            raise BrokenPipeError
+
+    saved: list[bool] = []
+    monkeypatch.setattr(sys, "stdout", Late(io.BytesIO(), encoding="ascii"))
+    assert run(lambda: None) == 141
+    assert set(saved) == {True}
+
+
+def test_a_place_that_has_vanished(
+    run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Into the current directory, where nothing is overwritten; else where temporary files go."""
+    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    for folder in (here, temporary):
+        folder.mkdir()
+    (here / "model.flx").write_text("another one")
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    assert run(lambda: shutil.rmtree(tmp_path / "out")) == 1
+    out, error = capsys.readouterr()
+    assert f"felixlike: {tmp_path}/out/model.flx could not be written (" in error
+    assert f"there is no directory {tmp_path}/out" in error
+    assert f"the tuned model is saved to {here}/model-2.flx" in error
+    assert f"Saved to {here}/model-2.flx" in out.replace("\n", "")
+    assert (here / "model.flx").read_text() == "another one"
+    assert isinstance(fx.load(here / "model-2.flx"), fx.Optimized)
+    (tmp_path / "out").mkdir()
+
+    def vanish() -> None:
+        shutil.rmtree(tmp_path / "out")
+        shutil.rmtree(here)
+
+    assert run(vanish, "--quiet") == 1
+    assert f"the tuned model is saved to {temporary}/model.flx" in capsys.readouterr().err
+    assert isinstance(fx.load(temporary / "model.flx"), fx.Optimized)
+
+
+def test_no_place_at_all(
+    run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: Any, path: Any) -> None:
+        raise OutputNotWritable("there is no room for it", where=str(path))
+
+    monkeypatch.setattr(fx.Optimized, "save", fail)
+    assert run(lambda: None) == 1
+    assert capsys.readouterr().err.endswith("out/model.flx: there is no room for it.\n")
+
+
+@pytest.mark.parametrize("output", [True, False])
+def test_a_wrong_model_has_a_name_that_says_so(
+    output: bool, run: Callable[..., int], given: list[str], tuned: fx.Optimized, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        error = VerificationFailed("it is off by 5.0e-01", where="Net", remedy="look at .optimized")
+        error.optimized = tuned
+        raise error
+
+    place = Path(given[-1])
+    if not output:
+        del given[-2:]
+    assert run(fail) == 1
+    error = capsys.readouterr().err
+    assert not place.exists()
+    if output:
+        saved = place.with_name("model.unverified.flx")
+        assert error == f"felixlike: it is off by 5.0e-01. It is saved to {saved} all the same.\n"
+        assert isinstance(fx.load(saved), fx.Optimized)
+    else:
+        assert error == "felixlike: it is off by 5.0e-01. Nothing was saved.\n"
+
+
+@pytest.mark.parametrize(("kind", "code"), [(NotVerified, 0), (RandomModel, 0), (FellBack, 0), (SearchFailed, 1)])
+def test_warnings_are_sentences(
+    kind: type[Warning], code: int, run: Callable[..., int], given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(lambda: warnings.warn(kind("Net: odd."), stacklevel=1)) == code
+    assert capsys.readouterr().err == "felixlike: Net: odd.\n"
+    assert Path(given[-1]).exists()
+
+
+def test_warnings_of_others_are_as_ever(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.warns(DeprecationWarning, match="of torch's"):
+        assert run(lambda: warnings.warn("one of torch's", DeprecationWarning, stacklevel=1)) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_while_it_is_saved_waits(
+    number: signal.Signals,
+    code: int,
+    run: Callable[..., int],
+    given: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save = fx.Optimized.save
+
+    def pressed(optimized: fx.Optimized, path: Any) -> None:
+        signal.raise_signal(number)
+        save(optimized, path)
+
+    monkeypatch.setattr(fx.Optimized, "save", pressed)
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert run(lambda: None) == code
+    assert Path(given[-1]).exists()
+    assert "Saved to" in capsys.readouterr().out
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_a_compiler_is_missed_before_long_work(
+    run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    searched: list[int] = []
+    assert run(lambda: searched.append(1)) == 1
+    assert "no C compiler was found to link the model" in capsys.readouterr().err
+    assert not searched
+
+
+def test_a_signal_before_anything_is_tuned(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    file = Path(given[0].partition(":")[0])
+    file.write_text(f"import os\ndef small(): os.kill({os.getpid()}, {int(signal.SIGTERM)})")
+    assert main(["tune", *given]) == 143
+    assert capsys.readouterr().err == "felixlike: terminated\n"
