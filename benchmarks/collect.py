@@ -19,6 +19,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from felixlike import tvmlib
+
 _ROUNDS = 100
 _TURN = 3e-4
 """Seconds of calls in one turn of a candidate."""
@@ -92,7 +94,6 @@ def _timed(task: Any, candidates: Sequence[Any]) -> list[list[float]]:
     """Seconds a call in each turn; none for those that cannot be built."""
     import numpy as np
 
-    from felixlike import tvmlib
     from felixlike.errors import FelixlikeError
     from felixlike.measure.arguments import arguments
     from felixlike.measure.trial_process import build

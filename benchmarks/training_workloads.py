@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.models import Product
+from felixlike import tvmlib
 
 
 class _Residual(nn.Module):
@@ -78,7 +79,6 @@ _ROWS = ((384, 96), (64, 512), (1000, 160), (197, 384))
 
 def one_core() -> Any:
     """This machine with a single core: the target that the measurements are for."""
-    from felixlike import tvmlib
     from felixlike.hardware import resolve_target
 
     host = resolve_target("cpu")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.cli.finding import Finding, findings_text
 from felixlike.errors import FelixlikeError, InvalidOption
 from felixlike.words import counted
@@ -126,7 +127,6 @@ def _gpu() -> Finding:
 def _tvm() -> Iterator[Finding]:
     started = time.perf_counter()
     try:
-        from felixlike import tvmlib
         from felixlike.hardware import host_device
         from felixlike.hardware.known import imitated
     except (FelixlikeError, ImportError) as error:
@@ -188,7 +188,6 @@ def _guarded(name: str, check: Callable[[], str]) -> Finding:
 
 def _design_space() -> str:
     """MetaSchedule makes sketches of a small product, and they are understood."""
-    from felixlike import tvmlib
     from felixlike.symbolic import sketches
 
     te = tvmlib.te

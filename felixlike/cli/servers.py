@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from felixlike import tvmlib
 from felixlike.cli.finding import Finding
 from felixlike.errors import FelixlikeError
 from felixlike.words import counted
@@ -75,8 +76,6 @@ def _key(tracker: str, key: str, servers: Servers, target: Any) -> Iterator[Find
 
 def _problem(seen: Seen) -> tuple[str, str]:
     """(what is wrong with a server, what to do); empty if nothing."""
-    from felixlike import tvmlib
-
     if seen.problem:
         return seen.problem, "" if "TVM_NUM_THREADS" in seen.problem else "See docs/rpc.md for what a server needs."
     if seen.version not in (tvmlib.version(), "unknown"):
@@ -88,7 +87,6 @@ def _problem(seen: Seen) -> tuple[str, str]:
 
 def _product(target: Any) -> Task:
     """A product of two small matrices."""
-    from felixlike import tvmlib
     from felixlike.frontend import make_task
 
     te = tvmlib.te

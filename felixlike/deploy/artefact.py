@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from felixlike import options
+from felixlike import options, tvmlib
 from felixlike.deploy import description
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.library import Library
@@ -76,8 +76,6 @@ def _pack(file: IO[bytes], code: Mapping[str, Any], library: bytes, report: Mapp
 
 def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
     """The shared library, which says what it is.  Only links what LLVM generated, so any C compiler will do."""
-    from felixlike import tvmlib
-
     if compiled.library is not None:
         return compiled.library.path.read_bytes()
     compiler = linker()
@@ -144,8 +142,6 @@ def _read(file: IO[bytes], where: str) -> tuple[dict[str, Any], bytes]:
 
 def _open(meta: Mapping[str, Any], code: bytes, where: str) -> tuple[Compiled, dict[str, Any]]:
     """The code, opened from a file that lives as long as the model, so that it can be saved again."""
-    from felixlike import tvmlib
-
     told = description.read(meta, where)
     report = description.read_report(meta, where)
     try:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from felixlike import tvmlib
 from felixlike.deploy import operator
 from felixlike.deploy.library import Library
 from felixlike.deploy.likeness import likeness, never
@@ -73,8 +74,6 @@ class Compiled:
         import torch
         from torch.autograd import forward_ad
 
-        from felixlike import tvmlib
-
         self.inputs = inputs
         self.outputs = outputs
         self.signature = signature
@@ -104,8 +103,6 @@ class Compiled:
 
     def _open(self) -> None:
         """Make what every copy has for itself: a virtual machine, which one call at a time may use."""
-        from felixlike import tvmlib
-
         self.machine = tvmlib.relax.VirtualMachine(self.runtime, tvmlib.device_of(self.target))
         self._main = self.machine["main"]
         self._lock = threading.Lock()

@@ -7,6 +7,7 @@ what is compiled. Parameters stay constants of the executable, packed at compile
 from collections.abc import Mapping
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.packing import with_packed_constants
 from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
@@ -24,8 +25,6 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
 
     schedules: task key → scheduled PrimFunc, IRModule with "main", or Schedule; None or empty gives the module as TVM
     has it without tuning. Raises InvalidSchedule for a key or function that does not fit, CompilationFailed."""
-    from felixlike import tvmlib
-
     module = imported.module
     chosen = {key: _primfunc(schedule) for key, schedule in (schedules or {}).items()}
     if chosen:
@@ -54,8 +53,6 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
 
 def _primfunc(schedule: Any) -> Any:
     """The PrimFunc of a PrimFunc, an IRModule or a Schedule."""
-    from felixlike import tvmlib
-
     if isinstance(schedule, tvmlib.PrimFunc):
         return schedule
     module = schedule.mod if isinstance(schedule, tvmlib.Schedule) else schedule
@@ -72,8 +69,6 @@ def _primfunc(schedule: Any) -> Any:
 
 def _substitute(imported: Imported, chosen: Mapping[str, Any]) -> Any:
     """The module with each task's functions replaced by its schedule."""
-    from felixlike import tvmlib
-
     names = {task.key: task.name for task in imported.tasks}
     module = tvmlib.IRModule(dict(imported.module.functions), attrs=imported.module.attrs)
     for key, func in chosen.items():
@@ -97,8 +92,6 @@ def _substitute(imported: Imported, chosen: Mapping[str, Any]) -> Any:
 
 def _as_private(func: Any) -> Any:
     """A scheduled function under the caller's name: no symbol of its own, marked so that no pass schedules it again."""
-    from felixlike import tvmlib
-
     func = tvmlib.without_attributes(func, "global_symbol", LAYOUT_FREE, CONSTANTS)
     return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from felixlike import tvmlib
 from felixlike._version import __version__
 from felixlike.errors import InvalidArtefact, UnknownTarget, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Structure
@@ -49,8 +50,6 @@ class Description:
 
 def describe(compiled: Compiled) -> dict[str, Any]:
     """JSON data of what the code is: where it runs, and how it is called."""
-    from felixlike import tvmlib
-
     return {
         "tvm": tvmlib.version(),
         "machine": [platform.system(), platform.machine()],
@@ -112,8 +111,6 @@ def compare(meta: Mapping[str, Any], own: str | None, where: str) -> None:
 
 
 def _check_versions(meta: Mapping[str, Any], where: str) -> None:
-    from felixlike import tvmlib
-
     found, writer = _field(meta, "format", where), _text(meta, "felixlike", where)
     if type(found) is not int or found != FORMAT:
         raise InvalidArtefact(
@@ -132,8 +129,6 @@ def _check_versions(meta: Mapping[str, Any], where: str) -> None:
 
 def _check_machine(meta: Mapping[str, Any], where: str) -> None:
     """Refuse code for another processor: it would end in an illegal instruction."""
-    from felixlike import tvmlib
-
     here = [platform.system(), platform.machine()]
     machine = _texts(meta, "machine", where)
     if machine != here:
@@ -151,8 +146,6 @@ def _check_machine(meta: Mapping[str, Any], where: str) -> None:
 
 
 def _target(meta: Mapping[str, Any], where: str) -> Any:
-    from felixlike import tvmlib
-
     text = _text(meta, "target", where)
     try:
         target = resolve_target(tvmlib.Target(text))

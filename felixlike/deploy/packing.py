@@ -8,6 +8,7 @@ packing functions are built together, and a constant that several calls read ali
 from collections.abc import Mapping
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import InvalidSchedule
 from felixlike.measure.packing import Packing, cut
 
@@ -16,8 +17,6 @@ def with_packed_constants(module: Any) -> Any:
     """The module without packing blocks; itself where it has none.
 
     Raises InvalidSchedule where a function packs what is not a constant: every call would pack it again."""
-    from felixlike import tvmlib
-
     functions = {str(v.name_hint): f for v, f in module.functions.items() if isinstance(f, tvmlib.PrimFunc)}
     pieces = {name: cut(func) for name, func in functions.items()}
     pieces = {name: found for name, found in pieces.items() if found[1]}
@@ -28,8 +27,6 @@ class _Packer:
     """The packing functions of a module, built together for this machine."""
 
     def __init__(self, pieces: Mapping[str, tuple[Any, tuple[Packing, ...]]]) -> None:
-        from felixlike import tvmlib
-
         functions = {
             f"{name}_pack{i}": packing.function.with_attr("global_symbol", f"{name}_pack{i}")
             for name, (_, packings) in pieces.items()
@@ -41,8 +38,6 @@ class _Packer:
 
     def packed(self, name: str, number: int, packing: Packing, constant: Any) -> Any:
         """A Relax constant as packing `number` of a function wants it."""
-        from felixlike import tvmlib
-
         key = (f"{name}_pack{number}", tvmlib.identity(constant))
         if key not in self._done:
             packed = tvmlib.runtime.empty(packing.shape, packing.dtype)
@@ -53,8 +48,6 @@ class _Packer:
 
 def _rewritten(module: Any, pieces: Mapping[str, tuple[Any, tuple[Packing, ...]]], packer: _Packer) -> Any:
     """The module with every call of a function of `pieces` exchanged for one of its kernel on packed constants."""
-    from felixlike import tvmlib
-
     relax = tvmlib.relax
     call_tir = tvmlib.ir.Op.get("relax.call_tir")
     kernels: dict[str, Any] = {}

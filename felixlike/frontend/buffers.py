@@ -6,6 +6,7 @@ In: a PrimFunc. Out: an InputSpec per parameter, outputs last; a named error for
 from collections.abc import Iterable
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import InvalidModel, InvalidShape
 from felixlike.frontend.imported import InputSpec
 
@@ -27,8 +28,6 @@ def buffers_of(func: Any, *, where: str) -> tuple[InputSpec, ...]:
 
 def sizes_of(shape: Iterable[Any], *, what: str, where: str) -> tuple[int, ...]:
     """TVM's sizes as numbers.  what, where: for the message of InvalidShape, raised if one is not a number."""
-    from felixlike import tvmlib
-
     sizes = [int(size) if isinstance(size, tvmlib.tirx.IntImm) else size for size in shape]
     if not all(isinstance(size, int) for size in sizes):
         raise InvalidShape(

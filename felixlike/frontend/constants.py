@@ -9,6 +9,8 @@ layout of a buffer is free, whoever provides it; what they say is dropped.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from felixlike import tvmlib
+
 CONSTANTS = "felixlike.constants"
 """The attribute of a task's function that lists all its constant parameters."""
 
@@ -21,15 +23,11 @@ PACKING = "meta_schedule.layout_rewrite_preproc"
 
 def packing_blocks(statement: Any) -> list[Any]:
     """The blocks below a TVM statement that are run once, before the first call."""
-    from felixlike import tvmlib
-
     return [block for block in tvmlib.found(statement, tvmlib.s_tir.SBlock) if PACKING in block.annotations]
 
 
 def constant_arguments(module: Any) -> Mapping[str, tuple[int, ...]]:
     """Name of each PrimFunc that is called → the parameters bound to constants at every call site."""
-    from felixlike import tvmlib
-
     call_tir = tvmlib.ir.Op.get("relax.call_tir")
     found: dict[str, set[int]] = {}
 
@@ -63,8 +61,6 @@ def _listed(func: Any, name: str) -> tuple[int, ...] | None:
 
 def with_marks(module: Any, target: Any) -> Any:
     """A fused Relax module whose PrimFuncs say which layouts are free, and nothing else about it."""
-    from felixlike import tvmlib
-
     constants = constant_arguments(module)
     marked = tvmlib.IRModule(dict(module.functions), attrs=module.attrs)
     for variable, func in module.functions.items():
@@ -76,8 +72,6 @@ def with_marks(module: Any, target: Any) -> Any:
 
 def with_indices(func: Any, name: str, indices: Sequence[int]) -> Any:
     """A PrimFunc with an attribute that lists parameters; without it where there are none."""
-    from felixlike import tvmlib
-
     return func.with_attr(name, list(indices)) if indices else tvmlib.without_attributes(func, name)
 
 
@@ -91,8 +85,6 @@ def layout_free(func: Any, target: Any, constants: Iterable[int]) -> tuple[int, 
 
 
 def _is_weight(buffer: Any, reads: Sequence[tuple[Any, Any]]) -> bool:
-    from felixlike import tvmlib
-
     own = [(block, load) for block, load in reads if load.source.same_as(buffer)]
     if not str(buffer.dtype).startswith("float") or len(own) != 1:
         return False
@@ -106,7 +98,5 @@ def _is_weight(buffer: Any, reads: Sequence[tuple[Any, Any]]) -> bool:
 
 def _reads(func: Any) -> list[tuple[Any, Any]]:
     """(block, load) of everything that a function reads."""
-    from felixlike import tvmlib
-
     blocks = [block for block in tvmlib.found(func.body, tvmlib.s_tir.SBlock) if block.iter_vars]
     return [(block, load) for block in blocks for load in tvmlib.found(block.body, tvmlib.ir.TensorLoad)]

@@ -7,11 +7,11 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from felixlike import tvmlib
+
 
 def _embedding(node: Any, importer: Any) -> Any:
     """aten.embedding: an index outside the table gives NaN where PyTorch would raise (TVM's own reads beyond it)."""
-    from felixlike import tvmlib
-
     table, indices = (importer.env[argument] for argument in node.args[:2])
     return importer.block_builder.emit(tvmlib.relax.op.take(table, indices, axis=0, mode="nan"))
 
@@ -26,8 +26,6 @@ _CONVOLUTIONS = {
 
 def _convolution(node: Any, importer: Any) -> Any:
     """aten.convolution: TVM's importer makes float32 of all types, and lacks transposed ones of three dimensions."""
-    from felixlike import tvmlib
-
     emit = importer.block_builder.emit
     data, weights, bias, strides, padding, dilation, transposed, output_padding, groups = node.args
     x = importer.env[data]
@@ -57,16 +55,12 @@ def _convolution(node: Any, importer: Any) -> Any:
 
 def _matmul(node: Any, importer: Any) -> Any:
     """aten.mm and its like: TVM's importer makes float32 of all types."""
-    from felixlike import tvmlib
-
     a, b = (importer.env[argument] for argument in node.args)
     return importer.block_builder.emit(tvmlib.relax.op.matmul(a, b, out_dtype=str(a.ty.dtype)))
 
 
 def _addmm(node: Any, importer: Any) -> Any:
     """aten.addmm: β c + α a b; TVM's importer makes float32 of all types."""
-    from felixlike import tvmlib
-
     op, emit = tvmlib.relax.op, importer.block_builder.emit
     c, a, b = (importer.env[argument] for argument in node.args)
     dtype = str(a.ty.dtype)
@@ -85,8 +79,6 @@ def _reduction(name: str) -> Callable[[Any, Any], Any]:
     """aten.amax and its like, which TVM's importer lacks: along some dimensions, or all."""
 
     def converted(node: Any, importer: Any) -> Any:
-        from felixlike import tvmlib
-
         given = [*node.args, *([], False)[len(node.args) - 1 :]]
         dims = node.kwargs.get("dim", given[1])
         keepdims = node.kwargs.get("keepdim", given[2])
@@ -99,8 +91,6 @@ def _reduction(name: str) -> Callable[[Any, Any], Any]:
 
 def _elu(node: Any, importer: Any) -> Any:
     """aten.elu: TVM's importer drops the factors that make a SELU of it."""
-    from felixlike import tvmlib
-
     relax, emit = tvmlib.relax, importer.block_builder.emit
     alpha, scale, input_scale = map(float, (*node.args[1:], *(1.0, 1.0, 1.0)[len(node.args) - 1 :]))
     data = importer.env[node.args[0]]
@@ -117,8 +107,6 @@ def _nearest(node: Any, importer: Any) -> Any:
     """aten.upsample_nearest2d: element floor(i · step), which only for whole factors up is what TVM's importer reads.
 
     The step is the ratio of the sizes, or 1 / factor where a factor is given that does not lead to a whole size."""
-    from felixlike import tvmlib
-
     op, emit = tvmlib.relax.op, importer.block_builder.emit
     data = importer.env[node.args[0]]
     before, after = node.args[0].meta["val"].shape[2:], node.meta["val"].shape[2:]
@@ -136,8 +124,6 @@ def _extreme(value: str, place: str) -> Callable[[Any, Any], Any]:
     """aten.max and aten.min along a dimension, which TVM's importer sorts for, or lacks: the value and its place."""
 
     def converted(node: Any, importer: Any) -> Any:
-        from felixlike import tvmlib
-
         op, emit = tvmlib.relax.op, importer.block_builder.emit
         data, dim, keepdims = importer.env[node.args[0]], *[*node.args[1:], False][:2]
         found = emit(getattr(op, value)(data, dim, keepdims=keepdims))
@@ -148,8 +134,6 @@ def _extreme(value: str, place: str) -> Callable[[Any, Any], Any]:
 
 def _variance_and_mean(node: Any, importer: Any) -> Any:
     """aten.var_mean."""
-    from felixlike import tvmlib
-
     variance = importer._var(node)
     dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     mean = tvmlib.relax.op.mean(importer.env[node.args[0]], dims, keepdims=node.kwargs.get("keepdim", False))
@@ -158,16 +142,12 @@ def _variance_and_mean(node: Any, importer: Any) -> Any:
 
 def _exp2(node: Any, importer: Any) -> Any:
     """aten.exp2."""
-    from felixlike import tvmlib
-
     data = importer.env[node.args[0]]
     return importer.block_builder.emit(tvmlib.relax.op.power(tvmlib.relax.const(2.0, str(data.ty.dtype)), data))
 
 
 def _clamp(node: Any, importer: Any) -> Any:
     """aten.clamp: bounds that are not given are infinite in TVM's importer, which integers cannot be."""
-    from felixlike import tvmlib
-
     relax, found = tvmlib.relax, importer.env[node.args[0]]
     bounds = dict(zip(("min", "max"), node.args[1:], strict=False)) | dict(node.kwargs)
     for name, bound in bounds.items():
@@ -180,8 +160,6 @@ def _clamp(node: Any, importer: Any) -> Any:
 
 def _rounded_quotient(node: Any, importer: Any) -> Any:
     """aten.div with a rounding mode: a number is an int32 or float32 in TVM's importer, whatever it divides."""
-    from felixlike import tvmlib
-
     relax, emit = tvmlib.relax, importer.block_builder.emit
     data, divisor = importer.env[node.args[0]], importer.env.get(node.args[1], node.args[1])
     if isinstance(divisor, int | float):
@@ -194,8 +172,6 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
 
 def _product(node: Any, importer: Any) -> Any:
     """aten.mul: TVM makes 0 of x · 0, which is NaN for NaN and infinities, as x - x is. Softshrink has one."""
-    from felixlike import tvmlib
-
     factor, dtype = node.args[1], str(node.meta["val"].dtype)
     if isinstance(factor, int | float) and factor == 0 and "float" in dtype:
         data = importer.env[node.args[0]]
@@ -206,8 +182,6 @@ def _product(node: Any, importer: Any) -> Any:
 def _group_norm(node: Any, importer: Any) -> Any:
     """aten.native_group_norm: weights may be left out, which TVM's importer does not know."""
     import numpy as np
-
-    from felixlike import tvmlib
 
     data, weight, bias, _, channels, _, groups, epsilon = node.args
     x = importer.env[data]
@@ -223,8 +197,6 @@ def _group_norm(node: Any, importer: Any) -> Any:
 
 def _hypot(node: Any, importer: Any) -> Any:
     """aten.hypot."""
-    from felixlike import tvmlib
-
     op, emit = tvmlib.relax.op, importer.block_builder.emit
     squares = [emit(op.multiply(importer.env[argument], importer.env[argument])) for argument in node.args]
     return emit(op.sqrt(emit(op.add(*squares))))
@@ -232,8 +204,6 @@ def _hypot(node: Any, importer: Any) -> Any:
 
 def _scatter_add(node: Any, importer: Any) -> Any:
     """aten.scatter_add: of the source, what there are indices for."""
-    from felixlike import tvmlib
-
     op, emit = tvmlib.relax.op, importer.block_builder.emit
     axis, (data, indices, source) = node.args[1], (importer.env[node.args[i]] for i in (0, 2, 3))
     taken = [int(extent) for extent in importer.shape_of(indices)]

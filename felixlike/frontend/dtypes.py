@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import InvalidModel, UnsupportedOperator
 from felixlike.frontend.shapes import DTYPES
 
@@ -70,8 +71,6 @@ def with_right_types(own: Mapping[str, Converter], names: set[str], where: str) 
 
 
 def _typed(value: Any, node: Any, importer: Any, where: str) -> Any:
-    from felixlike import tvmlib
-
     expected = node.meta.get("val")
     kind = getattr(value, "ty", None)
     if not hasattr(expected, "dtype") or not isinstance(kind, tvmlib.relax.TensorType) or not node.users:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.buffers import buffers_of
 from felixlike.frontend.constants import constant_arguments
 from felixlike.frontend.task import Task, make_task
@@ -37,8 +38,6 @@ def extract(module: Any, target: Any) -> tuple[tuple[Task, ...], Mapping[str, tu
 
 def computes_nothing(module: Any) -> bool:
     """True if no function of a fused module calls anything but views: its outputs are inputs or constants."""
-    from felixlike import tvmlib
-
     views = [tvmlib.ir.Op.get("relax.reshape")]
     calls: list[Any] = []
 
@@ -53,8 +52,6 @@ def computes_nothing(module: Any) -> bool:
 
 def _call_counts(module: Any) -> dict[str, int]:
     """Names of the PrimFuncs called through call_tir, in order of first call, with the number of call sites."""
-    from felixlike import tvmlib
-
     call_tir = tvmlib.ir.Op.get("relax.call_tir")
     counts: dict[str, int] = {}
 
@@ -70,7 +67,5 @@ def _call_counts(module: Any) -> dict[str, int]:
 
 def _relax_functions(module: Any) -> list[Any]:
     """The Relax functions, "main" first and the others by name."""
-    from felixlike import tvmlib
-
     names = sorted((str(var.name_hint) for var in module.get_global_vars()), key=lambda name: (name != "main", name))
     return [module[name] for name in names if isinstance(module[name], tvmlib.relax.Function)]

@@ -7,9 +7,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from felixlike import options
+from felixlike import options, tvmlib
 from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, first_line
+from felixlike.frontend.extract import computes_nothing, extract
 from felixlike.frontend.imported import Imported, InputSpec, Source
+from felixlike.frontend.passes import fuse
+from felixlike.frontend.relax import inputs_of
+from felixlike.hardware import resolve_target
 from felixlike.modes import own_modes
 from felixlike.words import kind_of
 
@@ -28,12 +32,7 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
     TVM target.
     Raises UnknownTarget, InvalidShape, InvalidModel and its kinds (EmptyModel, ExportFailed, DynamicControlFlow,
     UnsupportedOperator), InvalidOption, MissingDependency, CompilationFailed if TVM fails to legalise or fuse."""
-    from felixlike import tvmlib
-    from felixlike.frontend.extract import computes_nothing, extract
-    from felixlike.frontend.passes import fuse
-    from felixlike.frontend.relax import inputs_of
     from felixlike.frontend.shapes import either
-    from felixlike.hardware import resolve_target
 
     target = resolve_target(target)
     source = _read(model, either(shapes, example_inputs))
@@ -76,7 +75,6 @@ def _read(model: Any, shapes: Any) -> Source:
     """The model as Relax, by its kind.  Raises InvalidModel for other kinds."""
     import torch
 
-    from felixlike import tvmlib
     from felixlike.frontend import onnx, primfunc, relax
     from felixlike.frontend import torch as pytorch
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import (
     EmptyModel,
     InvalidModel,
@@ -136,8 +137,6 @@ def _settle(name: str, sizes: tuple[int | str, ...], dtype: str, given: Example 
 
 
 def _convert(proto: Any, examples: dict[str, Example], where: str) -> Any:
-    from felixlike import tvmlib
-
     importer = tvmlib.onnx_importer()
     known = importer._get_convert_map()
     missing = sorted({node.op_type for node in proto.graph.node} - {*known, "If", "Constant"})

@@ -7,6 +7,7 @@ The list is fixed: what is tuned must be what is compiled, so deploy starts from
 from collections.abc import Callable
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.constants import with_marks
 from felixlike.frontend.rewrites import (
     in_phases,
@@ -31,8 +32,6 @@ from felixlike.hardware import target_device
 
 def fuse(module: Any, target: Any) -> Any:
     """Legalise and fuse a Relax module for a target, and mark weights whose layout is free.  Raises what TVM raises."""
-    from felixlike import tvmlib
-
     t = tvmlib.relax.transform
     backend = tvmlib.relax.backend
     on_cpu = str(target.kind.name) == "llvm"
@@ -97,8 +96,6 @@ def fuse(module: Any, target: Any) -> Any:
 
 def _pass(rewrite: Callable[..., Any], *arguments: Any) -> Any:
     """A function from module, and more arguments, to module as TVM's pass."""
-    from felixlike import tvmlib
-
     return tvmlib.transform.module_pass(
         lambda module, _: rewrite(module, *arguments), opt_level=0, name=rewrite.__name__
     )

@@ -5,6 +5,7 @@ In: a PrimFunc over buffers of known shapes, whose last buffer is the output. Ou
 
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import EmptyModel
 from felixlike.frontend.buffers import buffers_of
 from felixlike.frontend.constants import LAYOUT_FREE
@@ -19,8 +20,6 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
 
     Since the inputs come with every call, none has a layout that is free to choose, whatever the PrimFunc says.
     Raises EmptyModel without buffers, InvalidModel for scalar parameters, InvalidShape for unknown sizes."""
-    from felixlike import tvmlib
-
     relax = tvmlib.relax
     name = _name(func)
     specs = buffers_of(func, where=name)
@@ -46,7 +45,5 @@ def _name(func: Any) -> str:
     symbol = str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else "main"
     if symbol != "main":
         return symbol
-    from felixlike import tvmlib
-
     names = [str(block.name_hint).removeprefix("T_") for block in tvmlib.found(func.body, tvmlib.s_tir.SBlock)]
     return "_".join(name for name in names if name not in ("root", "")) or "primfunc"

@@ -6,6 +6,7 @@ In: an IRModule whose function "main" takes and gives tensors of known shapes. N
 from collections.abc import Iterator
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import InvalidModel
 from felixlike.frontend.buffers import sizes_of
 from felixlike.frontend.imported import InputSpec, OutputSpec, Source
@@ -16,8 +17,6 @@ from felixlike.frontend.structure import Structure, structure_of
 
 def from_relax(module: Any, shapes: Any, *, name: str = "main") -> Source:
     """Check a Relax module and read its outputs' structure.  Raises InvalidModel, InvalidShape."""
-    from felixlike import tvmlib
-
     names = [str(var.name_hint) for var in module.get_global_vars()]
     if "main" not in names or not isinstance(module["main"], tvmlib.relax.Function):
         raise InvalidModel(
@@ -46,8 +45,6 @@ def outputs_of(function: Any, structure: Structure, *, where: str) -> tuple[Outp
 
 
 def _tensor_spec(kind: Any, name: str, *, where: str) -> InputSpec:
-    from felixlike import tvmlib
-
     if not isinstance(kind, tvmlib.relax.TensorType):
         raise InvalidModel(f"{name} is {kind}, not a tensor", where=where, remedy="take and return tensors only")
     known = isinstance(kind.shape, tvmlib.relax.ShapeExpr)
@@ -57,8 +54,6 @@ def _tensor_spec(kind: Any, name: str, *, where: str) -> InputSpec:
 
 def _leaves(kind: Any) -> Iterator[Any]:
     """The types of a Relax type's parts that are no tuples."""
-    from felixlike import tvmlib
-
     if not isinstance(kind, tvmlib.relax.TupleType):
         yield kind
         return
@@ -68,8 +63,6 @@ def _leaves(kind: Any) -> Iterator[Any]:
 
 def _placeholders(kind: Any, *, where: str) -> Any:
     """The nesting of a Relax type in tuples, with an object for each tensor."""
-    from felixlike import tvmlib
-
     if isinstance(kind, tvmlib.relax.TupleType):
         return tuple(_placeholders(field, where=where) for field in kind.fields)
     _tensor_spec(kind, "the output", where=where)

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from felixlike import tvmlib
+
 
 def with_simple_indices(module: Any) -> Any:
     """A module whose PrimFuncs divide only where that changes something."""
-    from felixlike import tvmlib
-
     return tvmlib.map_functions(module, _simplified)
 
 
 def _simplified(func: Any) -> Any:
-    from felixlike import tvmlib
-
     analyzer = tvmlib.sym.Analyzer()
     for block in tvmlib.found(func.body, tvmlib.s_tir.SBlock):
         for iterator in block.iter_vars:
@@ -36,6 +34,4 @@ def _simplified(func: Any) -> Any:
 
 
 def _divisions(node: Any) -> int:
-    from felixlike import tvmlib
-
     return sum(len(tvmlib.found(node, kind)) for kind in (tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod))

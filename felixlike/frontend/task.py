@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import InvalidModel, InvalidOption
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, layout_free, layout_free_parameters, with_indices
 from felixlike.signs import showable
@@ -45,8 +46,6 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constan
     Raises InvalidModel for what is no PrimFunc, InvalidOption for an index that is no input's."""
     import hashlib
 
-    from felixlike import tvmlib
-
     if not isinstance(func, tvmlib.PrimFunc):
         raise InvalidModel(
             f"{kind_of(func)} is no PrimFunc", where="make_task", remedy="of an IRModule, give module[name]"
@@ -71,8 +70,6 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constan
 def _named_apart(func: Any) -> Any:
     """The function with parameters of different names: blocks that pad or copy them are named after them, and found by
     name."""
-    from felixlike import tvmlib
-
     taken: set[str] = set()
     renamed: dict[Any, Any] = {}
     for parameter in func.params:

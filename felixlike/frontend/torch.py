@@ -8,6 +8,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import (
     EmptyModel,
     ExportFailed,
@@ -123,8 +124,6 @@ def _bind(given: Given, parameters: Sequence[Parameter], where: str) -> tuple[tu
 
 def _convert(program: Any, *, name: str, signature: Signature, examples: Sequence[Any]) -> Source:
     """An ExportedProgram as Relax, with only tensors among the outputs."""
-    from felixlike import tvmlib
-
     importer = tvmlib.torch_importer()
     specs = _program_inputs(program, name)
     with quiet(), callers_dtype(), tvmlib.builders_end_their_blocks():

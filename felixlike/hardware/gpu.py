@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import UnknownTarget
 from felixlike.hardware.device import Device
 
@@ -29,8 +30,6 @@ def gpu_device(target: Any) -> Device:
 @cache
 def gpu_at_hand() -> tuple[str, str] | None:
     """(name, architecture) of the first GPU of this machine; None where there is none."""
-    from felixlike import tvmlib
-
     device = tvmlib.tvm.runtime.device("cuda", 0)
     if not device.exist:
         return None

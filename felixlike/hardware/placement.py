@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from felixlike import tvmlib
 from felixlike.errors import ForkedProcess
 from felixlike.hardware.probe import usable_cores, usable_processors
 
@@ -146,8 +147,6 @@ def _resettle() -> None:
 
 def _launch() -> None:
     """Have TVM make the calling thread's pool, and bind its workers."""
-    from felixlike import tvmlib
-
     count, own = threads(), threading.get_native_id()
     if sys.platform != "linux":
         tvmlib.launch_threads([0] * count)
@@ -208,8 +207,6 @@ _processor = _ask_processor()
 def _before_fork() -> None:
     """A child that ends takes its copy of the pool down, and would wait forever for workers that were asleep."""
     if _here.workers and not _here.lost:
-        from felixlike import tvmlib
-
         tvmlib.wake_threads()
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from felixlike import tvmlib
 from felixlike.hardware.device import Device
 from felixlike.hardware.known import imitated
 from felixlike.hardware.vectors import vector_unit
@@ -31,8 +32,6 @@ def host_cores() -> int:
 
 @cache
 def _probed() -> Device:
-    from felixlike import tvmlib
-
     info = _cpuinfo()
     unit = vector_unit(tvmlib.host_features())
     return Device(

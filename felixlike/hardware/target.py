@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import UnknownTarget
 from felixlike.hardware.device import Device
 from felixlike.hardware.gpu import gpu_at_hand, gpu_device, require_gpu
@@ -31,8 +32,6 @@ def resolve_target(target: "str | Target") -> Target:
     Names: "cpu" or "llvm", the host; "sm_80", "sm_90", a GPU with the limits every CUDA kernel keeps to; "cuda", the
     GPU of this machine, sm_90 where there is none.
     Raises UnknownTarget for other names, and for targets that lack what TVM's rules need."""
-    from felixlike import tvmlib
-
     if isinstance(target, tvmlib.Target):
         kind = str(target.kind.name)
         if kind not in _NEEDED:
@@ -68,8 +67,6 @@ def resolve_target(target: "str | Target") -> Target:
 
 def _check_cpu(target: Target) -> None:
     """Raise UnknownTarget for a processor that LLVM does not know, and for one without cores."""
-    from felixlike import tvmlib
-
     name, cores = str(target.attrs.get("mcpu", "")), int(target.attrs["num-cores"])
     if name and not tvmlib.knows_cpu(name, str(target.attrs.get("mtriple", ""))):
         raise UnknownTarget(
@@ -89,8 +86,6 @@ def _remedy(target: Any) -> str:
 
 def host_target() -> Target:
     """The CPU this process runs on; it names the described machine that is imitated, if there is one."""
-    from felixlike import tvmlib
-
     device, found = host_device(), imitated()
     model = {} if found is None else {_MODEL: found[0]}
     return tvmlib.Target({"kind": "llvm", "mcpu": device.mcpu, "num-cores": device.cores, **model})
@@ -99,8 +94,6 @@ def host_target() -> Target:
 def described_target(name: str, *, cores: int | None = None) -> Target:
     """A described machine (`machines.toml`): schedules and code for it.  cores: as many instead of the described ones.
     Raises UnknownTarget."""
-    from felixlike import tvmlib
-
     device = described(name, cores=cores)
     return tvmlib.Target({"kind": "llvm", "mtriple": device.triple, "mcpu": device.mcpu, "num-cores": device.cores})
 
@@ -108,8 +101,6 @@ def described_target(name: str, *, cores: int | None = None) -> Target:
 def imitated_target(name: str, *, cores: int | None = None) -> Target:
     """A described machine's schedules, and code for the CPU this process runs on, whatever vectors it has.  cores: as
     many instead of the described ones.  Raises UnknownTarget."""
-    from felixlike import tvmlib
-
     device = described(name, cores=cores)
     return tvmlib.Target({"kind": "llvm", "mcpu": tvmlib.host_cpu(), "num-cores": device.cores, _MODEL: name})
 
@@ -125,8 +116,6 @@ def target_device(target: Target) -> Device:
     machine if that is its processor or the target names none, else those of the described machine with this
     processor, else modest ones. Of a target that imitates a described machine, all of that machine. Cores are always
     the target's."""
-    from felixlike import tvmlib
-
     if target.kind.name == "cuda":
         return gpu_device(target)
     model, mcpu = str(target.attrs.get(_MODEL, "")), str(target.attrs.get("mcpu", ""))
@@ -158,8 +147,6 @@ def device_name(target: Target) -> str:
 
 
 def _require_cpu(target: Target) -> None:
-    from felixlike import tvmlib
-
     host, name = host_device(), str(target.attrs.get("mcpu", ""))
     if name == host.mcpu:  # LLVM lists under its name also what a hypervisor may have hidden
         return

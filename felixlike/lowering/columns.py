@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.lowering.marks import unmarked, with_marked_loops
 from felixlike.lowering.rest import halves, like, piece
 
@@ -31,53 +32,50 @@ def peel_columns(module: Any) -> Any:
 
 
 def _whole_or_last(loop: Any) -> Any:
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
     length, lanes = (int(value) for value in loop.annotations[COLUMNS])
     nest = unmarked(loop)
     loops = [nest]
-    while isinstance(loops[-1].body, tirx.For):
+    while isinstance(loops[-1].body, tvmlib.tirx.For):
         loops.append(loops[-1].body)
-    columns = [f for f in loops if f.kind in (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)]
+    columns = [f for f in loops if f.kind in (tvmlib.tirx.ForKind.UNROLLED, tvmlib.tirx.ForKind.VECTORIZED)]
     test, flat = _flat(columns)
 
     def first(count: int) -> Any:
-        every = tirx.stmt_seq(*(piece(flat, *part) for part in halves(0, count, lanes)))
+        every = tvmlib.tirx.stmt_seq(*(piece(flat, *part) for part in halves(0, count, lanes)))
         place = columns[0].loop_var
-        return tvmlib.structural_map(nest, (tirx.For, lambda f: every if f.loop_var.same_as(place) else f))
+        return tvmlib.structural_map(nest, (tvmlib.tirx.For, lambda f: every if f.loop_var.same_as(place) else f))
 
     width = int(flat.extent)
     if test is None:
         return first(width)
-    return tirx.IfThenElse(tvmlib.substituted(test, {flat.loop_var: width - 1}), first(width), first(length % width))
+    return tvmlib.tirx.IfThenElse(
+        tvmlib.substituted(test, {flat.loop_var: width - 1}), first(width), first(length % width)
+    )
 
 
 def _flat(columns: Sequence[Any]) -> tuple[Any, Any]:
     """The test of whether a column exists, or None, and one loop without it over all columns, of those outermost first.
 
     Without a test, neighbours' indices are what the loops around leave, so that they cancel out."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
     lane = columns[-1]
-    tested = isinstance(lane.body, tirx.IfThenElse)
-    number = tirx.Var(lane.loop_var.name, str(lane.loop_var.ty.dtype))
+    tested = isinstance(lane.body, tvmlib.tirx.IfThenElse)
+    number = tvmlib.tirx.Var(lane.loop_var.name, str(lane.loop_var.ty.dtype))
     size, rest, values = prod(int(f.extent) for f in columns), number, {}
     stride = size
     for f in columns[:-1]:
         stride //= int(f.extent)
-        values[f.loop_var] = 0 if tested else tirx.floordiv(rest, like(number, stride)).astype(f.loop_var.ty.dtype)
-        rest = rest if tested else rest - tirx.floordiv(rest, like(number, stride)) * like(number, stride)
+        values[f.loop_var] = (
+            0 if tested else tvmlib.tirx.floordiv(rest, like(number, stride)).astype(f.loop_var.ty.dtype)
+        )
+        rest = rest if tested else rest - tvmlib.tirx.floordiv(rest, like(number, stride)) * like(number, stride)
     values[lane.loop_var] = rest
     body = tvmlib.substituted(lane.body, values)
     test, body = (body.condition, body.then_case) if tested else (None, _cancelled(body))
-    return test, tirx.For(number, like(number, 0), like(number, size), lane.kind, body)
+    return test, tvmlib.tirx.For(number, like(number, 0), like(number, size), lane.kind, body)
 
 
 def _cancelled(body: Any) -> Any:
     """A statement with sums of whole numbers simplified: TVM would first split them up, and then no more see that."""
-    from felixlike import tvmlib
 
     def simple(node: Any) -> Any:
         return tvmlib.simplify(node) if str(node.ty.dtype).startswith("int") else node

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.lowering.guards import GUARD
 from felixlike.lowering.marks import annotated, unmarked, with_marked_loops
 from felixlike.lowering.tile_rows import TILE
@@ -26,45 +27,35 @@ BLOCKS = "felixlike.blocks"
 
 def first_and_last(module: Any) -> Any:
     """The IRModule with the nests around marked loops rewritten: functions without any are left alone."""
-    from felixlike import tvmlib
-
     return with_marked_loops(tvmlib.map_functions(module, _changed), BLOCKS, lambda _: unmarked)
 
 
 def _changed(func: Any) -> Any:
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
-    if not any(BLOCKS in loop.annotations for loop in tvmlib.found(func.body, tirx.For)):
+    if not any(BLOCKS in loop.annotations for loop in tvmlib.found(func.body, tvmlib.tirx.For)):
         return func
-    return tvmlib.structural_map(tvmlib.without_blocks(func), (tirx.SeqStmt, _rewritten))
+    return tvmlib.structural_map(tvmlib.without_blocks(func), (tvmlib.tirx.SeqStmt, _rewritten))
 
 
 def _rewritten(sequence: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
     parts = list(sequence.seq)
-    marked = [i for i, part in enumerate(parts) if isinstance(part, tirx.For) and BLOCKS in part.annotations]
+    marked = [i for i, part in enumerate(parts) if isinstance(part, tvmlib.tirx.For) and BLOCKS in part.annotations]
     if len(marked) != 1 or not 0 < marked[0] < len(parts) - 1:
         return sequence
     place = marked[0]
     whole = _whole(*parts[place - 1 : place + 2])
-    return sequence if whole is None else tirx.stmt_seq(*parts[: place - 1], whole, *parts[place + 2 :])
+    return sequence if whole is None else tvmlib.tirx.stmt_seq(*parts[: place - 1], whole, *parts[place + 2 :])
 
 
 def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
     """The three nests as one; None where they are not what they should be."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
-    inner = list(blocks.body.seq) if isinstance(blocks.body, tirx.SeqStmt) else [blocks.body]
+    inner = list(blocks.body.seq) if isinstance(blocks.body, tvmlib.tirx.SeqStmt) else [blocks.body]
     (loops, update), (zeroed, zero), (last, result) = _nest(inner[-1]), _nest(start), _nest(finish)
-    if not isinstance(update, tirx.BufferStore) or not isinstance(zero, tirx.BufferStore):
+    if not isinstance(update, tvmlib.tirx.BufferStore) or not isinstance(zero, tvmlib.tirx.BufferStore):
         return None
     sums, place = update.buffer, tuple(update.indices)
     steps = [n for n, f in enumerate(loops) if not any(tvmlib.uses(index, f.loop_var) for index in place)]
     reads = [load for load in tvmlib.found(result, tvmlib.ir.TensorLoad) if load.source.same_as(sums)]
-    numbers = isinstance(zero.value, tirx.FloatImm | tirx.IntImm) and zero.buffer.same_as(sums)
+    numbers = isinstance(zero.value, tvmlib.tirx.FloatImm | tvmlib.tirx.IntImm) and zero.buffer.same_as(sums)
     if not steps or len(reads) != 1 or not numbers:
         return None
     around, summing = loops[: steps[0]], loops[steps[0] :]
@@ -78,12 +69,12 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
         if _largest(value, [*around, *tile]) >= int(f.extent)
     ]
     if inside:  # of the sums some are there to fill tiles alone
-        result = tirx.IfThenElse(tirx.all(*inside), result, None)
-    written = [tvmlib.substituted(store.indices[-1], values) for store in tvmlib.found(result, tirx.BufferStore)]
+        result = tvmlib.tirx.IfThenElse(tvmlib.tirx.all(*inside), result, None)
+    written = [tvmlib.substituted(store.indices[-1], values) for store in tvmlib.found(result, tvmlib.tirx.BufferStore)]
     if not tile or not all(tvmlib.uses(index, tile[-1].loop_var) for index in written):
         return None  # vectors would be scattered
     rows, row = tile[:-2], tile[-2:]
-    held = tirx.decl_buffer([_size(rows), _size(row)], sums.dtype, name="tile")
+    held = tvmlib.tirx.decl_buffer([_size(rows), _size(row)], sums.dtype, name="tile")
     own = _number(rows), _number(row)
 
     def in_tile(root: Any) -> Any:
@@ -91,30 +82,31 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
             root, (tvmlib.ir.TensorLoad, lambda load: held[own] if load.source.same_as(sums) else load)
         )
 
-    number, ends = blocks.loop_var, [tirx.const(n, str(blocks.loop_var.ty.dtype)) for n in (0, int(blocks.extent) - 1)]
-    body = tirx.stmt_seq(
-        tirx.AllocBuffer(held),
-        tirx.IfThenElse(
+    number, ends = (
+        blocks.loop_var,
+        [tvmlib.tirx.const(n, str(blocks.loop_var.ty.dtype)) for n in (0, int(blocks.extent) - 1)],
+    )
+    body = tvmlib.tirx.stmt_seq(
+        tvmlib.tirx.AllocBuffer(held),
+        tvmlib.tirx.IfThenElse(
             number.equal(ends[0]),
-            _under(tile, tirx.BufferStore(held, zero.value, own)),
-            _under(tile, tirx.BufferStore(held, sums[place], own)),
+            _under(tile, tvmlib.tirx.BufferStore(held, zero.value, own)),
+            _under(tile, tvmlib.tirx.BufferStore(held, sums[place], own)),
         ),
-        _under([_marked(summing[0], TILE), *summing[1:]], tirx.BufferStore(held, in_tile(update.value), own)),
-        tirx.IfThenElse(
+        _under([_marked(summing[0], TILE), *summing[1:]], tvmlib.tirx.BufferStore(held, in_tile(update.value), own)),
+        tvmlib.tirx.IfThenElse(
             number.equal(ends[1]),
             _under([*tile[:-1], _marked(tile[-1], GUARD)], tvmlib.substituted(in_tile(result), values)),
-            _under(tile, tirx.BufferStore(sums, held[own], place)),
+            _under(tile, tvmlib.tirx.BufferStore(sums, held[own], place)),
         ),
     )
-    return unmarked(blocks, tirx.stmt_seq(*inner[:-1], _under(around, body)))
+    return unmarked(blocks, tvmlib.tirx.stmt_seq(*inner[:-1], _under(around, body)))
 
 
 def _nest(statement: Any) -> tuple[list[Any], Any]:
     """The loops of a nest, outermost first, and what stands in the innermost."""
-    from felixlike.tvmlib import tirx
-
     loops = []
-    while isinstance(statement, tirx.For):
+    while isinstance(statement, tvmlib.tirx.For):
         loops.append(statement)
         statement = statement.body
     return loops, statement
@@ -122,8 +114,6 @@ def _nest(statement: Any) -> tuple[list[Any], Any]:
 
 def _largest(value: Any, loops: list[Any]) -> int:
     """What a value may be at most while some loops run."""
-    from felixlike import tvmlib
-
     analyzer = tvmlib.sym.Analyzer()
     for f in loops:
         analyzer.bind(f.loop_var, tvmlib.ir.Range(0, f.extent))
@@ -152,9 +142,6 @@ def _elsewhere(read: Any, loops: list[Any], place: tuple[Any, ...], tile: list[A
 
     read: the indices of what is read, each one variable, or the sum of one over lanes and a multiple of another.
     place: the element's indices, in the variables of the tile's loops."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
     values: dict[Any, Any] = {}
     for index, own in zip(read, place, strict=True):
         held = [f for f in loops if tvmlib.uses(index, f.loop_var)]
@@ -163,23 +150,20 @@ def _elsewhere(read: Any, loops: list[Any], place: tuple[Any, ...], tile: list[A
         elif len(held) == 2:
             (many, lane), last = held, tile[-1]
             width, rest = int(lane.extent), tvmlib.simplify(own - last.loop_var)
-            factor = tirx.const(width, str(last.loop_var.ty.dtype))
-            values |= {many.loop_var: tvmlib.simplify(tirx.floordiv(rest, factor)), lane.loop_var: last.loop_var}
+            factor = tvmlib.tirx.const(width, str(last.loop_var.ty.dtype))
+            values |= {many.loop_var: tvmlib.simplify(tvmlib.tirx.floordiv(rest, factor)), lane.loop_var: last.loop_var}
             if int(last.extent) != width:
                 return None
         there = tvmlib.simplify(tvmlib.substituted(index, values) - own)
-        if not isinstance(there, tirx.IntImm) or int(there):
+        if not isinstance(there, tvmlib.tirx.IntImm) or int(there):
             return None
     return values if len(values) == len(loops) else None
 
 
 def _under(loops: list[Any], body: Any) -> Any:
     """A statement under loops like these, with variables of their own."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
     for loop in reversed(loops):
-        variable = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
+        variable = tvmlib.tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
         body = tvmlib.substituted(body, {loop.loop_var: variable})
-        body = tirx.For(variable, loop.min, loop.extent, loop.kind, body, annotations=loop.annotations)
+        body = tvmlib.tirx.For(variable, loop.min, loop.extent, loop.kind, body, annotations=loop.annotations)
     return body

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.lowering.marks import annotated, unmarked, with_marked_loops
 from felixlike.lowering.rest import halves, like, piece
 
@@ -40,13 +41,10 @@ class _Edge:
 
 def _guarded(loop: Any) -> Any:
     """A marked loop under a test that none of its iterations has to make any more."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
     others = {name: value for name, value in loop.annotations.items() if name != GUARD}
     plain = annotated(loop, others)
-    lanes = loop.kind == tirx.ForKind.VECTORIZED
-    inside = [f for f in tvmlib.found(loop.body, tirx.For) if f.kind == tirx.ForKind.UNROLLED]
+    lanes = loop.kind == tvmlib.tirx.ForKind.VECTORIZED
+    inside = [f for f in tvmlib.found(loop.body, tvmlib.tirx.For) if f.kind == tvmlib.tirx.ForKind.UNROLLED]
     for tested in [loop] if lanes else inside:
         edges = [(test, _edge(test, tested)) for test in _comparisons(loop.body)]
         edge = next((found for _, found in edges if found is not None), None)
@@ -58,13 +56,11 @@ def _guarded(loop: Any) -> Any:
 
 def _by_edge(loop: Any, tested: Any, edge: _Edge, tests: list[Any]) -> Any:
     """A loop over lanes: all, those that exist and those that do not, or none."""
-    from felixlike.tvmlib import tirx
-
     size = int(loop.extent)
     exists, misses = _decided(loop.body, tests, holds=True), _decided(loop.body, tests, holds=False)
 
     def pieces(body: Any, first: int, stop: int) -> list[Any]:
-        parts = [] if isinstance(body, tirx.Evaluate) else halves(first, stop - first, size)
+        parts = [] if isinstance(body, tvmlib.tirx.Evaluate) else halves(first, stop - first, size)
         return [piece(unmarked(loop, body), *part) for part in parts]
 
     some = [*pieces(exists, 0, edge.rest), *pieces(misses, edge.rest, size)]
@@ -79,53 +75,44 @@ def _by_rows(loop: Any, tested: Any, edge: _Edge, tests: list[Any]) -> Any:
 
 def _cases(tested: Any, edge: _Edge, whole: Any, some: list[Any], none: list[Any]) -> Any:
     """What is done where all iterations, some or none hold."""
-    from felixlike.tvmlib import tirx
-
-    last = tirx.stmt_seq(*(none or [tirx.Evaluate(0)]))
+    last = tvmlib.tirx.stmt_seq(*(none or [tvmlib.tirx.Evaluate(0)]))
     if edge.rest:
-        last = tirx.IfThenElse(edge.excess < like(tested.loop_var, 0), tirx.stmt_seq(*some), last)
-    return tirx.IfThenElse(edge.excess <= like(tested.loop_var, -int(tested.extent)), whole, last)
+        last = tvmlib.tirx.IfThenElse(edge.excess < like(tested.loop_var, 0), tvmlib.tirx.stmt_seq(*some), last)
+    return tvmlib.tirx.IfThenElse(edge.excess <= like(tested.loop_var, -int(tested.extent)), whole, last)
 
 
 def _hoisted(loop: Any) -> Any:
     """A loop under a test that is the same for all of its iterations: what does not exist is not computed."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
-    inner = [f.loop_var for f in (loop, *tvmlib.found(loop.body, tirx.For))]
+    inner = [f.loop_var for f in (loop, *tvmlib.found(loop.body, tvmlib.tirx.For))]
     for test in _comparisons(loop.body):
         if not any(tvmlib.uses(test, variable) for variable in inner):
-            return tirx.IfThenElse(test, _decided(loop, [test], holds=True), None)
+            return tvmlib.tirx.IfThenElse(test, _decided(loop, [test], holds=True), None)
     return loop
 
 
 def _decided(root: Any, tests: list[Any], *, holds: bool) -> Any:
     """A statement where some tests have one outcome."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
 
     def decided(node: Any) -> Any:
         known = any(tvmlib.structural_equal(node, test) for test in tests)
-        return tirx.const(holds, "bool") if known else node
+        return tvmlib.tirx.const(holds, "bool") if known else node
 
     for kind in _COMPARISONS:
-        root = tvmlib.structural_map(root, (getattr(tirx, kind), decided))
+        root = tvmlib.structural_map(root, (getattr(tvmlib.tirx, kind), decided))
     return _without_constants(root)
 
 
 def _shortened(root: Any, rows: Any, count: int) -> Any:
     """A statement with the first iterations of one of its loops alone."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
 
     def shorter(loop: Any) -> Any:
         if not loop.loop_var.same_as(rows.loop_var):
             return loop
-        row = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
+        row = tvmlib.tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
         body = tvmlib.substituted(loop.body, {loop.loop_var: row})
-        return tirx.For(row, loop.min, like(row, count), loop.kind, body)
+        return tvmlib.tirx.For(row, loop.min, like(row, count), loop.kind, body)
 
-    return tvmlib.structural_map(root, (tirx.For, shorter))
+    return tvmlib.structural_map(root, (tvmlib.tirx.For, shorter))
 
 
 _COMPARISONS = ("LT", "LE", "GT", "GE")
@@ -133,50 +120,41 @@ _COMPARISONS = ("LT", "LE", "GT", "GE")
 
 def _comparisons(root: Any) -> list[Any]:
     """The tests of whole numbers in a statement."""
-    from felixlike import tvmlib
-
     found = [test for kind in _COMPARISONS for test in tvmlib.found(root, getattr(tvmlib.tirx, kind))]
     return [test for test in found if str(test.a.ty.dtype).startswith("int") and not _loads(test)]
 
 
 def _loads(expression: Any) -> bool:
-    from felixlike import tvmlib
-
     return bool(tvmlib.found(expression, tvmlib.ir.TensorLoad))
 
 
 def _edge(test: Any, loop: Any) -> _Edge | None:
     """What a test says about a loop's iterations; None where that is nothing, or it begins anywhere."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
     if not tvmlib.uses(test, loop.loop_var):
         return None
     kind = type(test).__name__
     less, more = (test.a, test.b) if kind in ("LT", "LE") else (test.b, test.a)
     excess = tvmlib.simplify(less - more - loop.loop_var - (1 if kind in ("LE", "GE") else 0))
-    rest = tvmlib.simplify(tirx.floormod(-excess, like(loop.loop_var, int(loop.extent))))
-    known = isinstance(rest, tirx.IntImm) and not tvmlib.uses(excess, loop.loop_var)
+    rest = tvmlib.simplify(tvmlib.tirx.floormod(-excess, like(loop.loop_var, int(loop.extent))))
+    known = isinstance(rest, tvmlib.tirx.IntImm) and not tvmlib.uses(excess, loop.loop_var)
     return _Edge(excess, int(rest)) if known else None
 
 
 def _without_constants(root: Any) -> Any:
     """A statement without tests whose outcome is known."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
 
     def value(call: Any) -> Any:
         if str(getattr(call.op, "name", "")) != "prim.if_then_else":
             return call
         test, then, otherwise = tvmlib.simplify(call.args[0]), call.args[1], call.args[2]
-        if not isinstance(test, tirx.IntImm):
-            return tirx.if_then_else(test, then, otherwise)
+        if not isinstance(test, tvmlib.tirx.IntImm):
+            return tvmlib.tirx.if_then_else(test, then, otherwise)
         return then if int(test) else otherwise
 
     def case(node: Any) -> Any:
         test = tvmlib.simplify(node.condition)
-        if not isinstance(test, tirx.IntImm):
-            return tirx.IfThenElse(test, node.then_case, node.else_case)
-        return (node.then_case if int(test) else node.else_case) or tirx.Evaluate(0)
+        if not isinstance(test, tvmlib.tirx.IntImm):
+            return tvmlib.tirx.IfThenElse(test, node.then_case, node.else_case)
+        return (node.then_case if int(test) else node.else_case) or tvmlib.tirx.Evaluate(0)
 
-    return tvmlib.structural_map(tvmlib.structural_map(root, (tvmlib.ir.Call, value)), (tirx.IfThenElse, case))
+    return tvmlib.structural_map(tvmlib.structural_map(root, (tvmlib.ir.Call, value)), (tvmlib.tirx.IfThenElse, case))

@@ -6,6 +6,7 @@ TVM's own conversions do not compile where a value with a name, as our formulas 
 
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.lowering.names import Names
 
 _HALF = "bfloat16"
@@ -13,15 +14,11 @@ _HALF = "bfloat16"
 
 def write_out_halves(module: Any) -> Any:
     """The IRModule with every conversion from or to bfloat16 in its PrimFuncs written out."""
-    from felixlike import tvmlib
-
     return tvmlib.map_functions(module, _written_out)
 
 
 def _written_out(func: Any) -> Any:
     """A function whose own buffers are of other types: of those of bfloat16, TVM makes float32."""
-    from felixlike import tvmlib
-
     stores = tvmlib.found(func.body, tvmlib.tirx.BufferStore)
     halves = [store.buffer for store in stores if str(store.buffer.dtype) == _HALF]
     if any(not any(half.same_as(parameter) for parameter in func.params) for half in halves):
@@ -39,22 +36,20 @@ def _converted(cast: Any) -> Any:
 
 
 def _widened(value: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
-    bits = tirx.reinterpret("uint16", value).astype("uint32") << tirx.const(16, "uint32")
-    return tirx.reinterpret("float32", bits)
+    bits = tvmlib.tirx.reinterpret("uint16", value).astype("uint32") << tvmlib.tirx.const(16, "uint32")
+    return tvmlib.tirx.reinterpret("float32", bits)
 
 
 def _rounded(value: Any) -> Any:
     """To the nearest, of two the even one: half a unit of what is left is added, less the least bit where that is 0."""
-    from felixlike.tvmlib import tirx
-
     names = Names()
     x = names(value)
-    bits = names(tirx.reinterpret("uint32", x))
-    upper = names(bits >> tirx.const(16, "uint32"))
-    nearest = (bits + tirx.const(0x7FFF, "uint32") + (upper & tirx.const(1, "uint32"))) >> tirx.const(16, "uint32")
+    bits = names(tvmlib.tirx.reinterpret("uint32", x))
+    upper = names(bits >> tvmlib.tirx.const(16, "uint32"))
+    nearest = (
+        bits + tvmlib.tirx.const(0x7FFF, "uint32") + (upper & tvmlib.tirx.const(1, "uint32"))
+    ) >> tvmlib.tirx.const(16, "uint32")
     # Comparisons with NaN are false.
-    number = x >= tirx.const(float("-inf"), "float32")
-    found = tirx.Select(number, nearest, upper | tirx.const(0x40, "uint32"))
-    return names.close(tirx.reinterpret(_HALF, found.astype("uint16")))
+    number = x >= tvmlib.tirx.const(float("-inf"), "float32")
+    found = tvmlib.tirx.Select(number, nearest, upper | tvmlib.tirx.const(0x40, "uint32"))
+    return names.close(tvmlib.tirx.reinterpret(_HALF, found.astype("uint16")))

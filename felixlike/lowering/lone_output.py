@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from felixlike import tvmlib
+
 
 def lone_output(module: Any) -> Any:
     """The module with a "main" that returns a lone tensor as it is."""
-    from felixlike import tvmlib
-
     relax, main = tvmlib.relax, module["main"]
     *blocks, last = main.body.blocks
     *bindings, final = last.bindings

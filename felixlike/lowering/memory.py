@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from felixlike import tvmlib
+
 
 def place_of(buffer: Any, indices: Any) -> Any:
     """Which element of a buffer indices stand for, counted in the order of memory."""
@@ -16,13 +18,9 @@ def place_of(buffer: Any, indices: Any) -> Any:
 
 def bytes_of(buffer: Any) -> int:
     """Of a buffer's elements; its shape is numbers."""
-    from felixlike import tvmlib
-
     return math.prod(int(extent) for extent in buffer.shape) * tvmlib.bits(buffer.dtype) // 8
 
 
 def same_element(load: Any, other: Any) -> bool:
     """Whether two loads read the same element."""
-    from felixlike import tvmlib
-
     return bool(load.source.same_as(other.source)) and tvmlib.structural_equal(load.indices, other.indices)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from felixlike import tvmlib
+
 
 class Names:
     """Variables bound one after the other, the later ones in terms of those before."""
@@ -11,16 +13,12 @@ class Names:
 
     def __call__(self, value: Any) -> Any:
         """A variable that stands for the value."""
-        from felixlike.tvmlib import tirx
-
-        variable = tirx.Var("v", str(value.ty.dtype))
+        variable = tvmlib.tirx.Var("v", str(value.ty.dtype))
         self._bound.append((variable, value))
         return variable
 
     def close(self, value: Any) -> Any:
         """The expression in which the variables have their values."""
-        from felixlike.tvmlib import tirx
-
         for variable, bound in reversed(self._bound):
-            value = tirx.Let(variable, bound, value)
+            value = tvmlib.tirx.Let(variable, bound, value)
         return value

@@ -14,6 +14,7 @@ adds is the one compared with itself, so that what the next step waits for is on
 import math
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.lowering.names import Names
 
 _SIGNS = {"Max": -1, "Min": 1}
@@ -23,15 +24,11 @@ _SIGNS = {"Max": -1, "Min": 1}
 def from_infinity(module: Any) -> Any:
     """The IRModule with every maximum over a dimension begun at -inf instead of the smallest finite number, and minima
     at inf: those of nothing but infinities are infinite then."""
-    from felixlike import tvmlib
-
     return tvmlib.map_functions(module, _from_infinity)
 
 
 def keep_nan(module: Any) -> Any:
     """The IRModule with maxima and minima that are NaN where an operand is, and inequalities that are true there."""
-    from felixlike import tvmlib
-
     tirx = tvmlib.tirx
     same = ((kind, _of_itself) for kind in (tirx.EQ, tirx.LE, tirx.GE))
     changes = (
@@ -48,24 +45,18 @@ def keep_nan(module: Any) -> Any:
 def is_limit(value: Any, kind: str) -> bool:
     """Whether an expression is the constant that TVM begins a maximum (or minimum) of its type with: the smallest (or
     largest) finite number."""
-    from felixlike.tvmlib import tirx
-
-    if not isinstance(value, tirx.FloatImm):
+    if not isinstance(value, tvmlib.tirx.FloatImm):
         return False
-    limit = (tirx.min_value if kind == "Max" else tirx.max_value)(str(value.ty.dtype))
+    limit = (tvmlib.tirx.min_value if kind == "Max" else tvmlib.tirx.max_value)(str(value.ty.dtype))
     return float(value.value) == float(limit.value)
 
 
 def infinite(value: Any, kind: str) -> Any:
     """The infinity that takes the place of such a constant."""
-    from felixlike.tvmlib import tirx
-
-    return tirx.const(_SIGNS[kind] * math.inf, str(value.ty.dtype))
+    return tvmlib.tirx.const(_SIGNS[kind] * math.inf, str(value.ty.dtype))
 
 
 def _from_infinity(func: Any) -> Any:
-    from felixlike import tvmlib
-
     tirx = tvmlib.tirx
     kinds: dict[Any, str] = {}
     for store in tvmlib.found(func.body, tirx.BufferStore):
@@ -85,81 +76,61 @@ def _from_infinity(func: Any) -> Any:
 
 
 def _loads(value: Any, buffer: Any) -> bool:
-    from felixlike import tvmlib
-
     return isinstance(value, tvmlib.ir.TensorLoad) and value.source.same_as(buffer)
 
 
 def _extreme(node: Any) -> Any:
     """max(a, b) = b if b is NaN, else b if b > a, else a: where a is NaN the comparison is false."""
-    from felixlike.tvmlib import tirx
-
     if not _is_float(node):
         return node
     names = Names()
     first, second = (side if _is_plain(side) else names(side) for side in (node.a, node.b))
-    if isinstance(second, tirx.FloatImm):
+    if isinstance(second, tvmlib.tirx.FloatImm):
         first, second = second, first
-    beyond = tirx.GT if isinstance(node, tirx.Max) else tirx.LT
-    if isinstance(first, tirx.FloatImm) and not math.isnan(float(first.value)):
-        return names.close(tirx.Select(beyond(first, second), first, second))
-    nearer = tirx.Select(beyond(second, first), second, first)
-    return names.close(tirx.Select(_is_number(second), nearer, second))
+    beyond = tvmlib.tirx.GT if isinstance(node, tvmlib.tirx.Max) else tvmlib.tirx.LT
+    if isinstance(first, tvmlib.tirx.FloatImm) and not math.isnan(float(first.value)):
+        return names.close(tvmlib.tirx.Select(beyond(first, second), first, second))
+    nearer = tvmlib.tirx.Select(beyond(second, first), second, first)
+    return names.close(tvmlib.tirx.Select(_is_number(second), nearer, second))
 
 
 def _of_itself(node: Any) -> Any:
     """a = a, a <= a, a >= a."""
-    from felixlike import tvmlib
-
     return _is_number(node.a) if _is_float(node.a) and tvmlib.structural_equal(node.a, node.b) else node
 
 
 def _nothing_left(node: Any) -> Any:
     """a - a, which is NaN for infinities too."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
     if not (_is_float(node) and tvmlib.structural_equal(node.a, node.b)):
         return node
     dtype = str(node.ty.dtype)
-    finite = tirx.abs(node.a) < tirx.const(math.inf, dtype)
-    return tirx.Select(finite, tirx.const(0, dtype), tirx.const(math.nan, dtype))
+    finite = tvmlib.tirx.abs(node.a) < tvmlib.tirx.const(math.inf, dtype)
+    return tvmlib.tirx.Select(finite, tvmlib.tirx.const(0, dtype), tvmlib.tirx.const(math.nan, dtype))
 
 
 def _unequal(node: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return _denied(_of_itself(tirx.EQ(node.a, node.b))) if _is_float(node.a) else node
+    return _denied(_of_itself(tvmlib.tirx.EQ(node.a, node.b))) if _is_float(node.a) else node
 
 
 def _negated(node: Any) -> Any:
     """A `not` that TVM's simplifier does not turn into the opposite comparison, as which it would be false for NaN."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
-    kinds = (tirx.EQ, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+    kinds = (tvmlib.tirx.EQ, tvmlib.tirx.LT, tvmlib.tirx.LE, tvmlib.tirx.GT, tvmlib.tirx.GE)
     compared = [side for kind in kinds for side in tvmlib.found(node.a, kind)]
     return _denied(node.a) if any(_is_float(side.a) for side in compared) else node
 
 
 def _denied(condition: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return tirx.Select(condition, tirx.const(False, "bool"), tirx.const(True, "bool"))
+    return tvmlib.tirx.Select(condition, tvmlib.tirx.const(False, "bool"), tvmlib.tirx.const(True, "bool"))
 
 
 def _is_number(value: Any) -> Any:
     """The condition that a float is not NaN, in a form that TVM's simplifier lets stand and LLVM knows."""
-    from felixlike.tvmlib import tirx
-
-    return tirx.GE(value, tirx.const(-math.inf, str(value.ty.dtype)))
+    return tvmlib.tirx.GE(value, tvmlib.tirx.const(-math.inf, str(value.ty.dtype)))
 
 
 def _is_plain(value: Any) -> bool:
     """Whether an expression may stand in a formula more than once.  Names for loads make TVM's elimination of common
     subexpressions fail where a loop is unrolled: it takes comparisons of a name out of the name's scope."""
-    from felixlike import tvmlib
-
     return isinstance(value, tvmlib.tirx.FloatImm | tvmlib.ir.TensorLoad | tvmlib.tirx.Var)
 
 

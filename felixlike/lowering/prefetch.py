@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.lowering.marks import Change, unmarked, with_marked_loops
 from felixlike.lowering.memory import bytes_of, place_of, same_element
 
@@ -41,8 +42,6 @@ def prefetch(module: Any) -> Any:
 
 
 def _ahead(func: Any) -> Change:
-    from felixlike import tvmlib
-
     loops = tvmlib.found(func.body, tvmlib.tirx.For)
 
     def ahead(loop: Any) -> Any:
@@ -55,8 +54,6 @@ def _ahead(func: Any) -> Change:
 
 
 def _holds(outer: Any, inner: Any) -> bool:
-    from felixlike import tvmlib
-
     below = tvmlib.found(outer.body, tvmlib.tirx.For)
     return any(loop.loop_var.same_as(inner.loop_var) for loop in below)
 
@@ -64,15 +61,11 @@ def _holds(outer: Any, inner: Any) -> bool:
 def _on_stack(loop: Any) -> bool:
     """Whether what a loop writes lies on the stack, where LLVM knows that what is fetched is something else: no other
     sums does it keep in registers from one step to the next."""
-    from felixlike import tvmlib
-
     return max(bytes_of(store.buffer) for store in tvmlib.found(loop.body, tvmlib.tirx.BufferStore)) < STACK
 
 
 def _packed(loop: Any, params: Any) -> list[Any]:
     """Loads of a parameter's elements in vectors."""
-    from felixlike import tvmlib
-
     lanes = [
         inner.loop_var
         for inner in tvmlib.found(loop.body, tvmlib.tirx.For)
@@ -97,14 +90,11 @@ def _once(loads: list[Any]) -> list[Any]:
 def _fetches(loop: Any, around: list[Any], load: Any) -> list[Any]:
     """What fetches, in each step of a pass over a block, its share of the next one; nothing where that cannot be told,
     or does not pay.  Where the share is less than a line, some steps fetch the same one."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
     buffer, steps = load.source, int(loop.extent)
     shape = [int(extent) for extent in buffer.shape]
     size = tvmlib.bits(buffer.dtype) // 8
     inner: list[Any] = []
-    for other in tvmlib.found(loop.body, tirx.For):  # where rows are written out, each has the same loops
+    for other in tvmlib.found(loop.body, tvmlib.tirx.For):  # where rows are written out, each has the same loops
         if not any(other.loop_var.same_as(f.loop_var) for f in inner):
             inner.append(other)
     place = place_of(buffer, load.indices)
@@ -112,7 +102,7 @@ def _fetches(loop: Any, around: list[Any], load: Any) -> list[Any]:
     first = tvmlib.simplify(tvmlib.substituted(place, start))
     slab = math.prod(int(f.extent) for f in inner if tvmlib.uses(place, f.loop_var))
     stride = tvmlib.simplify(tvmlib.substituted(place, start | {loop.loop_var: 1}) - first)
-    dense = isinstance(stride, tirx.IntImm) and int(stride) == slab
+    dense = isinstance(stride, tvmlib.tirx.IntImm) and int(stride) == slab
     passes, block = _passes(around, first, steps * slab)
     if not dense or not passes or math.prod(shape) * size < _WORTH:
         return []
@@ -127,8 +117,6 @@ def _fetches(loop: Any, around: list[Any], load: Any) -> list[Any]:
 def _passes(around: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
     """The loops, outermost first, in which the same elements are read again, and how many these are.  around: the loops
     around, innermost first.  block: elements that one run of the loop reads."""
-    from felixlike import tvmlib
-
     found: list[Any] = []
     for loop in around:
         if loop.kind == tvmlib.tirx.ForKind.PARALLEL:
@@ -143,8 +131,6 @@ def _passes(around: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
 
 
 def _fetch(buffer: Any, place: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
     zeros = [0] * (len(buffer.shape) - 1)
-    address = tirx.address_of(buffer[(*zeros, place)])
-    return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, 0, _L2, 1))
+    address = tvmlib.tirx.address_of(buffer[(*zeros, place)])
+    return tvmlib.tirx.Evaluate(tvmlib.tirx.call_intrin("void", "tirx.prefetch", address, 0, _L2, 1))

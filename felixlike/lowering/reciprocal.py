@@ -8,11 +8,11 @@ A vector division takes as long as a dozen multiplications, and LLVM may not rep
 
 from typing import Any
 
+from felixlike import tvmlib
+
 
 def share_reciprocals(module: Any) -> Any:
     """The IRModule with x / y as x · (1 / y) wherever x is indexed by all that y is indexed by, and by more."""
-    from felixlike import tvmlib
-
     return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.tirx.Div, _shared)))
 
 
@@ -22,15 +22,11 @@ def _shared(division: Any) -> Any:
     indices = _indices(division.b)
     if not indices or not indices < _indices(division.a):
         return division
-    from felixlike.tvmlib import tirx
-
-    return division.a * (tirx.const(1, "float32") / division.b)
+    return division.a * (tvmlib.tirx.const(1, "float32") / division.b)
 
 
 def _indices(expression: Any) -> set[Any]:
     """The variables in the indices of an expression's loads."""
-    from felixlike import tvmlib
-
     found: set[Any] = set()
     for load in tvmlib.found(expression, tvmlib.ir.TensorLoad):
         for index in load.indices:

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.hardware.vectors import power_of_two_below
 from felixlike.lowering.marks import unmarked, with_marked_loops
 
@@ -29,15 +30,15 @@ def peel_rests(module: Any) -> Any:
 
 
 def _whole_and_rest(loop: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
     length, lanes, *seams = (int(value) for value in loop.annotations[PEEL])
     if not seams:
-        return tirx.stmt_seq(*_peeled(loop, length, int(loop.body.extent), lanes, lambda iteration: (iteration, 0)))
+        return tvmlib.tirx.stmt_seq(
+            *_peeled(loop, length, int(loop.body.extent), lanes, lambda iteration: (iteration, 0))
+        )
     parts, width = [], _UNROLLED * lanes
     for start, end in pairwise([0, *seams, length]):
         parts += _peeled(loop, end - start, width, lanes, partial(_behind, start, width))
-    return tirx.stmt_seq(*parts)
+    return tvmlib.tirx.stmt_seq(*parts)
 
 
 def _behind(seam: int, width: int, iteration: Any) -> tuple[Any, Any]:
@@ -46,22 +47,20 @@ def _behind(seam: int, width: int, iteration: Any) -> tuple[Any, Any]:
 
 def _peeled(loop: Any, length: int, width: int, lanes: int, begin: Callable[[Any], tuple[Any, Any]]) -> list[Any]:
     """A stretch of elements.  begin: number of an iteration of `width` elements → outer and inner variable there."""
-    from felixlike.tvmlib import tirx
-
     whole, rest = divmod(length, width)
     # The first iteration stands alone: it is the one in which a reduction puts its initial values.
     parts = _vectors(loop, begin(0), width, lanes) if whole else []
     if whole > 1:
-        counter = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
-        body = tirx.stmt_seq(*_vectors(loop, begin(counter), width, lanes))
-        parts.append(tirx.For(counter, like(counter, 1), like(counter, whole - 1), tirx.ForKind.SERIAL, body))
+        counter = tvmlib.tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
+        body = tvmlib.tirx.stmt_seq(*_vectors(loop, begin(counter), width, lanes))
+        parts.append(
+            tvmlib.tirx.For(counter, like(counter, 1), like(counter, whole - 1), tvmlib.tirx.ForKind.SERIAL, body)
+        )
     return [*parts, *_vectors(loop, begin(whole), rest, lanes)]
 
 
 def _vectors(loop: Any, begin: tuple[Any, Any], size: int, lanes: int) -> list[Any]:
     """Some elements: as many vectors as fit, then halves of one."""
-    from felixlike import tvmlib
-
     outer, first = begin
     inner = unmarked(loop.body, tvmlib.substituted(loop.body.body, {loop.loop_var: outer}))
     return [piece(inner, first + start, part) for start, part in halves(0, size, lanes)]
@@ -78,17 +77,16 @@ def halves(start: int, size: int, lanes: int) -> Iterator[tuple[int, int]]:
 
 def piece(loop: Any, start: Any, size: int) -> Any:
     """Some neighbouring iterations of a loop, at once.  start: the first of them, a number or an expression."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
-    lane = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
+    lane = tvmlib.tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
     first = like(lane, start) if isinstance(start, int) else start
     body = tvmlib.substituted(loop.body, {loop.loop_var: lane + first if size > 1 else first})
-    return tirx.For(lane, like(lane, 0), like(lane, size), tirx.ForKind.VECTORIZED, body) if size > 1 else body
+    return (
+        tvmlib.tirx.For(lane, like(lane, 0), like(lane, size), tvmlib.tirx.ForKind.VECTORIZED, body)
+        if size > 1
+        else body
+    )
 
 
 def like(variable: Any, value: int) -> Any:
     """A number of a variable's type."""
-    from felixlike.tvmlib import tirx
-
-    return tirx.const(value, str(variable.ty.dtype))
+    return tvmlib.tirx.const(value, str(variable.ty.dtype))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.lowering.marks import Change, unmarked, with_marked_loops
 
 SKIP = "felixlike.skip"
@@ -26,14 +27,11 @@ def skip_padding(module: Any) -> Any:
 
 
 def _tested(func: Any) -> Change:
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
-    copies = [store for store in tvmlib.found(func.body, tirx.BufferStore) if _pads(store)]
+    copies = [store for store in tvmlib.found(func.body, tvmlib.tirx.BufferStore) if _pads(store)]
 
     def tested(loop: Any) -> Any:
         tests = [test for copy in copies for test in _tests(loop, copy)]
-        body = tirx.IfThenElse(tirx.all(*tests), loop.body, None) if tests else loop.body
+        body = tvmlib.tirx.IfThenElse(tvmlib.tirx.all(*tests), loop.body, None) if tests else loop.body
         return unmarked(loop, body)
 
     return tested
@@ -48,8 +46,6 @@ def _pads(store: Any) -> bool:
 
 def _tests(loop: Any, copy: Any) -> Iterator[Any]:
     """What must hold for the elements that one step of a loop reads of a padded copy, where it is the same for all."""
-    from felixlike import tvmlib
-
     loads = [load for load in tvmlib.found(loop.body, tvmlib.ir.TensorLoad) if load.source.same_as(copy.buffer)]
     inner = [other.loop_var for other in tvmlib.found(loop.body, tvmlib.tirx.For)]
     for load in loads[:1]:
@@ -61,8 +57,6 @@ def _tests(loop: Any, copy: Any) -> Iterator[Any]:
 
 
 def _parts(condition: Any) -> list[Any]:
-    from felixlike import tvmlib
-
     if not isinstance(condition, tvmlib.tirx.And):
         return [condition]
     return [*_parts(condition.a), *_parts(condition.b)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.lowering.memory import bytes_of
 from felixlike.lowering.prefetch import PREFETCH, STACK
 
@@ -23,25 +24,20 @@ TILE = "felixlike.tile"
 
 def tile_rows(module: Any) -> Any:
     """The IRModule with tiles in rows: functions without marked loops are left alone."""
-    from felixlike import tvmlib
-
     return tvmlib.map_functions(module, _changed)
 
 
 def _changed(func: Any) -> Any:
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
-    if not any(map(_sums_up, tvmlib.found(func.body, tirx.For))):
+    if not any(map(_sums_up, tvmlib.found(func.body, tvmlib.tirx.For))):
         return func
     plain = tvmlib.without_blocks(func)
     summed = [
         store.buffer
-        for loop in tvmlib.found(plain.body, tirx.For)
+        for loop in tvmlib.found(plain.body, tvmlib.tirx.For)
         if _sums_up(loop)
-        for store in tvmlib.found(loop.body, tirx.BufferStore)
+        for store in tvmlib.found(loop.body, tvmlib.tirx.BufferStore)
     ]
-    for alloc in tvmlib.found(plain.body, tirx.AllocBuffer):
+    for alloc in tvmlib.found(plain.body, tvmlib.tirx.AllocBuffer):
         buffer = alloc.buffer
         if any(buffer.same_as(other) for other in summed) and bytes_of(buffer) >= STACK:
             plain = _in_rows(plain, buffer)
@@ -54,28 +50,31 @@ def _sums_up(loop: Any) -> bool:
 
 def _in_rows(func: Any, buffer: Any) -> Any:
     """A function with a buffer in rows; as it is where rows are too long, or reached by other than unrolled loops."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
     *outer, rows, length = (int(extent) for extent in buffer.shape)
     if math.prod(outer) > 1 or bytes_of(buffer) // rows >= STACK:
         return func
 
     def places(root: Any) -> list[Any]:
-        nodes = [*tvmlib.found(root, tvmlib.ir.TensorLoad), *tvmlib.found(root, tirx.BufferStore)]
-        return [n.indices for n in nodes if (n.buffer if isinstance(n, tirx.BufferStore) else n.source).same_as(buffer)]
+        nodes = [*tvmlib.found(root, tvmlib.ir.TensorLoad), *tvmlib.found(root, tvmlib.tirx.BufferStore)]
+        return [
+            n.indices
+            for n in nodes
+            if (n.buffer if isinstance(n, tvmlib.tirx.BufferStore) else n.source).same_as(buffer)
+        ]
 
     def written_out(loop: Any) -> Any:
-        if loop.kind != tirx.ForKind.UNROLLED or not any(tvmlib.uses(p[-2], loop.loop_var) for p in places(loop.body)):
+        if loop.kind != tvmlib.tirx.ForKind.UNROLLED or not any(
+            tvmlib.uses(p[-2], loop.loop_var) for p in places(loop.body)
+        ):
             return loop
         steps = range(int(loop.extent))
-        return tirx.stmt_seq(*(tvmlib.substituted(loop.body, {loop.loop_var: step}) for step in steps))
+        return tvmlib.tirx.stmt_seq(*(tvmlib.substituted(loop.body, {loop.loop_var: step}) for step in steps))
 
-    body = tvmlib.structural_map(func.body, (tirx.For, written_out))
+    body = tvmlib.structural_map(func.body, (tvmlib.tirx.For, written_out))
     numbers = [tvmlib.simplify(place[-2]) for place in places(body)]
-    if not all(isinstance(number, tirx.IntImm) for number in numbers):
+    if not all(isinstance(number, tvmlib.tirx.IntImm) for number in numbers):
         return func
-    parts = [tirx.decl_buffer((length,), buffer.dtype, name=f"{buffer.name}_{row}") for row in range(rows)]
+    parts = [tvmlib.tirx.decl_buffer((length,), buffer.dtype, name=f"{buffer.name}_{row}") for row in range(rows)]
 
     def part(indices: Any) -> Any:
         return parts[int(tvmlib.simplify(indices[-2]))]
@@ -85,11 +84,17 @@ def _in_rows(func: Any, buffer: Any) -> Any:
 
     def store(node: Any) -> Any:
         own = node.buffer.same_as(buffer)
-        return tirx.BufferStore(part(node.indices), node.value, [node.indices[-1]]) if own else node
+        return tvmlib.tirx.BufferStore(part(node.indices), node.value, [node.indices[-1]]) if own else node
 
     def alloc(node: Any) -> Any:
-        return tirx.stmt_seq(*map(tirx.AllocBuffer, parts)) if node.buffer.same_as(buffer) else node
+        return tvmlib.tirx.stmt_seq(*map(tvmlib.tirx.AllocBuffer, parts)) if node.buffer.same_as(buffer) else node
 
-    for kind, change in ((tvmlib.ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.AllocBuffer, alloc)):
+    for kind, change in (
+        (tvmlib.ir.TensorLoad, load),
+        (tvmlib.tirx.BufferStore, store),
+        (tvmlib.tirx.AllocBuffer, alloc),
+    ):
         body = tvmlib.structural_map(body, (kind, change))
-    return func.with_body(tvmlib.structural_map(body, (tirx.SeqStmt, lambda seq: tirx.stmt_seq(*seq.seq))))
+    return func.with_body(
+        tvmlib.structural_map(body, (tvmlib.tirx.SeqStmt, lambda seq: tvmlib.tirx.stmt_seq(*seq.seq)))
+    )

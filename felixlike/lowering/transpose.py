@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.hardware.vectors import power_of_two_below
 from felixlike.lowering.marks import unmarked, with_marked_loops
 from felixlike.lowering.memory import place_of, same_element
@@ -34,43 +35,37 @@ def transpose(module: Any) -> Any:
 
 
 def _turned(loop: Any) -> Any:
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
     lanes = int(loop.annotations[TRANSPOSE])
     rows, load = loop.body, _across(loop)
     size = min(lanes, _MOST, power_of_two_below(int(rows.extent))) if load is not None else 0
     if load is None or size < _LEAST or int(loop.extent) % lanes:
         return unmarked(loop)
     column, row, store = loop.loop_var, rows.loop_var, rows.body
-    outer = tirx.Var(column.name, str(column.ty.dtype))
-    turned = tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
+    outer = tvmlib.tirx.Var(column.name, str(column.ty.dtype))
+    turned = tvmlib.tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
     read = _along(load.source, load.indices, loop, column)
     written = _along(store.buffer, store.indices, loop, row)
     statements: list[Any] = []
     for start in (*range(0, int(rows.extent) - size, size), int(rows.extent) - size):
         places = [{column: outer * lanes, row: start + i} for i in range(size)]
         statements += _shuffled(turned, load.source, [_placed(read, place) for place in places])
-        lane, step = (tirx.Var(v.name, str(v.ty.dtype)) for v in (column, row))
+        lane, step = (tvmlib.tirx.Var(v.name, str(v.ty.dtype)) for v in (column, row))
         value = tvmlib.structural_map(
             store.value,
             (tvmlib.ir.TensorLoad, lambda one, at=(lane, step): turned[at] if same_element(one, load) else one),
         )
-        body = tirx.BufferStore(store.buffer, value, written)
+        body = tvmlib.tirx.BufferStore(store.buffer, value, written)
         body = tvmlib.substituted(body, {column: outer * lanes + lane, row: step + start})
         statements.append(_loop(lane, lanes, "UNROLLED", _loop(step, size, "VECTORIZED", body)))
-    everything = _loop(outer, int(loop.extent) // lanes, "SERIAL", tirx.stmt_seq(*statements))
-    return tirx.stmt_seq(tirx.AllocBuffer(turned), everything)
+    everything = _loop(outer, int(loop.extent) // lanes, "SERIAL", tvmlib.tirx.stmt_seq(*statements))
+    return tvmlib.tirx.stmt_seq(tvmlib.tirx.AllocBuffer(turned), everything)
 
 
 def _across(loop: Any) -> Any | None:
     """The load whose elements the loop steps through, and whose vectors the loop inside it; None where the pair of
     loops is something else, or several elements are loaded so."""
-    from felixlike import tvmlib
-    from felixlike.tvmlib import tirx
-
     rows = loop.body
-    plain = isinstance(rows, tirx.For) and isinstance(rows.body, tirx.BufferStore)
+    plain = isinstance(rows, tvmlib.tirx.For) and isinstance(rows.body, tvmlib.tirx.BufferStore)
     if not plain or any(int(f.min) for f in (loop, rows)):
         return None
     column, row = loop.loop_var, rows.loop_var
@@ -88,8 +83,6 @@ def _across(loop: Any) -> Any | None:
 
 def _place(buffer: Any, indices: Any, loop: Any) -> Any:
     """Which element of a buffer indices stand for, counted in the order of memory; simple in the pair of loops."""
-    from felixlike import tvmlib
-
     analyzer = tvmlib.sym.Analyzer()
     for f in (loop, loop.body):
         analyzer.bind(f.loop_var, tvmlib.ir.Range(0, f.extent))
@@ -99,8 +92,6 @@ def _place(buffer: Any, indices: Any, loop: Any) -> Any:
 def _along(buffer: Any, indices: Any, loop: Any, variable: Any) -> list[Any]:
     """The indices, where the variable steps through the last dimension alone; or the same element counted in the order
     of memory, as after loops over neighbouring dimensions were fused."""
-    from felixlike import tvmlib
-
     *outer, last = indices
     if _step(last, variable) == 1 and not any(tvmlib.uses(index, variable) for index in outer):
         return [*indices]
@@ -108,15 +99,11 @@ def _along(buffer: Any, indices: Any, loop: Any, variable: Any) -> list[Any]:
 
 
 def _placed(indices: list[Any], values: dict[Any, Any]) -> list[Any]:
-    from felixlike import tvmlib
-
     return [tvmlib.simplify(tvmlib.substituted(index, values)) if hasattr(index, "ty") else index for index in indices]
 
 
 def _step(place: Any, variable: Any) -> int | None:
     """By how much a step of a variable changes a place; None where that depends on it."""
-    from felixlike import tvmlib
-
     step = tvmlib.simplify(tvmlib.substituted(place, {variable: variable + 1}) - place)
     return int(step) if isinstance(step, tvmlib.tirx.IntImm) else None
 
@@ -126,33 +113,29 @@ def _shuffled(turned: Any, tile: Any, places: list[list[Any]]) -> Iterator[Any]:
 
     After the step of squares of 2·d, row i holds in each of them what the rows i − i mod 2·d … of that square's column
     i mod 2·d held."""
-    from felixlike.tvmlib import tirx
-
     lanes, size = (int(extent) for extent in turned.shape)
     rows: list[Any] = []
 
     def named(value: Any) -> Iterator[Any]:
-        rows.append(tirx.Var("row", value.ty))
-        yield tirx.Bind(rows[-1], value)
+        rows.append(tvmlib.tirx.Var("row", value.ty))
+        yield tvmlib.tirx.Bind(rows[-1], value)
 
     for *outer, first in places:
-        yield from named(tile[(*outer, tirx.Ramp(first, tirx.const(1, str(first.ty.dtype)), lanes))])
+        yield from named(tile[(*outer, tvmlib.tirx.Ramp(first, tvmlib.tirx.const(1, str(first.ty.dtype)), lanes))])
     distance = 1
     while distance < size:
         before, rows = rows, []
         for i in range(size):
             pair = [before[i & ~distance], before[i | distance]]
             own = [k & ~distance | i & distance for k in range(lanes)]
-            yield from named(tirx.Shuffle(pair, [k + lanes * bool(j & distance) for j, k in enumerate(own)]))
+            yield from named(tvmlib.tirx.Shuffle(pair, [k + lanes * bool(j & distance) for j, k in enumerate(own)]))
         distance *= 2
     for column in range(lanes):
         taken = [column - column % size + k for k in range(size)]
-        place = (column, tirx.Ramp(tirx.const(0, "int64"), tirx.const(1, "int64"), size))
-        yield tirx.BufferStore(turned, tirx.Shuffle([rows[column % size]], taken), place)
+        place = (column, tvmlib.tirx.Ramp(tvmlib.tirx.const(0, "int64"), tvmlib.tirx.const(1, "int64"), size))
+        yield tvmlib.tirx.BufferStore(turned, tvmlib.tirx.Shuffle([rows[column % size]], taken), place)
 
 
 def _loop(variable: Any, extent: int, kind: str, body: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
-    start, stop = (tirx.const(value, str(variable.ty.dtype)) for value in (0, extent))
-    return tirx.For(variable, start, stop, tirx.ForKind[kind], body)
+    start, stop = (tvmlib.tirx.const(value, str(variable.ty.dtype)) for value in (0, extent))
+    return tvmlib.tirx.For(variable, start, stop, tvmlib.tirx.ForKind[kind], body)

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.lowering.names import Names
 
 _MANTISSA = 23
@@ -57,8 +58,6 @@ _MOST_FACTORS = 16
 def vectorise_math(module: Any) -> Any:
     """The IRModule with every call of FUNCTIONS on a float32 in its PrimFuncs, and every small whole power of one,
     written out as arithmetic."""
-    from felixlike import tvmlib
-
     return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.ir.Call, _written_out)))
 
 
@@ -73,9 +72,7 @@ def _written_out(call: Any) -> Any:
 
 def _known_power(call: Any) -> Callable[..., Any] | None:
     """What writes out a small whole power, or a root, as PyTorch does; None for all others."""
-    from felixlike.tvmlib import tirx
-
-    exponent = float(call.args[1].value) if isinstance(call.args[1], tirx.FloatImm) else 0.0
+    exponent = float(call.args[1].value) if isinstance(call.args[1], tvmlib.tirx.FloatImm) else 0.0
     if abs(exponent) == _ROOT:
         return lambda x, _, let: root(x, let) if exponent > 0 else reciprocal_root(x, let)
     known = exponent.is_integer() and 1 <= abs(exponent) <= _MOST_FACTORS
@@ -197,16 +194,12 @@ def reciprocal_root(x: Any, let: Names) -> Any:
 
 def root(x: Any, _: Names) -> Any:
     """√x, correctly rounded."""
-    from felixlike.tvmlib import tirx
-
-    return tirx.sqrt(x)
+    return tvmlib.tirx.sqrt(x)
 
 
 def nearest(x: Any, _: Names) -> Any:
     """The nearest whole number, of two the even one.  TVM's `round` is that on CPUs, and has vectors."""
-    from felixlike.tvmlib import tirx
-
-    return tirx.round(x)
+    return tvmlib.tirx.round(x)
 
 
 def sin(x: Any, let: Names) -> Any:
@@ -306,64 +299,44 @@ def _polynomial(x: Any, coefficients: Sequence[float], constant: Callable[[float
 
 
 def _f(value: float) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return tirx.const(value, "float32")
+    return tvmlib.tirx.const(value, "float32")
 
 
 def _d(value: float) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return tirx.const(value, "float64")
+    return tvmlib.tirx.const(value, "float64")
 
 
 def _i(value: int) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return tirx.const(value, "int32")
+    return tvmlib.tirx.const(value, "int32")
 
 
 def _bits(value: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return tirx.reinterpret("int32", value)
+    return tvmlib.tirx.reinterpret("int32", value)
 
 
 def _float(bits: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return tirx.reinterpret("float32", bits)
+    return tvmlib.tirx.reinterpret("float32", bits)
 
 
 def _low_bits(value: Any) -> Any:
     """Of a float64, the lower half: where _ROUND_DOUBLE was added, a whole number."""
-    from felixlike.tvmlib import tirx
-
-    return tirx.reinterpret("int64", value).astype("int32")
+    return tvmlib.tirx.reinterpret("int64", value).astype("int32")
 
 
 def _floor(value: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return tirx.floor(value)
+    return tvmlib.tirx.floor(value)
 
 
 def _any(*conditions: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return tirx.any(*conditions)
+    return tvmlib.tirx.any(*conditions)
 
 
 def _all(*conditions: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return tirx.all(*conditions)
+    return tvmlib.tirx.all(*conditions)
 
 
 def _abs(value: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return tirx.abs(value)
+    return tvmlib.tirx.abs(value)
 
 
 def _at_most(value: Any, limit: float) -> Any:
@@ -375,6 +348,4 @@ def _with_sign(size: Any, of: Any) -> Any:
 
 
 def _select(condition: Any, yes: Any, no: Any) -> Any:
-    from felixlike.tvmlib import tirx
-
-    return tirx.Select(condition, yes, no)
+    return tvmlib.tirx.Select(condition, yes, no)

@@ -6,6 +6,7 @@ In: a PrimFunc with static shapes. Out: one Argument per parameter, in order. Re
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import InvalidModel
 
 _DTYPES = frozenset(
@@ -32,8 +33,6 @@ class Argument:
     @property
     def bytes(self) -> int:
         """Its size in bytes."""
-        from felixlike import tvmlib
-
         size = -(-tvmlib.bits(self.dtype) // 8)
         for extent in self.shape:
             size *= extent
@@ -73,8 +72,6 @@ class _Accesses:
     """Loads, stores and bound variables of a function's body.  Buffers are TVM variables, compared by identity."""
 
     def __init__(self, func: Any) -> None:
-        from felixlike import tvmlib
-
         self._load = tvmlib.ir.TensorLoad
         self._walk = tvmlib.structural_walk
         self.loaded: set[Any] = set()
@@ -113,8 +110,6 @@ class _Accesses:
 
     def _sources(self, value: Any) -> set[Any]:
         """Integer buffers loaded in an expression, also through bound variables."""
-        from felixlike import tvmlib
-
         sources: set[Any] = set()
 
         def load(node: Any) -> None:

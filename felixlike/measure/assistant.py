@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from felixlike import tvmlib
+
 _PR_SET_PDEATHSIG, _SIGKILL, _RLIMIT_DATA, _O_RDONLY = 1, 9, 2, 0  # of Linux
 _PATH_BYTES = 4096
 _CHUNK_BYTES = 2**16
@@ -19,7 +21,6 @@ _CHUNK_BYTES = 2**16
 
 def module() -> Any:
     """The IRModule of the library: fork, read, limit."""
-    from felixlike import tvmlib
 
     def call(name: str, *arguments: Any) -> Any:
         return tvmlib.tirx.call_extern("int32", name, *arguments)
@@ -49,8 +50,6 @@ def module() -> Any:
 
 def _with_buffers(**buffers: tuple[int, str]) -> Any:
     """A PrimFunc that takes these, without a body worth keeping."""
-    from felixlike import tvmlib
-
     te = tvmlib.te
     return te.create_prim_func(
         [te.placeholder((size,), name=name, dtype=dtype) for name, (size, dtype) in buffers.items()]
@@ -89,6 +88,4 @@ class Assistant:
             self._library["felixlike_limit"](self._tensor(np.full(2, used + extra)))
 
     def _tensor(self, contents: Any) -> Any:
-        from felixlike import tvmlib
-
         return tvmlib.runtime.tensor(contents, self._device)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.hardware import host_target, instruction_sets
 from felixlike.measure.assistant import Assistant
 from felixlike.words import counted
@@ -32,8 +33,6 @@ class Machine:
 
 def look(session: Any, assistant: Assistant, target: Any) -> Machine:
     """Ask a server.  Raises what TVM raises if its TVM lacks the functions asked for."""
-    from felixlike import tvmlib
-
     ask = session.get_function
     mcpu = str(ask("tvm.codegen.llvm.GetHostCPUName")())
     found = str(ask("ffi.ReprPrint")(ask("tvm.codegen.llvm.GetHostCPUFeatures")()))
@@ -90,8 +89,6 @@ def unfit(machine: Machine, target: Any) -> str:
 def _needed(target: Any) -> frozenset[str]:
     """Instruction sets the target's code may use; for this machine's processor, those that it has: LLVM lists under a
     processor's name also what a hypervisor may have hidden."""
-    from felixlike import tvmlib
-
     wanted = instruction_sets(tvmlib.cpu_features(target))
     here = tvmlib.host_features()
     return wanted & here if str(target.attrs.get("mcpu", "")) == str(host_target().attrs["mcpu"]) else wanted

@@ -8,6 +8,7 @@ RemoveWeightLayoutRewriteBlock. What is measured is cut like what is deployed.
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend.constants import PACKING, packing_blocks
 
@@ -28,8 +29,6 @@ def cut(func: Any) -> tuple[Any, tuple[Packing, ...]]:
     """The kernel of a scheduled PrimFunc and the packings before it; the function itself and none where it packs none.
 
     Raises InvalidSchedule where a packing block reads anything but one parameter, or stands among others."""
-    from felixlike import tvmlib
-
     parts = _parts(func)
     packed = [(part, block) for part in parts for block in packing_blocks(part)]
     if not packed:
@@ -64,8 +63,6 @@ def _parts(func: Any) -> list[Any]:
 
 
 def _without_mark(block: Any) -> Any:
-    from felixlike import tvmlib
-
     rest = {key: value for key, value in block.annotations.items() if key != PACKING}
     return tvmlib.s_tir.SBlock(
         block.iter_vars, block.reads, block.writes, block.name_hint, block.body, block.init, annotations=rest
@@ -73,8 +70,6 @@ def _without_mark(block: Any) -> Any:
 
 
 def _function(params: list[Any], parts: list[Any], allocated: list[Any], attrs: Any) -> Any:
-    from felixlike import tvmlib
-
     body = parts[0] if len(parts) == 1 else tvmlib.tirx.SeqStmt(parts)
     root = tvmlib.s_tir.SBlock([], [], [], "root", body, alloc_buffers=allocated)
     func = tvmlib.PrimFunc(params, tvmlib.s_tir.SBlockRealize([], True, root), attrs=attrs)

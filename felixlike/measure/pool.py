@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from felixlike import options
+from felixlike import options, tvmlib
 from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import device_name, host_target, resolve_target
@@ -92,8 +92,6 @@ class MeasurePool:
     @property
     def devices(self) -> frozenset[str]:
         """Names of the devices that measure: earlier measurements on these can be compared with new ones."""
-        from felixlike import tvmlib
-
         return frozenset([device_name(tvmlib.Target(self._target))])
 
     def close(self) -> None:
@@ -271,8 +269,6 @@ class MeasurePool:
 
     def _open(self, index: int, module: Any, memory: int, *, target: str | None = None, **extra: Any) -> Trial:
         """A process that builds this module.  extra: more entries of its request."""
-        from felixlike import tvmlib
-
         request = {
             "module": str(tvmlib.ir.save_json(module)),
             "target": self._target if target is None else target,

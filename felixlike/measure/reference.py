@@ -6,6 +6,8 @@ In: an IRModule. Out: one whose loops are the same and whose buffers, constants 
 import json
 from typing import Any
 
+from felixlike import tvmlib
+
 _NARROW = frozenset(["float16", "bfloat16", "float32"])
 
 
@@ -15,8 +17,6 @@ def double_precision(module: Any) -> Any:
     Works on TVM's JSON graph, where a type is a node of its own that buffers, constants and operators refer to.
     Constants keep the value they were written with, so float32's smallest number stays a harmless start of a maximum.
     A function that depends on the width (reinterpret between float32 and int32) does not compile after this."""
-    from felixlike import tvmlib
-
     graph = json.loads(tvmlib.ir.save_json(module))
     for node in graph["nodes"]:
         if node["type"] == "ir.PrimType" and node["data"]["dtype"] in _NARROW:

@@ -5,13 +5,13 @@ In: a PrimFunc. Out: the name of a float type.
 
 from typing import Any
 
+from felixlike import tvmlib
+
 _FROM_COARSE_TO_FINE = ("bfloat16", "float16", "float32", "float64")
 
 
 def coarsest(func: Any) -> str:
     """Of the float types that a function converts to or stores, the one with the fewest digits; float64 if none."""
-    from felixlike import tvmlib
-
     tirx = tvmlib.tirx
     found = {str(node.ty.dtype) for node in tvmlib.found(func.body, tirx.Cast)}
     found |= {str(store.buffer.dtype) for store in tvmlib.found(func.body, tirx.BufferStore)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from felixlike import options
+from felixlike import options, tvmlib
 from felixlike.errors import InvalidOption, TrackerFailed
 from felixlike.words import shown
 
@@ -57,8 +57,6 @@ class Tracker:
 
     def servers(self) -> dict[str, Servers]:
         """The servers under each key.  Raises TrackerFailed."""
-        from felixlike import tvmlib
-
         with Request(self, [tvmlib.rpc.base.TrackerCode.SUMMARY]) as request:
             summary = request.reply()
         free = {key: int(queue["free"]) for key, queue in summary["queue_info"].items()}
@@ -70,8 +68,6 @@ class Tracker:
 
     def request(self, key: str) -> "Request":
         """Queue for a server under this key.  Raises TrackerFailed."""
-        from felixlike import tvmlib
-
         return Request(self, [tvmlib.rpc.base.TrackerCode.REQUEST, key, "", 1])
 
 
@@ -85,8 +81,6 @@ class Request:
     """One question to a tracker and a connection of its own; closing it takes the question back."""
 
     def __init__(self, tracker: Tracker, question: list[Any]) -> None:
-        from felixlike import tvmlib
-
         self._where = f"tracker {tracker.where}"
         self._base = tvmlib.rpc.base
         try:

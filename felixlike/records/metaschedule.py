@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from felixlike import options
+from felixlike import options, tvmlib
 from felixlike.errors import FelixlikeError, InvalidPoint, InvalidSchedule, StoreError, first_line
 from felixlike.frontend import Task, make_task
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, noted_constants
+from felixlike.hardware import device_name, resolve_target
 from felixlike.measure import Measurement, Status
 from felixlike.measure.outcome import measurement
 from felixlike.records.record import Record
@@ -55,9 +56,6 @@ def export_database(
     every form in which MetaSchedule may look it up. Schedules of functions with constant weights pack these: after
     MetaScheduleApplyDatabase come SplitLayoutRewritePreproc and FoldConstant, or every call packs them.
     Raises StoreError if the folder holds a database already or cannot be written, UnknownTarget."""
-    from felixlike import tvmlib
-    from felixlike.hardware import device_name, resolve_target
-
     place = _place(store, folder)
     best = options.whole(best, "best", where="export", otherwise="0 for all")
     _refuse_used(place)
@@ -94,8 +92,6 @@ def import_database(
     were measured, since the database does not say; None for this machine. MetaSchedule checks no answers: such a
     schedule is checked before it is chosen. Budgets do not count them. Raises StoreError if there is no database or
     the store cannot be written, UnknownTarget."""
-    from felixlike.hardware import device_name, resolve_target
-
     place = _place(store, folder)
     target = resolve_target(target)
     where = device_name(target) if device is None else _device(device)
@@ -159,8 +155,6 @@ class _Database:
 
     def _fits(self, target: Any) -> bool:
         """Whether a record's target is ours, as far as code depends on it."""
-        from felixlike import tvmlib
-
         text = json.dumps(target)
         if text not in self._targets:
             try:
@@ -172,8 +166,6 @@ class _Database:
         return self._targets[text]
 
     def _task(self, number: Any) -> Task:
-        from felixlike import tvmlib
-
         if not isinstance(number, int) or not 0 <= number < len(self._lines) or self._lines[number] is None:
             raise _PassedOver("of a workload that is damaged or missing")
         if number not in self._tasks:
@@ -266,8 +258,6 @@ def _export_workload(
     passed_over: Counter[str],
 ) -> int:
     """Write one workload's records; how many."""
-    from felixlike import tvmlib
-
     records = store.fastest(workload.task, best or None, device=device)
     if not records:
         return 0
@@ -303,8 +293,6 @@ def _forms(module: Any) -> list[Any]:
 
     Functions that were not fused are marked as such. Free layouts are those of our own modules; or, where
     AttachAttrLayoutFreeBuffers has marked the functions of a model, all constants, and an empty list without any."""
-    from felixlike import tvmlib
-
     main = tvmlib.without_attributes(module["main"], CONSTANTS)
     theirs = main.with_attr(LAYOUT_FREE, list(noted_constants(module["main"])))
     found: list[Any] = []

@@ -6,10 +6,12 @@ In: a task, a sketch's key, a point and its Measurement. Out: a Record, which ad
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from felixlike import options
 from felixlike._version import __version__
+from felixlike.hardware import device_name
 from felixlike.measure.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -41,10 +43,7 @@ def make_record(task: "Task", sketch: str, point: Iterable[int], measurement: Me
     these versions.
 
     point: integers, numpy's too.  Raises InvalidOption for what is no task or no measurement."""
-    from importlib import metadata
-
     from felixlike.frontend.task import Task
-    from felixlike.hardware import device_name
 
     options.of_kind(task, Task, "task", where="make_record", remedy="give one of extract_tasks(model, shapes)")
     options.of_kind(measurement, Measurement, "measurement", where="make_record", remedy="give what measure returns")

@@ -4,9 +4,11 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from felixlike._version import __version__
+from felixlike.hardware import device_name
 
 if TYPE_CHECKING:
     from felixlike.frontend.task import Task
@@ -29,10 +31,6 @@ class Run:
 
 def make_run(tasks: "Sequence[Task]", *, weights: str, seed: int) -> Run:
     """A run over these tasks (at least one, all of one target) that begins now, on the target's device."""
-    from importlib import metadata
-
-    from felixlike.hardware import device_name
-
     target = tasks[0].target
     keys = " ".join(sorted({task.key for task in tasks}))
     return Run(

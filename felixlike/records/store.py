@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from felixlike import options
+from felixlike import options, tvmlib
 from felixlike.errors import InvalidOption
 from felixlike.frontend.task import Task
+from felixlike.hardware import device_name
 from felixlike.measure.measurement import Status
 from felixlike.records.file import StoreFile
 from felixlike.records.place import path_of
@@ -299,8 +300,6 @@ def _place(task: Task | str, device: str | None) -> tuple[str, str]:
         raise InvalidOption(
             "a task's key alone does not say which device is meant", where="Store", remedy="give device=…, or the Task"
         )
-    from felixlike.hardware import device_name
-
     return key, device_name(task.target)
 
 
@@ -309,6 +308,4 @@ def _run(run: Run, seconds: float) -> Row:
 
 
 def _workload(task: Task) -> Row:
-    from felixlike import tvmlib
-
     return task.key, task.name, str(tvmlib.ir.save_json(task.module)), str(task.target), float(task.flops)

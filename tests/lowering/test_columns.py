@@ -14,10 +14,10 @@ from felixlike.lowering import COLUMNS, peel_columns
 
 def _sum(rows: int, columns: int, vectors: int, lanes: int, *, marked: bool = True) -> Any:
     """y[c] = Σ_k x[k, c] by groups of some vectors, the first element with its initial value."""
-    from felixlike.tvmlib import te
-
-    x, k = te.placeholder((rows, columns), name="x"), te.reduce_axis((0, rows), name="k")
-    func = te.create_prim_func([x, te.compute((columns,), lambda c: te.sum(x[k, c], axis=k), name="y")])
+    x, k = tvmlib.te.placeholder((rows, columns), name="x"), tvmlib.te.reduce_axis((0, rows), name="k")
+    func = tvmlib.te.create_prim_func(
+        [x, tvmlib.te.compute((columns,), lambda c: tvmlib.te.sum(x[k, c], axis=k), name="y")]
+    )
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}))
     block = schedule.get_sblock("y")
     column, k_loop = schedule.get_loops(block)

@@ -13,14 +13,12 @@ from felixlike.lowering import BLOCKS, first_and_last
 
 def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, turned: bool = False) -> Any:
     """Y[i, j] = max(Σ_k a[i, k] · b[k, j], 0) in tiles of 2 rows, k in blocks of 5; turned: written as Y[j, i]."""
-    from felixlike.tvmlib import te
-
-    a, b = te.placeholder((n, 15), name="a"), te.placeholder((15, n), name="b")
-    k = te.reduce_axis((0, 15), name="k")
-    s = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="s")
-    y = te.compute((n, n), lambda i, j: te.max(s[(j, i) if turned else (i, j)], 0.0), name="y")
+    a, b = tvmlib.te.placeholder((n, 15), name="a"), tvmlib.te.placeholder((15, n), name="b")
+    k = tvmlib.te.reduce_axis((0, 15), name="k")
+    s = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="s")
+    y = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.max(s[(j, i) if turned else (i, j)], 0.0), name="y")
     schedule = tvmlib.Schedule(
-        tvmlib.IRModule({"main": te.create_prim_func([a, b, y]).with_attr("global_symbol", "main")})
+        tvmlib.IRModule({"main": tvmlib.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main")})
     )
     block, last = schedule.get_sblock("s"), schedule.get_sblock("y")
     i, j, k_loop = schedule.get_loops(block)
@@ -59,13 +57,11 @@ def test_values(n: int, vectors: int) -> None:
 
 @pytest.mark.parametrize("n", [7, 13, 17])
 def test_values_of_tiles_that_reach_beyond(n: int) -> None:
-    from felixlike.tvmlib import te
-
-    a, b = te.placeholder((n, 15), name="a"), te.placeholder((15, n), name="b")
-    k = te.reduce_axis((0, 15), name="k")
-    s = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="s")
-    y = te.compute((n, n), lambda i, j: te.max(s[i, j], 0.0), name="y")
-    func = te.create_prim_func([a, b, y]).with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
+    a, b = tvmlib.te.placeholder((n, 15), name="a"), tvmlib.te.placeholder((15, n), name="b")
+    k = tvmlib.te.reduce_axis((0, 15), name="k")
+    s = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="s")
+    y = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.max(s[i, j], 0.0), name="y")
+    func = tvmlib.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
     block, last = schedule.get_sblock("s"), schedule.get_sblock("y")
     schedule.pad_einsum(block, [6, 8, 1])

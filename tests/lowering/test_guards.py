@@ -13,13 +13,11 @@ from felixlike.lowering import GUARD, guard
 
 def _padded_copy(length: int, lanes: int, *, marked: bool = True) -> Any:
     """y[i] = 2 x[i] where i < length, else 1, up to the next whole vector, but not written in the last one of two."""
-    from felixlike.tvmlib import te
-
     whole = -(-length // lanes) * lanes
-    x = te.placeholder((length,), name="x")
-    y = te.compute((whole,), lambda i: te.if_then_else(i < length, x[i] * 2.0, 1.0), name="y")
+    x = tvmlib.te.placeholder((length,), name="x")
+    y = tvmlib.te.compute((whole,), lambda i: tvmlib.te.if_then_else(i < length, x[i] * 2.0, 1.0), name="y")
     schedule = tvmlib.Schedule(
-        tvmlib.IRModule({"main": te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+        tvmlib.IRModule({"main": tvmlib.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
     )
     _, lane = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, lanes])
     schedule.vectorize(lane)
@@ -30,12 +28,10 @@ def _padded_copy(length: int, lanes: int, *, marked: bool = True) -> Any:
 
 def _written_back(length: int, lanes: int) -> Any:
     """y[i] = 2 x[i], the lanes of the last vector under a test."""
-    from felixlike.tvmlib import te
-
-    x = te.placeholder((length,), name="x")
-    y = te.compute((length,), lambda i: x[i] * 2.0, name="y")
+    x = tvmlib.te.placeholder((length,), name="x")
+    y = tvmlib.te.compute((length,), lambda i: x[i] * 2.0, name="y")
     schedule = tvmlib.Schedule(
-        tvmlib.IRModule({"main": te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+        tvmlib.IRModule({"main": tvmlib.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
     )
     _, lane = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, lanes])
     schedule.vectorize(lane)
@@ -45,13 +41,13 @@ def _written_back(length: int, lanes: int) -> Any:
 
 def _rows(count: int, size: int) -> Any:
     """y[i] = Σ_k x[i, k] in tiles of `size` rows, whatever of the last one exists."""
-    from felixlike.tvmlib import te
-
     padded = -(-count // size) * size
-    x, k = te.placeholder((count, 7), name="x"), te.reduce_axis((0, 7), name="k")
-    y = te.compute((padded,), lambda i: te.sum(te.if_then_else(i < count, x[i, k], 0.0), axis=k), name="y")
+    x, k = tvmlib.te.placeholder((count, 7), name="x"), tvmlib.te.reduce_axis((0, 7), name="k")
+    y = tvmlib.te.compute(
+        (padded,), lambda i: tvmlib.te.sum(tvmlib.te.if_then_else(i < count, x[i, k], 0.0), axis=k), name="y"
+    )
     schedule = tvmlib.Schedule(
-        tvmlib.IRModule({"main": te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+        tvmlib.IRModule({"main": tvmlib.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
     )
     block = schedule.get_sblock("y")
     i, k_loop = schedule.get_loops(block)

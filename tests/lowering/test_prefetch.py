@@ -16,12 +16,12 @@ _LANES, _LINE = 16, 16  # elements
 
 def _product(rows: int, steps: int, blocks: int, *, marked: bool = True) -> Any:
     """y[m, b, l] = Σ_k x[m, k] · w[b, k, l] with w packed in blocks of vectors, each used for all rows."""
-    from felixlike.tvmlib import te
-
-    x, w = te.placeholder((rows, steps), name="x"), te.placeholder((blocks, steps, _LANES), name="w")
-    k = te.reduce_axis((0, steps), name="k")
-    y = te.compute((rows, blocks, _LANES), lambda m, b, lane: te.sum(x[m, k] * w[b, k, lane], axis=k), name="y")
-    func = te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
+    x, w = tvmlib.te.placeholder((rows, steps), name="x"), tvmlib.te.placeholder((blocks, steps, _LANES), name="w")
+    k = tvmlib.te.reduce_axis((0, steps), name="k")
+    y = tvmlib.te.compute(
+        (rows, blocks, _LANES), lambda m, b, lane: tvmlib.te.sum(x[m, k] * w[b, k, lane], axis=k), name="y"
+    )
+    func = tvmlib.te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
     block = schedule.get_sblock("y")
     row, packed, lane, step = schedule.get_loops(block)

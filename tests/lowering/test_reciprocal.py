@@ -14,10 +14,8 @@ from felixlike.lowering import share_reciprocals
 
 def _module(divided: Callable[[Any, Any, Any, Any], Any], dtype: str = "float32") -> Any:
     """z[i, j] = divided(x, y, i, j) with x[4, 32], y[4, 32], in vectors."""
-    from felixlike.tvmlib import te
-
-    x, y = (te.placeholder((4, 32), dtype, name=name) for name in "xy")
-    func = te.create_prim_func([x, y, te.compute((4, 32), lambda i, j: divided(x, y, i, j), name="z")])
+    x, y = (tvmlib.te.placeholder((4, 32), dtype, name=name) for name in "xy")
+    func = tvmlib.te.create_prim_func([x, y, tvmlib.te.compute((4, 32), lambda i, j: divided(x, y, i, j), name="z")])
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}))
     schedule.vectorize(schedule.get_loops(schedule.get_sblock("z"))[-1])
     return schedule.mod

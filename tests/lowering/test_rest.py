@@ -13,10 +13,8 @@ from felixlike.lowering import PEEL, peel_rests
 
 def _copy(length: int, width: int, lanes: int, *, marked: bool = True) -> Any:
     """y[i] = 2 x[i], its loop split by a width that need not divide it."""
-    from felixlike.tvmlib import te
-
-    x = te.placeholder((length,), name="x")
-    func = te.create_prim_func([x, te.compute((length,), lambda i: x[i] * 2.0, name="y")])
+    x = tvmlib.te.placeholder((length,), name="x")
+    func = tvmlib.te.create_prim_func([x, tvmlib.te.compute((length,), lambda i: x[i] * 2.0, name="y")])
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}))
     outer, _ = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, width])
     if marked:
@@ -51,11 +49,9 @@ def test_functions_without_marks_stay() -> None:
 @pytest.mark.parametrize(("length", "seam"), [(53, 13), (113, 100), (10, 1), (200, 64)])
 def test_no_vector_reaches_across_a_seam(length: int, seam: int) -> None:
     """Two tensors one behind the other: no test of where an element comes from is left."""
-    from felixlike.tvmlib import te, tirx
-
-    x, y = te.placeholder((seam,), name="x"), te.placeholder((length - seam,), name="y")
-    both = te.compute((length,), lambda i: tirx.if_then_else(i < seam, x[i], y[i - seam]), name="z")
-    func = te.create_prim_func([x, y, both]).with_attr("global_symbol", "main")
+    x, y = tvmlib.te.placeholder((seam,), name="x"), tvmlib.te.placeholder((length - seam,), name="y")
+    both = tvmlib.te.compute((length,), lambda i: tvmlib.tirx.if_then_else(i < seam, x[i], y[i - seam]), name="z")
+    func = tvmlib.te.create_prim_func([x, y, both]).with_attr("global_symbol", "main")
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
     outer, _ = schedule.split(schedule.get_loops(schedule.get_sblock("z"))[0], [None, length])
     schedule.annotate(outer, PEEL, [length, 16, seam])

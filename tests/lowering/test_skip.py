@@ -15,18 +15,18 @@ from felixlike.lowering import SKIP, skip_padding
 
 def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, marked: bool = True) -> Any:
     """y[i, k] = Σ_r Σ_c P[i · stride + r, c] · w[r, c, k], the padded copy made for a few rows at a time."""
-    from felixlike.tvmlib import te, tirx
-
     out = (length + 2 * pad - taps) // stride + 1
-    x, w = te.placeholder((length, 3), name="x"), te.placeholder((taps, 3, 5), name="w")
-    padded = te.compute(
+    x, w = tvmlib.te.placeholder((length, 3), name="x"), tvmlib.te.placeholder((taps, 3, 5), name="w")
+    padded = tvmlib.te.compute(
         (length + 2 * pad, 3),
-        lambda i, c: tirx.if_then_else(tirx.all(i >= pad, i < length + pad), x[i - pad, c], 0.0),
+        lambda i, c: tvmlib.tirx.if_then_else(tvmlib.tirx.all(i >= pad, i < length + pad), x[i - pad, c], 0.0),
         name="padded",
     )
-    r, c = te.reduce_axis((0, taps), name="r"), te.reduce_axis((0, 3), name="c")
-    y = te.compute((out, 5), lambda i, k: te.sum(padded[i * stride + r, c] * w[r, c, k], axis=[r, c]), name="y")
-    func = te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
+    r, c = tvmlib.te.reduce_axis((0, taps), name="r"), tvmlib.te.reduce_axis((0, 3), name="c")
+    y = tvmlib.te.compute(
+        (out, 5), lambda i, k: tvmlib.te.sum(padded[i * stride + r, c] * w[r, c, k], axis=[r, c]), name="y"
+    )
+    func = tvmlib.te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
     block = schedule.get_sblock("y")
     i, k, r_loop, c_loop = schedule.get_loops(block)

@@ -14,17 +14,15 @@ from felixlike.lowering import PREFETCH, prefetch, tile_rows
 
 def _product(tile: int, *, vectors: int = 3, marked: bool = True, unrolled: bool = True) -> Any:
     """Y[m, j] = Σ_k x[m, k] · w[j / (16 · vectors), k, …] in tiles of rows and vectors of 16."""
-    from felixlike.tvmlib import te
-
     width = 16 * vectors
-    x, w = te.placeholder((2 * tile, 512), name="x"), te.placeholder((6, 512, vectors, 16), name="w")
-    k = te.reduce_axis((0, 512), name="k")
-    y = te.compute(
+    x, w = tvmlib.te.placeholder((2 * tile, 512), name="x"), tvmlib.te.placeholder((6, 512, vectors, 16), name="w")
+    k = tvmlib.te.reduce_axis((0, 512), name="k")
+    y = tvmlib.te.compute(
         (2 * tile, 6 * width),
-        lambda m, j: te.sum(x[m, k] * w[j // width, k, j % width // 16, j % 16], axis=k),
+        lambda m, j: tvmlib.te.sum(x[m, k] * w[j // width, k, j % width // 16, j % 16], axis=k),
         name="y",
     )
-    func = te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
+    func = tvmlib.te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
     block = schedule.get_sblock("y")
     last = schedule.cache_write(block, 0, "global")

@@ -13,13 +13,11 @@ from felixlike.lowering import TRANSPOSE, transpose
 
 def _write_back(columns: int, rows: int, lanes: int, *, marked: bool = True, rows_last: bool = True) -> Any:
     """Z[c, x] = 2 · T[x, c] + b[c] + R[c, x], of the tile T[x, c] = X[x, c]²."""
-    from felixlike.tvmlib import te
-
-    x, b = te.placeholder((rows, columns), name="x"), te.placeholder((columns,), name="b")
-    r = te.placeholder((columns, rows), name="r")
-    tile = te.compute((rows, columns), lambda i, c: x[i, c] * x[i, c], name="tile")
-    z = te.compute((columns, rows), lambda c, i: tile[i, c] * 2.0 + b[c] + r[c, i], name="z")
-    func = te.create_prim_func([x, b, r, z]).with_attr("global_symbol", "main")
+    x, b = tvmlib.te.placeholder((rows, columns), name="x"), tvmlib.te.placeholder((columns,), name="b")
+    r = tvmlib.te.placeholder((columns, rows), name="r")
+    tile = tvmlib.te.compute((rows, columns), lambda i, c: x[i, c] * x[i, c], name="tile")
+    z = tvmlib.te.compute((columns, rows), lambda c, i: tile[i, c] * 2.0 + b[c] + r[c, i], name="z")
+    func = tvmlib.te.create_prim_func([x, b, r, z]).with_attr("global_symbol", "main")
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
     loops = schedule.get_loops(schedule.get_sblock("z"))
     if not rows_last:

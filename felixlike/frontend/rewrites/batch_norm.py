@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, constant, is_constant, operator, rewritten, shape
 
 _CONVOLUTIONS = {f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose")}
@@ -26,8 +27,6 @@ def with_folded_batch_norms(module: Any) -> Any:
 
 
 def _folded(expression: Any, known: Known, rewriter: Rewriter) -> Any:
-    from felixlike import tvmlib
-
     if not isinstance(expression, tvmlib.relax.TupleGetItem) or int(expression.index) != 0:
         return None
     norm = known.value(expression.tuple_value)

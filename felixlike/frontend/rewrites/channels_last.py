@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.rewriting import (
     Known,
     Rewriter,
@@ -36,8 +37,6 @@ _MOVING = 64.0
 
 def with_channels_last(module: Any) -> Any:
     """A Relax module whose convolutions have channels last; the same module where the permutations would cost more."""
-    from felixlike import tvmlib
-
     made, before = _written(module)
     if not made:
         return module
@@ -50,8 +49,6 @@ def with_channels_last(module: Any) -> Any:
 
 def _counted_from_the_front(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     """Dimensions that are squeezed, by numbers that TVM's pass understands: it fails on negative ones."""
-    from felixlike import tvmlib
-
     if operator(expression) != "squeeze" or expression.attrs.axis is None:
         return None
     axes, rank = [int(axis) for axis in expression.attrs.axis], len(shape(expression.args[0]))
@@ -63,8 +60,6 @@ def _counted_from_the_front(expression: Any, known: Known, rewriter: Rewriter) -
 def _sunk(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     """Behind elementwise operators, permutations meet their inverses: TVM's pass does not know all of those. One that
     moves dimensions of extent 1 alone is a reshape; constants are permuted at once."""
-    from felixlike import tvmlib
-
     name = operator(expression)
     if name in UNARY | BINARY:
         return _behind(expression, known, rewriter)
@@ -84,8 +79,6 @@ def _sunk(expression: Any, known: Known, rewriter: Rewriter) -> Any:
 
 def _behind(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     """The permutation of an elementwise operator's result, instead of the same one of each of its operands."""
-    from felixlike import tvmlib
-
     tensors = [a for a in expression.args if hasattr(a.ty, "shape") and not (is_constant(a) and not shape(a))]
     values = [known.value(a) for a in tensors]
     if not values or any(operator(v) != "permute_dims" or shape(v) != shape(expression) for v in values):
@@ -110,8 +103,6 @@ def _moves(permutation: Any) -> bool:
 
 def _saved(module: Any) -> float:
     """Floating-point operations that fast convolutions will save in a module with channels last."""
-    from felixlike import tvmlib
-
     plans: list[Plan | None] = []
     for function in module.functions.values():
         if isinstance(function, tvmlib.relax.Function):
@@ -121,8 +112,6 @@ def _saved(module: Any) -> float:
 
 def _written(module: Any) -> tuple[int, int]:
     """Elements that convolutions write, and that permutations move: those that move something, not of constants."""
-    from felixlike import tvmlib
-
     convolved = moved = 0
 
     def visit(node: Any) -> None:

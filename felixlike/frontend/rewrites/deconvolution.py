@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten, shape
 
 _LAYOUTS = {"conv1d": ("NCW", "IOW"), "conv2d": ("NCHW", "IOHW"), "conv3d": ("NCDHW", "IODHW")}
@@ -118,8 +119,6 @@ def phase_weights(weights: Any, dimensions: Sequence[Dimension], groups: int) ->
     """V[phases, group, output channel, input channel, windows] of W[input channel, output channel, taps].
 
     Channels are counted within a group. Phases and the group only where there is more than one."""
-    from felixlike.tvmlib import te, tirx
-
     inputs, outputs = int(weights.shape[0]) // groups, int(weights.shape[1])
     several = [d for d in dimensions if d.phases > 1]
     shape = [*(d.phases for d in several), *([groups] if groups > 1 else []), outputs, inputs]
@@ -130,24 +129,22 @@ def phase_weights(weights: Any, dimensions: Sequence[Dimension], groups: int) ->
         k, c, *steps = rest
         taps = [d.tap(f, a) for d, f, a in zip(dimensions, phases, steps, strict=True)]
         inside = [t < d.taps for d, t in zip(dimensions, taps, strict=True) if d.taps % d.stride]
-        zero = tirx.const(0, weights.dtype)
+        zero = tvmlib.tirx.const(0, weights.dtype)
         found = weights(group * inputs + c, k, *taps)
-        return te.if_then_else(te.all(*inside), found, zero) if inside else found
+        return tvmlib.te.if_then_else(tvmlib.te.all(*inside), found, zero) if inside else found
 
-    return te.compute([*shape, *(d.window for d in dimensions)], value, name="phase_weights")
+    return tvmlib.te.compute([*shape, *(d.window for d in dimensions)], value, name="phase_weights")
 
 
 def phased(data: Any, weights: Any, dimensions: Sequence[Dimension], dtype: str) -> Any:
     """Y[batch, channel, places] of X[batch, channel, places] and weights as `phase_weights` gives them."""
-    from felixlike.tvmlib import te
-
     count = sum(d.phases > 1 for d in dimensions)
     groups = int(weights.shape[count]) if len(weights.shape) > count + 2 + len(dimensions) else 1
     outputs, inputs = (int(n) for n in weights.shape[-len(dimensions) - 2 : -len(dimensions)])
     grouped = groups > 1
     padded = _padded(data, dimensions, groups)
-    channel = te.reduce_axis((0, inputs), name="c")
-    steps = [te.reduce_axis((0, d.window), name=f"a{i}") for i, d in enumerate(dimensions)]
+    channel = tvmlib.te.reduce_axis((0, inputs), name="c")
+    steps = [tvmlib.te.reduce_axis((0, d.window), name=f"a{i}") for i, d in enumerate(dimensions)]
     several = [d.phases for d in dimensions if d.phases > 1]
 
     def product(n: Any, *indices: Any) -> Any:
@@ -156,10 +153,10 @@ def phased(data: Any, weights: Any, dimensions: Sequence[Dimension], dtype: str)
         at = [z + d.start(f) + a for d, f, z, a in zip(dimensions, phases, places, steps, strict=True)]
         read = padded(n, *group, channel, *at).astype(dtype)
         written = weights(*rest[:count], *group, k, channel, *steps).astype(dtype)
-        return te.sum(read * written, axis=[channel, *steps])
+        return tvmlib.te.sum(read * written, axis=[channel, *steps])
 
     shape = [data.shape[0], *([groups] if grouped else []), *several, outputs, *(d.places for d in dimensions)]
-    convolved = te.compute(shape, product, name="phases")
+    convolved = tvmlib.te.compute(shape, product, name="phases")
     if not several and not grouped:
         return convolved
 
@@ -170,13 +167,11 @@ def phased(data: Any, weights: Any, dimensions: Sequence[Dimension], dtype: str)
         return convolved(n, *group, *phases, k % outputs if grouped else k, *within)
 
     whole = [data.shape[0], groups * outputs, *(d.output for d in dimensions)]
-    return te.compute(whole, interleaved, name="interleaved")
+    return tvmlib.te.compute(whole, interleaved, name="interleaved")
 
 
 def _padded(data: Any, dimensions: Sequence[Dimension], groups: int) -> Any:
     """X with the zeros that windows reach; with an axis for groups where there are several."""
-    from felixlike.tvmlib import te, tirx
-
     inputs = int(data.shape[1]) // groups
     if groups == 1 and all(d.before == 0 and d.padded == d.size for d in dimensions):
         return data
@@ -187,10 +182,12 @@ def _padded(data: Any, dimensions: Sequence[Dimension], groups: int) -> Any:
         inside = [i >= 0 for d, i in zip(dimensions, at, strict=True) if d.before > 0]
         inside += [i < d.size for d, i in zip(dimensions, at, strict=True) if d.padded - d.before > d.size]
         found = data(n, channel, *at)
-        return te.if_then_else(te.all(*inside), found, tirx.const(0, data.dtype)) if inside else found
+        return (
+            tvmlib.te.if_then_else(tvmlib.te.all(*inside), found, tvmlib.tirx.const(0, data.dtype)) if inside else found
+        )
 
     channels = [groups, inputs] if groups > 1 else [inputs]
-    return te.compute([data.shape[0], *channels, *(d.padded for d in dimensions)], value, name="padded")
+    return tvmlib.te.compute([data.shape[0], *channels, *(d.padded for d in dimensions)], value, name="padded")
 
 
 def _phases(indices: Sequence[Any], dimensions: Sequence[Dimension]) -> tuple[list[Any], Sequence[Any]]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.rewriting import (
     OPAQUE,
     OUT_FUSIBLE,
@@ -65,19 +66,19 @@ class _Norm:
 
     def of_rows(self, data: Any, scale: Any, shift: Any) -> Any:
         """With channels first, each group is a row of memory."""
-        from felixlike.tvmlib import relax, te
-
-        reshape, emit = relax.op.reshape, self.builder.emit
+        reshape, emit = tvmlib.relax.op.reshape, self.builder.emit
         batch, channels, *places = self.extents
         members, size, groups = channels // self.groups, prod(places), self.groups
 
         def summed(name: str, value: Callable[..., Any]) -> Any:
-            c, s = te.reduce_axis((0, members), name="c"), te.reduce_axis((0, size), name="s")
-            return te.compute([batch, groups], lambda n, g: te.sum(value(n, g, c, s), axis=[c, s]), name=name)
+            c, s = tvmlib.te.reduce_axis((0, members), name="c"), tvmlib.te.reduce_axis((0, size), name="s")
+            return tvmlib.te.compute(
+                [batch, groups], lambda n, g: tvmlib.te.sum(value(n, g, c, s), axis=[c, s]), name=name
+            )
 
         def normalised(x: Any, gamma: Any, beta: Any) -> Any:
             total = summed("total", x)
-            mean = te.compute([batch, groups], lambda n, g: total[n, g] / self._count, name="mean")
+            mean = tvmlib.te.compute([batch, groups], lambda n, g: total[n, g] / self._count, name="mean")
 
             def different(n: Any, g: Any, c: Any, s: Any) -> Any:
                 return x[n, g, c, s] - mean[n, g]
@@ -87,7 +88,7 @@ class _Norm:
             def value(n: Any, g: Any, c: Any, s: Any) -> Any:
                 return different(n, g, c, s) * self._inverse(squares[n, g]) * gamma[g, c] + beta[g, c]
 
-            return te.compute([batch, groups, members, size], value, name="norm")
+            return tvmlib.te.compute([batch, groups, members, size], value, name="norm")
 
         arguments = [emit(reshape(data, (batch, groups, members, size)))]
         arguments += [emit(reshape(vector, (groups, members))) for vector in (scale, shift)]
@@ -95,21 +96,21 @@ class _Norm:
 
     def of_channels(self, data: Any, scale: Any, shift: Any) -> Any:
         """With channels last, each of them is summed for itself, and these sums by group."""
-        from felixlike.tvmlib import relax, te
-
-        op, emit = relax.op, self.builder.emit
+        op, emit = tvmlib.relax.op, self.builder.emit
         batch, *places, channels = self.extents
         members = channels // self.groups
 
         def summed(name: str, value: Callable[..., Any]) -> Any:
-            along = [te.reduce_axis((0, extent), name=f"s{i}") for i, extent in enumerate(places)]
-            return te.compute([batch, channels], lambda n, c: te.sum(value(n, *along, c), axis=along), name=name)
+            along = [tvmlib.te.reduce_axis((0, extent), name=f"s{i}") for i, extent in enumerate(places)]
+            return tvmlib.te.compute(
+                [batch, channels], lambda n, c: tvmlib.te.sum(value(n, *along, c), axis=along), name=name
+            )
 
         def by_group(x: Any, value: Callable[..., Any]) -> Any:
-            c = te.reduce_axis((0, members), name="c")
+            c = tvmlib.te.reduce_axis((0, members), name="c")
             shape = [batch, self.groups]
-            whole = te.compute(shape, lambda n, g: te.sum(x[n, g * members + c], axis=[c]), name="whole")
-            return te.compute([batch, channels], lambda n, c: value(whole[n, c // members]), name="of_group")
+            whole = tvmlib.te.compute(shape, lambda n, g: tvmlib.te.sum(x[n, g * members + c], axis=[c]), name="whole")
+            return tvmlib.te.compute([batch, channels], lambda n, c: value(whole[n, c // members]), name="of_group")
 
         def squares(x: Any, mean: Any) -> Any:
             def different(n: Any, *at: Any) -> Any:
@@ -130,15 +131,11 @@ class _Norm:
     @property
     def _count(self) -> Any:
         """Elements of a group."""
-        from felixlike.tvmlib import tirx
-
-        return tirx.const(prod(self.extents[1:]) // self.groups, _DTYPE)
+        return tvmlib.tirx.const(prod(self.extents[1:]) // self.groups, _DTYPE)
 
     def _inverse(self, squares: Any) -> Any:
         """1 / standard deviation, of the summed squares of a group."""
-        from felixlike.tvmlib import te, tirx
-
-        return te.rsqrt(squares / self._count + tirx.const(self.epsilon, _DTYPE))
+        return tvmlib.te.rsqrt(squares / self._count + tvmlib.tirx.const(self.epsilon, _DTYPE))
 
     def _call(self, function: Callable[..., Any], name: str, pattern: int, *arguments: Any) -> Any:
         attributes = {"op_pattern": pattern}

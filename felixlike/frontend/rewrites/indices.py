@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten
 
 
@@ -17,8 +18,6 @@ def with_safe_indices(module: Any) -> Any:
 
 
 def _wrapped(expression: Any, _: Known, rewriter: Rewriter) -> Any:
-    from felixlike import tvmlib
-
     if operator(expression) != "take" or expression.attrs.mode != "fast":
         return None
     arguments = [rewriter.new(argument) for argument in expression.args]

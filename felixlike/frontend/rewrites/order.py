@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten, shape
 
 _MANTISSAS = {32: 0x7FFFFFFF, 64: 0x7FFFFFFFFFFFFFFF}
@@ -34,8 +35,6 @@ def _ordered(expression: Any, _: Known, rewriter: Rewriter) -> Any:
 
 
 def _sorted(call: Any, rewriter: Rewriter, name: str) -> Any:
-    from felixlike import tvmlib
-
     relax, emit, how = tvmlib.relax, rewriter.builder.emit, call.attrs
     data = rewriter.new(call.args[0])
     keys = emit(rewriter.builder.call_te(_keys, data, primfunc_name_hint="order"))
@@ -58,23 +57,22 @@ def _keys(data: Any) -> Any:
     """Integers in the order of floats: equal for both zeros, the largest for NaN.
 
     The bits of floats that are not negative are in their order; those of the others are in the opposite one."""
-    from felixlike.tvmlib import te, tirx
 
     def key(*place: Any) -> Any:
         value = data(*place) if str(data.dtype) in ("float32", "float64") else data(*place).astype("float32")
         dtype = str(value.ty.dtype).replace("float", "int")
-        largest = tirx.const(_MANTISSAS[int(dtype.removeprefix("int"))], dtype)
-        bits = tirx.reinterpret(dtype, value)
-        turned = tirx.Select(bits < tirx.const(0, dtype), bits ^ largest, bits)
-        number = tirx.Select(value == tirx.const(0, str(value.ty.dtype)), tirx.const(0, dtype), turned)
-        return tirx.Select(value >= tirx.const(-math.inf, str(value.ty.dtype)), number, largest)
+        largest = tvmlib.tirx.const(_MANTISSAS[int(dtype.removeprefix("int"))], dtype)
+        bits = tvmlib.tirx.reinterpret(dtype, value)
+        turned = tvmlib.tirx.Select(bits < tvmlib.tirx.const(0, dtype), bits ^ largest, bits)
+        number = tvmlib.tirx.Select(
+            value == tvmlib.tirx.const(0, str(value.ty.dtype)), tvmlib.tirx.const(0, dtype), turned
+        )
+        return tvmlib.tirx.Select(value >= tvmlib.tirx.const(-math.inf, str(value.ty.dtype)), number, largest)
 
-    return te.compute(data.shape, key, name="key")
+    return tvmlib.te.compute(data.shape, key, name="key")
 
 
 def _place(call: Any, rewriter: Rewriter, *, largest: bool) -> Any:
-    from felixlike import tvmlib
-
     op, emit = tvmlib.relax.op, rewriter.builder.emit
     data, sizes = rewriter.new(call.args[0]), list(shape(call.args[0]))
     axis = call.attrs.axis
@@ -89,16 +87,14 @@ def _place(call: Any, rewriter: Rewriter, *, largest: bool) -> Any:
 
 def _first(data: Any, extreme: Any, axis: int) -> Any:
     """The first place along an axis that holds the extreme, or NaN, which is then the extreme."""
-    from felixlike.tvmlib import te, tirx
-
     extent, dtype = int(data.shape[axis]), str(data.dtype)
-    steps = te.reduce_axis((0, extent), name="k")
+    steps = tvmlib.te.reduce_axis((0, extent), name="k")
 
     def first(*place: Any) -> Any:
         value = data(*place[:axis], steps, *place[axis + 1 :])
-        here, beyond = steps.astype("int64"), tirx.const(extent, "int64")
+        here, beyond = steps.astype("int64"), tvmlib.tirx.const(extent, "int64")
         if "float" in dtype:
-            beyond = tirx.Select(value >= tirx.const(-math.inf, dtype), beyond, here)
-        return te.min(tirx.Select(value == extreme(*place), here, beyond), axis=steps)
+            beyond = tvmlib.tirx.Select(value >= tvmlib.tirx.const(-math.inf, dtype), beyond, here)
+        return tvmlib.te.min(tvmlib.tirx.Select(value == extreme(*place), here, beyond), axis=steps)
 
-    return te.compute(extreme.shape, first, name="place")
+    return tvmlib.te.compute(extreme.shape, first, name="place")

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.lowering.nan import infinite, is_limit
 
 
 def with_infinite_padding(module: Any) -> Any:
     """A module of PrimFuncs, none of them fused yet, whose maxima are padded with -inf."""
-    from felixlike import tvmlib
-
     return tvmlib.map_functions(module, _padded)
 
 
 def _padded(func: Any) -> Any:
     """Only where the function takes a maximum itself: a model may pad with finite numbers on purpose."""
-    from felixlike import tvmlib
-
     tirx = tvmlib.tirx
     largest = any(isinstance(store.value, tirx.Max) for store in tvmlib.found(func.body, tirx.BufferStore))
     if not largest:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, constant, is_constant, operator, rewritten, shape
 
 
@@ -37,8 +38,6 @@ def with_joint_projections(module: Any) -> Any:
 
 
 def _part(done: dict[int | None, Any], expression: Any, known: Known, rewriter: Rewriter) -> Any:
-    from felixlike import tvmlib
-
     factors = [expression, *map(known.value, expression.args)] if operator(expression) in ("matmul", "add") else []
     product = next((f for f in factors if operator(f) == "matmul"), None)
     if product is None:
@@ -90,7 +89,6 @@ def _alike(one: Projection, other: Projection) -> bool:
 
 def _joined(projections: list[Projection], rewriter: Rewriter) -> Any:
     """The variable that is all of them side by side."""
-    from felixlike import tvmlib
 
     def side_by_side(constants: list[Any]) -> Any:
         return constant(np.concatenate([c.value.numpy() for c in constants], axis=-1))

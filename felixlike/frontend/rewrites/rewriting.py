@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from felixlike import tvmlib
+
 Rule = Callable[[Any, "Known", "Rewriter"], Any]
 """(a call or an element of a tuple, the bindings around it, the rewriter) → what takes its place, or None."""
 
@@ -17,8 +19,6 @@ class Known:
     """The bindings of a Relax function: what a variable stands for, and who reads it."""
 
     def __init__(self, function: Any) -> None:
-        from felixlike import tvmlib
-
         self._values: dict[int | None, Any] = {}
         self._variables: dict[int | None, Any] = {}
         self._blocks: dict[int | None, int] = {}
@@ -33,26 +33,18 @@ class Known:
 
     def value(self, expression: Any) -> Any:
         """What is bound to a variable; the expression itself where it is none, or an input."""
-        from felixlike import tvmlib
-
         return self._values.get(tvmlib.identity(expression), expression)
 
     def variable(self, value: Any) -> Any:
         """The variable that a value is bound to."""
-        from felixlike import tvmlib
-
         return self._variables[tvmlib.identity(value)]
 
     def block(self, value: Any) -> int:
         """The number of the block that binds a value; -1 for what is within one."""
-        from felixlike import tvmlib
-
         return self._blocks.get(tvmlib.identity(value), -1)
 
     def readers(self, variable: Any) -> list[Any]:
         """The bound values that read a variable, and the function's output where that does."""
-        from felixlike import tvmlib
-
         return self._readers.get(tvmlib.identity(variable), [])
 
     def once(self, variable: Any) -> bool:
@@ -71,8 +63,6 @@ class Rewriter:
 def rewritten(module: Any, rule: Rule) -> Any:
     """The module with a rule applied to every call and every element of a tuple in its Relax functions, and without
     what nothing reads any more."""
-    from felixlike import tvmlib
-
     relax = tvmlib.relax
     known: list[Known] = []
 
@@ -95,8 +85,6 @@ def rewritten(module: Any, rule: Rule) -> Any:
 
 def settled(module: Any, rule: Rule) -> Any:
     """The module with a rule applied until it changes nothing."""
-    from felixlike import tvmlib
-
     while True:
         changed = rewritten(module, rule)
         if tvmlib.structural_equal(changed, module):
@@ -106,8 +94,6 @@ def settled(module: Any, rule: Rule) -> Any:
 
 def operator(expression: Any) -> str:
     """The name of the operator that an expression calls, without TVM's prefix; empty for all others."""
-    from felixlike import tvmlib
-
     if not isinstance(expression, tvmlib.relax.Call) or not isinstance(expression.op, tvmlib.ir.Op):
         return ""
     return str(expression.op.name).removeprefix("relax.")
@@ -127,22 +113,16 @@ def axes_of(permutation: Any) -> list[int]:
 
 def is_constant(expression: Any) -> bool:
     """Whether an expression is a constant of the module."""
-    from felixlike import tvmlib
-
     return isinstance(expression, tvmlib.ir.GenericConst)
 
 
 def constant(array: Any) -> Any:
     """A constant of an array's own type; TVM makes float32 of float64, and int32 of int64, unless it is told."""
-    from felixlike import tvmlib
-
     return tvmlib.relax.const(array, str(array.dtype))
 
 
 def with_attributes(call: Any, arguments: list[Any], **changed: Any) -> Any:
     """A call of the same operator of relax.op.nn with other arguments and some attributes changed."""
-    from felixlike import tvmlib
-
     make = getattr(tvmlib.relax.op.nn, operator(call).removeprefix("nn."))
     names = list(inspect.signature(make).parameters)[len(arguments) :]
     return make(*arguments, **{name: getattr(call.attrs, name) for name in names} | changed)

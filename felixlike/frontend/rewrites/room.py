@@ -16,6 +16,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.rewriting import (
     Rewriter,
     constant,
@@ -155,8 +156,6 @@ def _read(call: Any) -> tuple[Convolution, int]:
 def _padded(call: Any, rewriter: Rewriter, dimension: int, channels: int, columns: int) -> Any:
     """What a call computes, from one that computes some channels and columns more."""
     import numpy as np
-
-    from felixlike import tvmlib
 
     attrs, layout = call.attrs, str(call.attrs.data_layout)
     weights, padding = call.args[1].value.numpy(), [int(width) for width in attrs.padding]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, rewritten, shape
 
 
@@ -35,8 +36,6 @@ def _shared(expression: Any, known: Known, rewriter: Rewriter) -> Any:
             factors = tried
     if all(new.same_as(old) for new, old in zip(factors, expression.args, strict=True)):
         return None
-    from felixlike import tvmlib
-
     return tvmlib.relax.op.matmul(*map(rewriter.new, factors), out_dtype=expression.attrs.out_dtype)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, axes_of, is_constant, operator, rewritten, shape
 
 Indices = list[Any]
@@ -89,7 +90,6 @@ def _resized(value: Any) -> Callable[[Indices], Indices] | None:
 
 def _matmul(tensors: Sequence[Any], factors: Sequence[Factor], result: Sequence[int], dtype: str) -> Any:
     """As TVM computes relax.matmul, but for where factors are read."""
-    from felixlike.tvmlib import te
 
     def read(number: int, batch: Sequence[Any], *last: Any) -> Any:
         factor = factors[number]
@@ -97,9 +97,9 @@ def _matmul(tensors: Sequence[Any], factors: Sequence[Factor], result: Sequence[
         own = [0 if n == 1 else i for n, i in zip(factor.shape, batch[len(batch) - count :], strict=False)]
         return tensors[number](*factor.place([*own, *last])).astype(dtype)
 
-    k = te.reduce_axis((0, factors[0].shape[-1]), name="k")
-    return te.compute(
+    k = tvmlib.te.reduce_axis((0, factors[0].shape[-1]), name="k")
+    return tvmlib.te.compute(
         list(result),
-        lambda *at: te.sum(read(0, at[:-2], at[-2], k) * read(1, at[:-2], k, at[-1]), axis=k),
+        lambda *at: tvmlib.te.sum(read(0, at[:-2], at[-2], k) * read(1, at[:-2], k, at[-1]), axis=k),
         name="matmul",
     )

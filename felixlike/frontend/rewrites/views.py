@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, settled, shape
 
 UNARY = {"nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh", "exp", "negative", "sqrt", "clip", "erf"}
@@ -29,8 +30,6 @@ def with_late_reshapes(module: Any) -> Any:
 
 
 def _late(expression: Any, known: Known, rewriter: Rewriter) -> Any:
-    from felixlike import tvmlib
-
     name, op = operator(expression), tvmlib.relax.op
     if name == "broadcast_to" and shape(expression.args[0]) == shape(expression):
         return rewriter.new(expression.args[0])
@@ -90,8 +89,6 @@ def _is_whole(argument: Any, expression: Any) -> bool:
 
 def _joined(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     """One reshape instead of two, none instead of one that changes nothing."""
-    from felixlike import tvmlib
-
     source = expression.args[0]
     if shape(source) == shape(expression):
         return rewriter.new(source)

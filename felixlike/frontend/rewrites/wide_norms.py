@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten, shape
 
 
@@ -22,8 +23,6 @@ def _written_out(expression: Any, _: Known, rewriter: Rewriter) -> Any:
         return None
     if str(expression.ty.dtype) != "float64":
         return None
-    from felixlike import tvmlib
-
     reshape, emit, attrs = tvmlib.relax.op.reshape, rewriter.builder.emit, expression.attrs
     data, scale, shift = map(rewriter.new, expression.args)
     extents = shape(expression)
@@ -42,17 +41,13 @@ def _written_out(expression: Any, _: Known, rewriter: Rewriter) -> Any:
 
 def _unit(data: Any, axes: list[Any], epsilon: float, emit: Any) -> Any:
     """With mean 0 and variance 1 along the axes."""
-    from felixlike.tvmlib import relax
-
-    op = relax.op
+    op = tvmlib.relax.op
     different = emit(op.subtract(data, emit(op.mean(data, axes, keepdims=True))))
     variance = emit(op.mean(emit(op.multiply(different, different)), axes, keepdims=True))
-    deviation = emit(op.sqrt(emit(op.add(variance, relax.const(float(epsilon), "float64")))))
+    deviation = emit(op.sqrt(emit(op.add(variance, tvmlib.relax.const(float(epsilon), "float64")))))
     return emit(op.divide(different, deviation))
 
 
 def _scaled(unit: Any, scale: Any, shift: Any, attrs: Any, emit: Any) -> Any:
-    from felixlike.tvmlib import relax
-
-    found = emit(relax.op.multiply(unit, scale)) if attrs.scale else unit
-    return relax.op.add(found, shift) if attrs.center else found
+    found = emit(tvmlib.relax.op.multiply(unit, scale)) if attrs.scale else unit
+    return tvmlib.relax.op.add(found, shift) if attrs.center else found

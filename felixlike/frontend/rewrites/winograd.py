@@ -22,6 +22,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.frontend.rewrites.cook_toom import MOST, Matrix, fast_convolution
 from felixlike.frontend.rewrites.rewriting import (
     OPAQUE,
@@ -150,8 +151,6 @@ def _transformed(expression: Any, _: Known, rewriter: Rewriter) -> Any:
     plan = plan_of(expression)
     if plan is None:
         return None
-    from felixlike import tvmlib
-
     reshape, builder = tvmlib.relax.op.reshape, rewriter.builder
     name = operator(expression).removeprefix("nn.") + "_fast"
 
@@ -223,8 +222,6 @@ def transformed_input(data: Any, plan: Plan) -> Any:
 
 def _input_along(place: int, read: Any, plan: Plan) -> Any:
     """The transformation along one dimension; the last of them lets the points come first."""
-    from felixlike.tvmlib import te
-
     count, last = len(plan.tiled), place == len(plan.tiled) - 1
     rows = fast_convolution(plan.tiled[place].tile, plan.tiled[place].taps).inputs
 
@@ -244,31 +241,27 @@ def _input_along(place: int, read: Any, plan: Plan) -> Any:
     around = plan.around([w.padded for w in plan.windows])
     points = [t.points for t in plan.tiled]
     extents = [*points, *around] if last else [*around, *points]
-    return te.compute([*extents, plan.inputs], value, name="transformed" if last else f"along_{place}")
+    return tvmlib.te.compute([*extents, plan.inputs], value, name="transformed" if last else f"along_{place}")
 
 
 def products(taken: Any, weights: Any, plan: Plan) -> Any:
     """M[point, tiles, output channel] = Σ V · U; tiles: of all images at once, or batch, windows and tiles."""
-    from felixlike.tvmlib import te
-
-    channel = te.reduce_axis((0, plan.inputs), name="c")
-    taps = [te.reduce_axis((0, w.taps), name=f"r{i}") for i, w in enumerate(plan.windows)]
+    channel = tvmlib.te.reduce_axis((0, plan.inputs), name="c")
+    taps = [tvmlib.te.reduce_axis((0, w.taps), name=f"r{i}") for i, w in enumerate(plan.windows)]
 
     def value(p: Any, *indices: Any) -> Any:
         *tiles, k = indices
         if plan.windows:
             moved = zip(tiles[1:-1], plan.windows, taps, strict=True)
             tiles = [tiles[0], *(d * w.stride + r * w.dilation for d, w, r in moved), tiles[-1]]
-        return te.sum(taken(p, *tiles, channel) * weights(p, *taps, channel, k), axis=[channel, *taps])
+        return tvmlib.te.sum(taken(p, *tiles, channel) * weights(p, *taps, channel, k), axis=[channel, *taps])
 
     rows = plan.rows([w.output for w in plan.windows])
-    return te.compute([plan.points, *rows, plan.outputs], value, name="product")
+    return tvmlib.te.compute([plan.points, *rows, plan.outputs], value, name="product")
 
 
 def transformed_output(product: Any, plan: Plan) -> Any:
     """Y[batch, windows, places, channel] of M[points, batch, windows, tiles, channel]."""
-    from felixlike.tvmlib import te
-
     found = product
     for place in range(len(plan.tiled)):
         found = _output_along(place, found, plan)
@@ -280,13 +273,11 @@ def transformed_output(product: Any, plan: Plan) -> Any:
         return found(n, *slices, *tiles, *(y % t.tile for y, t in zip(places, plan.tiled, strict=True)), k)
 
     whole = [plan.batch, *(w.output for w in plan.windows), *(t.output for t in plan.tiled), plan.outputs]
-    return te.compute(whole, joined, name="output")
+    return tvmlib.te.compute(whole, joined, name="output")
 
 
 def _output_along(place: int, read: Any, plan: Plan) -> Any:
     """The transformation along one dimension; the first lets the places in a tile come after the tiles."""
-    from felixlike.tvmlib import te
-
     count = len(plan.tiled)
     rows = fast_convolution(plan.tiled[place].tile, plan.tiled[place].taps).outputs
 
@@ -301,13 +292,11 @@ def _output_along(place: int, read: Any, plan: Plan) -> Any:
 
     around = plan.around([w.output for w in plan.windows])
     inner = [t.tile if i <= place else t.points for i, t in enumerate(plan.tiled)]
-    return te.compute([*around, *inner, plan.outputs], value, name=f"along_{place}")
+    return tvmlib.te.compute([*around, *inner, plan.outputs], value, name=f"along_{place}")
 
 
 def _padded(data: Any, plan: Plan) -> Any:
     """X with the zeros that tiles and windows reach."""
-    from felixlike.tvmlib import te, tirx
-
     dimensions: tuple[Window | Tiled, ...] = (*plan.windows, *plan.tiled)
     if all(d.padding == 0 and d.padded <= d.size for d in dimensions):
         return data
@@ -317,29 +306,25 @@ def _padded(data: Any, plan: Plan) -> Any:
         at = [z - d.padding for d, z in zip(dimensions, places, strict=True)]
         inside = [i >= 0 for d, i in zip(dimensions, at, strict=True) if d.padding]
         inside += [i < d.size for d, i in zip(dimensions, at, strict=True) if d.padded - d.padding > d.size]
-        return te.if_then_else(te.all(*inside), data(n, *at, c), tirx.const(0, _DTYPE))
+        return tvmlib.te.if_then_else(tvmlib.te.all(*inside), data(n, *at, c), tvmlib.tirx.const(0, _DTYPE))
 
-    return te.compute([plan.batch, *(d.padded for d in dimensions), plan.inputs], value, name="padded")
+    return tvmlib.te.compute([plan.batch, *(d.padded for d in dimensions), plan.inputs], value, name="padded")
 
 
 def _case(index: Any, rows: Matrix, element: Callable[[int], Any]) -> Any:
     """Σ_k rows[index][k] · element(k), for an index that is unrolled: one case for each of its values."""
-    from felixlike.tvmlib import tirx
-
     *first, found = (_sum(row, element) for row in rows)
     for number, value in reversed(list(enumerate(first))):
-        found = tirx.Select(index == number, value, found)
+        found = tvmlib.tirx.Select(index == number, value, found)
     return found
 
 
 def _sum(row: Sequence[Fraction], element: Callable[[int], Any]) -> Any:
     """Σ_k row[k] · element(k) without zeros; what is positive first, so that it begins without a sign."""
-    from felixlike.tvmlib import tirx
-
     found = None
     for step, factor in sorted(enumerate(row), key=lambda pair: pair[1] < 0):
         if factor:
             term = element(step)
-            term = term if abs(factor) == 1 else tirx.const(float(abs(factor)), _DTYPE) * term
+            term = term if abs(factor) == 1 else tvmlib.tirx.const(float(abs(factor)), _DTYPE) * term
             found = term if found is None else found + term if factor > 0 else found - term
     return found
