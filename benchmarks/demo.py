@@ -28,9 +28,9 @@ def main() -> None:
     arguments = parser.parse_args()
 
     import felixlike as fx
-    from benchmarks.models import resnet18
     from benchmarks.processes import Sides
     from benchmarks.sides import baselines, saved
+    from felixlike.testing.models import resnet18
 
     model, inputs = resnet18()
     tuned = fx.optimize(model, inputs, seconds=arguments.seconds, store=arguments.store)

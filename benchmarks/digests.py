@@ -1,6 +1,6 @@
 """Whether a change of the source changes generated code: python -m benchmarks.digests FILE, at two commits.
 
-Writes a JSON file of the digests of the code of every operator of `benchmarks.operators`, some of them also with
+Writes a JSON file of the digests of the code of every operator of `felixlike.testing.operators`, some of them also with
 constant weights, and of four networks, task by task and as a whole: every sketch of both spaces at the same few points.
 To see what differs: python -m benchmarks.digests --compare BEFORE AFTER; the exit code is 1 where anything does. The
 same commit gives the same digests in every process; of another processor they differ, so --mcpu names one to compile
@@ -18,10 +18,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks import models
 from benchmarks.exactness import CONSTANT_WEIGHTS
-from benchmarks.operators import OPERATORS
-from felixlike import tvmlib
+from felixlike import codegen, tvmlib
 from felixlike.deploy.compile import _substitute
 from felixlike.deploy.packing import with_packed_constants
 from felixlike.errors import InvalidSchedule
@@ -29,6 +27,8 @@ from felixlike.frontend import Task, import_model, make_task
 from felixlike.hardware import resolve_target
 from felixlike.measure import trial_process
 from felixlike.symbolic import sketches
+from felixlike.testing import models
+from felixlike.testing.operators import OPERATORS
 
 NETWORKS = ("resnet18", "mobilenet_v2", "bert", "mlp")
 
@@ -93,7 +93,7 @@ def _code(sketch: Any, point: list[int]) -> str:
     except InvalidSchedule as refusal:
         return f"refused: {refusal.what}"
     executable, packed = trial_process._compile(tvmlib.ir.save_json(module), sketch.task.target)
-    return f"{tvmlib.code_digest(executable)} {json.dumps(packed)}"
+    return f"{codegen.code_digest(executable)} {json.dumps(packed)}"
 
 
 def _of_network(name: str, target: Any, points: int) -> Iterator[tuple[str, str]]:
@@ -109,12 +109,12 @@ def _of_network(name: str, target: Any, points: int) -> Iterator[tuple[str, str]
             except InvalidSchedule:
                 continue
     module = with_packed_constants(_substitute(imported, chosen))
-    lowered, executable = tvmlib.compile_relax(module, target)
+    lowered, executable = codegen.compile_relax(module, target)
     text = hashlib.sha256(str(lowered["main"].script()).encode()).hexdigest()
     yield f"{name} / graph", text
     for number, library in enumerate(executable.mod.imports):
         if library.kind == "llvm":
-            yield f"{name} / library {number}", tvmlib.code_digest(SimpleNamespace(mod=library))
+            yield f"{name} / library {number}", codegen.code_digest(SimpleNamespace(mod=library))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How exact programs, constraints and formulas are: python -m benchmarks.exactness [--target sm_90] [--only NAME].
 
-For every operator of `benchmarks.operators`, some of them also with constant weights (CPU), and every task of four
-networks, every sketch, at random points:
+For every operator of `felixlike.testing.operators`, some of them also with constant weights (CPU), and every task of
+four networks, every sketch, at random points:
 
 (a) loop nests: the symbolic program at the point against TVM's postprocessed schedule: loops, kinds, extents, notes;
 (b) counts: all formulas against walking every iteration, on a small twin of the operator;
@@ -28,17 +28,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from benchmarks import models, oracles
-from benchmarks.operators import OPERATORS
 from benchmarks.results import keep, kept, write
 from felixlike import extract_tasks
 from felixlike.errors import InvalidSchedule, UnsupportedSketch
 from felixlike.features import NAMES, formulas
-from felixlike.features.tvm_view import View, explained_view
 from felixlike.frontend import Task, make_task
 from felixlike.hardware import resolve_target
 from felixlike.symbolic import Points, Sketch, concrete_nest, sketches
-from felixlike.symbolic.primitives.location import INLINE
+from felixlike.symbolic.replay.primitives.location import INLINE
+from felixlike.testing import models, oracles
+from felixlike.testing.operators import OPERATORS
+from felixlike.testing.tvm_view import View, explained_view
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Right and fast on a GPU?  python -m benchmarks.gpu [--points 2] [--seconds 120].
 
-points: for every operator of `benchmarks.operators`, every sketch, a few random valid points: compiled, run, and
+points: for every operator of `felixlike.testing.operators`, every sketch, a few random valid points: compiled, run, and
 compared with float64. networks: tuned and compared with PyTorch eager (TF32 off and on), torch.compile and TVM's
 default GPU schedules, interleaved. Writes docs/results/gpu_points and gpu_networks; fails without a GPU.
 """
@@ -39,10 +39,10 @@ def main() -> None:
 
 
 def _points(target: Any, gpu: str, points: int, only: str) -> None:
-    from benchmarks.operators import OPERATORS
     from felixlike.measure import MeasurePool
     from felixlike.search import Candidate
     from felixlike.symbolic import sketches
+    from felixlike.testing.operators import OPERATORS
 
     rows: list[dict[str, Any]] = []
     with MeasurePool(target) as pool:
@@ -118,9 +118,9 @@ def _network(name: str, seconds: float, store: str | None) -> dict[str, Any]:
     import torch
 
     import felixlike as fx
-    from benchmarks import models
     from felixlike.deploy import compile_model
     from felixlike.frontend import import_model
+    from felixlike.testing import models
 
     model, inputs = getattr(models, name)()
     started = time.monotonic()

@@ -12,12 +12,12 @@ import statistics
 import time
 from dataclasses import asdict, dataclass
 
-from benchmarks.models import resnet18
 from benchmarks.results import geometric_mean, write
 from felixlike import Task, extract_tasks, records
 from felixlike.costmodel import CostModel, load
 from felixlike.measure import MeasurePool
 from felixlike.search import Candidate, make_strategy
+from felixlike.testing.models import resnet18
 from felixlike.tuning import Budget, Session, one_thread
 
 TASKS = 5

@@ -36,9 +36,9 @@ def main() -> None:
 
 def _measure(name: str, seconds: float) -> dict[str, Any]:
     import felixlike as fx
-    from benchmarks import models
     from benchmarks.processes import Sides, fresh
     from benchmarks.sides import baselines, saved
+    from felixlike.testing import models
 
     make = getattr(models, name)
     model, inputs = make()

@@ -13,9 +13,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.loopback import Loopback
 from benchmarks.results import write
 from felixlike.measure.tracker import Tracker
+from felixlike.testing.loopback import Loopback
 
 if TYPE_CHECKING:
     from felixlike.frontend import Imported
@@ -26,9 +26,9 @@ _SERVERS = 2
 
 def main() -> None:
     """See the module's docstring."""
-    from benchmarks import models
     from felixlike.deploy import compile_model, max_relative_error
     from felixlike.frontend import import_model
+    from felixlike.testing import models
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="resnet18")

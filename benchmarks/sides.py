@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.processes import Make
 
 if TYPE_CHECKING:
-    from benchmarks.models import Model
+    from felixlike.testing.models import Model
 
 Call = Callable[[], object]
 

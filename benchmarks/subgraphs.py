@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks import operators as op
-from benchmarks.models import Product
+from felixlike.testing import operators as op
+from felixlike.testing.models import Product
 
 SUBGRAPHS: dict[str, Callable[[], Any]] = {
     "dense+bias+relu": lambda: op.dense(128, 768, 3072),

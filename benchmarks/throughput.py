@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import models
-from benchmarks.operators import OPERATORS
 from benchmarks.results import write
 from felixlike import extract_tasks, tvmlib
 from felixlike.features import Formulas, formulas
 from felixlike.smooth import Relaxed, relax
+from felixlike.spaces import metaschedule
 from felixlike.symbolic import Sketch, sketches
+from felixlike.testing import models
+from felixlike.testing.operators import OPERATORS
 from felixlike.tuning import one_thread
 
 BATCH = 4096
@@ -103,7 +104,7 @@ def _gradients(relaxed: Relaxed, log_x: torch.Tensor) -> torch.Tensor:
 
 def _tvm_features(sketch: Sketch, points: Any) -> float:
     """Seconds PerStoreFeature takes for a scheduled candidate."""
-    context = tvmlib.tune_context(sketch.task.module, sketch.task.target)
+    context = metaschedule.tune_context(sketch.task.module, sketch.task.target)
     candidates = [tvmlib.ms.MeasureCandidate(sketch.schedule(p), []) for p in points.tolist()]
     extractor = tvmlib.ms.feature_extractor.PerStoreFeature()
     return _best(lambda: extractor.extract_from(context, candidates)) / len(candidates)

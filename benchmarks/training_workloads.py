@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.models import Product
 from felixlike import tvmlib
+from felixlike.testing.models import Product
 
 
 class _Residual(nn.Module):

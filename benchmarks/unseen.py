@@ -112,7 +112,7 @@ def _operators() -> dict[str, Callable[[], Any]]:
     import torch
     from torch import nn
 
-    from benchmarks.models import Apply
+    from felixlike.testing.models import Apply
 
     f = torch.nn.functional
     image, small, rows = (1, 64, 28, 28), (1, 64, 17, 17), (128, 512)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.loopback import Loopback
 from felixlike.hardware.known import IMITATED, imitated
+from felixlike.testing.loopback import Loopback
 
 # Before anything asks for it: tests must not use, nor fill, the user's cache of smooth formulas.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import oracles
-from felixlike import tvmlib
+from felixlike import codegen, tvmlib
 from felixlike.features import NAMES, formulas
 from felixlike.symbolic import Sketch
+from felixlike.testing import oracles
 
 
 def as_module(func: Any) -> Any:
@@ -20,7 +20,7 @@ def as_module(func: Any) -> Any:
 def run(module: Any, arguments: list[Any]) -> list[Any]:
     """All arguments after the function has run."""
     tensors = [tvmlib.runtime.tensor(argument) for argument in arguments]
-    tvmlib.compile_primfuncs(module, tvmlib.Target("llvm")).jit()["main"](*tensors)
+    codegen.compile_primfuncs(module, tvmlib.Target("llvm")).jit()["main"](*tensors)
     return [tensor.numpy() for tensor in tensors]
 
 

@@ -13,7 +13,6 @@ import workloads
 from torch import nn
 
 import felixlike as fx
-from benchmarks.loopback import Loopback
 from felixlike.costmodel import InvalidWeights
 from felixlike.errors import (
     InputMismatch,
@@ -25,6 +24,7 @@ from felixlike.errors import (
     UnknownTarget,
 )
 from felixlike.hardware import host_device
+from felixlike.testing.loopback import Loopback
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,12 @@ import pytest
 import tvm_ffi
 import workloads
 
-from felixlike import tvmlib
+from felixlike import codegen, tvmlib
 from felixlike.errors import VersionMismatch
 from felixlike.frontend import make_task
 from felixlike.hardware import host_device, resolve_target
 from felixlike.interrupts import Terminated, terminable
+from felixlike.spaces import metaschedule
 from felixlike.symbolic import sketches
 
 
@@ -52,7 +53,7 @@ def test_an_interrupt_in_a_callback_is_one(number: signal.Signals, kind: type[Ke
 
 def test_contexts_do_not_import_the_intrinsics() -> None:
     module = tvmlib.IRModule({"main": workloads.matmul()})
-    context = tvmlib.tune_context(module, resolve_target("cpu"))
+    context = metaschedule.tune_context(module, resolve_target("cpu"))
     assert len(context.generate_design_space()) == 3
     assert "tvm.s_tir.tensor_intrin" not in sys.modules
 
@@ -71,7 +72,7 @@ def test_the_same_kernel_compiled_again_has_the_same_digest() -> None:
     first, second = sketch.sample(2, seed=0).tolist()
 
     def digest(point: list[int]) -> str:
-        return tvmlib.code_digest(tvmlib.compile_primfuncs(sketch.schedule(point).mod, target))
+        return codegen.code_digest(codegen.compile_primfuncs(sketch.schedule(point).mod, target))
 
     assert digest(first) == digest(first)  # though LLVM names vectors in memory by where they happen to lie
     assert digest(first) != digest(second)
@@ -80,10 +81,10 @@ def test_the_same_kernel_compiled_again_has_the_same_digest() -> None:
 def test_rules_that_nobody_has_are_not_talked_about(capfd: pytest.CaptureFixture[str]) -> None:
     """topi's pooling asks for a rule; the sketches are those that TVM makes with its warning."""
     task = make_task(workloads.max_pool(), tvmlib.Target({"kind": "llvm", "num-cores": 2}), name="pool")
-    with_warning = tvmlib.tune_context(task.module, task.target).generate_design_space()
+    with_warning = metaschedule.tune_context(task.module, task.target).generate_design_space()
     assert "Unknown schedule rule" in capfd.readouterr().err
-    with tvmlib.no_rule_is_unknown(task.module, task.target):
-        without = tvmlib.tune_context(task.module, task.target).generate_design_space()
+    with metaschedule.no_rule_is_unknown(task.module, task.target):
+        without = metaschedule.tune_context(task.module, task.target).generate_design_space()
     assert capfd.readouterr().err == ""
     texts = [[str(schedule.trace) for schedule in found] for found in (without, with_warning)]
     assert [re.sub("decision=.*", "", text) for text in texts[0]] == [re.sub("decision=.*", "", t) for t in texts[1]]
@@ -102,8 +103,8 @@ def test_a_rule_of_the_users_own_is_asked(capfd: pytest.CaptureFixture[str]) -> 
     name = "s_tir.meta_schedule.cpu.meta_schedule.pool_max"
     tvm_ffi.register_global_func(name, rule)
     try:
-        with tvmlib.no_rule_is_unknown(task.module, task.target):
-            tvmlib.tune_context(task.module, task.target).generate_design_space()
+        with metaschedule.no_rule_is_unknown(task.module, task.target):
+            metaschedule.tune_context(task.module, task.target).generate_design_space()
         assert tvm_ffi.get_global_func(name, allow_missing=True) is not None
     finally:
         tvm_ffi.registry.remove_global_func(name)

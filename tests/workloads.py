@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.operators import OPERATORS
 from felixlike import tvmlib
 from felixlike.frontend.rewrites.deconvolution import Dimension, phased
+from felixlike.testing.operators import OPERATORS
 
 te, topi = tvmlib.te, tvmlib.topi
 

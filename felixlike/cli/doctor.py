@@ -129,6 +129,8 @@ def _tvm() -> Iterator[Finding]:
     try:
         from felixlike.hardware import host_device
         from felixlike.hardware.known import imitated
+
+        tvmlib.load()
     except (FelixlikeError, ImportError) as error:
         said = error.what if isinstance(error, FelixlikeError) else str(error)
         yield Finding("TVM", "does not load", said, _TVM_AGAIN)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from felixlike import options, tvmlib
+from felixlike import codegen, options, tvmlib
 from felixlike.deploy import description
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.library import Library
@@ -81,7 +81,7 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
     compiler = linker()
     try:
         target = tvmlib.with_host(compiled.target) if compiled.device.type == "cuda" else compiled.target
-        executable = tvmlib.relink_relax(compiled.lowered, compiled.runtime, target, json.dumps(code))
+        executable = codegen.relink_relax(compiled.lowered, compiled.runtime, target, json.dumps(code))
         with tempfile.TemporaryDirectory(prefix="felixlike-") as folder:
             library = Path(folder) / "model.so"
             executable.export_library(str(library), cc=compiler)
@@ -147,7 +147,7 @@ def _open(meta: Mapping[str, Any], code: bytes, where: str) -> tuple[Compiled, d
     try:
         library = Library(code)
         compiled = Compiled(
-            tvmlib.open_library(str(library.path)),
+            codegen.open_library(str(library.path)),
             inputs=told.inputs,
             outputs=told.outputs,
             signature=told.signature,
@@ -158,7 +158,7 @@ def _open(meta: Mapping[str, Any], code: bytes, where: str) -> tuple[Compiled, d
             library=library,
             parallel=told.parallel,
         )
-        own = tvmlib.description_in(compiled.machine)
+        own = codegen.description_in(compiled.machine)
     except (*tvmlib.TVM_ERRORS, AttributeError, OSError) as error:
         raise InvalidArtefact(
             f"its compiled code cannot be opened: {first_line(error)}",

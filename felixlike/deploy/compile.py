@@ -7,7 +7,7 @@ what is compiled. Parameters stay constants of the executable, packed at compile
 from collections.abc import Mapping
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import codegen, tvmlib
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.packing import with_packed_constants
 from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
@@ -31,7 +31,7 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
         module = _substitute(imported, chosen)
     try:
         module = with_packed_constants(module)
-        lowered, executable = tvmlib.compile_relax(module, imported.target)
+        lowered, executable = codegen.compile_relax(module, imported.target)
     except tvmlib.TVM_ERRORS as error:
         raise CompilationFailed(
             f"TVM could not compile the model: {first_line(error)}",

@@ -8,7 +8,7 @@ packing functions are built together, and a constant that several calls read ali
 from collections.abc import Mapping
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import codegen, tvmlib
 from felixlike.errors import InvalidSchedule
 from felixlike.measure.packing import Packing, cut
 
@@ -32,7 +32,7 @@ class _Packer:
             for name, (_, packings) in pieces.items()
             for i, packing in enumerate(packings)
         }
-        executable = tvmlib.compile_primfuncs(tvmlib.IRModule(functions), tvmlib.Target("llvm"))
+        executable = codegen.compile_primfuncs(tvmlib.IRModule(functions), tvmlib.Target("llvm"))
         self._library = executable.jit()
         self._done: dict[tuple[str, int | None], Any] = {}
 

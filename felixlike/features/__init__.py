@@ -2,7 +2,6 @@
 
 from felixlike.features.formulas import FeatureArray, Formulas, StructureFormulas, formulas
 from felixlike.features.table import COLUMNS, NAMES, SLOTS, Column
-from felixlike.features.tvm_view import tvm_view
 
 __all__ = [
     "COLUMNS",
@@ -13,5 +12,4 @@ __all__ = [
     "Formulas",
     "StructureFormulas",
     "formulas",
-    "tvm_view",
 ]

@@ -6,9 +6,9 @@ Follows TVM's per_store_feature.cc (group 4) with the compacted shape; bytes are
 that aligned steps leave between rows.
 """
 
+from felixlike.algebra.expression import Expr, mul
 from felixlike.features.view import StoreView
-from felixlike.symbolic.expression import Expr, mul
-from felixlike.symbolic.postprocessors.compact_allocation import allocation_paths
+from felixlike.symbolic.replay.postprocessors.compact_allocation import allocation_paths
 
 
 def allocation(view: StoreView) -> dict[str, Expr]:

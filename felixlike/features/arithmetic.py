@@ -6,8 +6,8 @@ Categories are those of TVM's per_store_feature.cc (group 1); arithmetic inside 
 on how an index is written and not on what a schedule chooses.
 """
 
+from felixlike.algebra.expression import Expr, const
 from felixlike.features.view import StoreView
-from felixlike.symbolic.expression import Expr, const
 from felixlike.symbolic.program import Operation
 
 

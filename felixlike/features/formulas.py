@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import options
+from felixlike.algebra.evaluation import Graph
+from felixlike.algebra.expression import Expr, const
 from felixlike.features.access import access
 from felixlike.features.allocation import allocation
 from felixlike.features.arithmetic import arithmetic
@@ -24,8 +26,6 @@ from felixlike.features.traffic import traffic
 from felixlike.features.view import Memo, StoreView
 from felixlike.hardware import Device, target_device
 from felixlike.symbolic import Points, Sketch, Structure
-from felixlike.symbolic.evaluate import Graph
-from felixlike.symbolic.expression import Expr, const
 from felixlike.symbolic.program import WITHIN_BLOCK, Loop, Program
 
 FeatureArray = npt.NDArray[np.float64]

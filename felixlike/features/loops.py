@@ -6,11 +6,11 @@ A nest that is fused whole has the vector width and the rest instead; loops that
 Loops of extent 1 vanish, unless the unroll note is on them. Follows TVM's per_store_feature.cc (groups 1 and 5).
 """
 
+from felixlike.algebra.comparison import at_least, select
+from felixlike.algebra.expression import Expr, add, ceildiv, const, mul
 from felixlike.features.view import StoreView
-from felixlike.symbolic.comparison import at_least, select
-from felixlike.symbolic.expression import Expr, add, ceildiv, const, mul
-from felixlike.symbolic.postprocessors import extent_of
 from felixlike.symbolic.program import PIPELINE
+from felixlike.symbolic.replay.postprocessors import extent_of
 
 
 def loops(view: StoreView) -> dict[str, Expr]:

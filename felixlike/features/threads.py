@@ -5,9 +5,9 @@
 On CPUs the counts are 1 and there is no shared memory. The counts follow TVM's per_store_feature.cc (group 1).
 """
 
+from felixlike.algebra.expression import Expr
 from felixlike.features.view import StoreView
-from felixlike.symbolic.expression import Expr
-from felixlike.symbolic.postprocessors import extent_of, shared_bytes
+from felixlike.symbolic.replay.postprocessors import extent_of, shared_bytes
 
 _BOUND = {"block_extent": "blockIdx.x", "vthread_extent": "vthread.x", "thread_extent": "threadIdx.x"}
 

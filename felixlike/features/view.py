@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from felixlike.symbolic.comparison import at_least, maximum, minimum
-from felixlike.symbolic.expression import Expr, add, const, mul
-from felixlike.symbolic.indices import Index
-from felixlike.symbolic.polynomial import expand
-from felixlike.symbolic.program import Access, Buffer, Loop, Program, Store
+from felixlike.algebra.comparison import at_least, maximum, minimum
+from felixlike.algebra.expression import Expr, add, const, mul
+from felixlike.algebra.polynomial import expand
+from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Store
 
 
 class Memo:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from felixlike import options, tvmlib
+from felixlike import codegen, options
 from felixlike.errors import InvalidOption
 from felixlike.frontend.task import Task
 from felixlike.words import kind_of
@@ -41,4 +41,4 @@ class Untuned:
 
     def module(self) -> Any:
         """The task's own module, bound to threads for a GPU."""
-        return tvmlib.default_schedules(self.task.module, self.task.target)
+        return codegen.default_schedules(self.task.module, self.task.target)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from felixlike import tvmlib
+from felixlike import codegen, tvmlib
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import placement
 from felixlike.measure import messages
@@ -115,7 +115,7 @@ def build(module: str, target: Any) -> tuple[Built, str]:
     executable, packed = _compile(module, target)
     library = executable.jit()
     library["main"]
-    return Built(library, packed), tvmlib.code_digest(executable)
+    return Built(library, packed), codegen.code_digest(executable)
 
 
 def export(module: str, target: Any, *, path: str, compiler: str) -> str:
@@ -126,18 +126,18 @@ def export(module: str, target: Any, *, path: str, compiler: str) -> str:
     executable, packed = _compile(module, target)
     executable.export_library(path, cc=compiler, workspace_dir=os.path.dirname(path))
     _packed_file(Path(path)).write_text(json.dumps(packed))
-    return tvmlib.code_digest(executable)
+    return codegen.code_digest(executable)
 
 
 def _compile(module: str, target: Any) -> tuple[Any, list[tuple[int, Sequence[int], str]]]:
     """The executable of a module, constants packed by functions of their own as when it is deployed; what they pack."""
     loaded = tvmlib.ir.load_json(module)
     if PACKING not in module:
-        return tvmlib.compile_primfuncs(loaded, target), []
+        return codegen.compile_primfuncs(loaded, target), []
     kernel, packings = cut(loaded["main"])
     functions = {"main": kernel, **{f"pack{i}": packing.function for i, packing in enumerate(packings)}}
     named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
-    executable = tvmlib.compile_primfuncs(tvmlib.IRModule(named), target)
+    executable = codegen.compile_primfuncs(tvmlib.IRModule(named), target)
     return executable, [(packing.parameter, packing.shape, packing.dtype) for packing in packings]
 
 

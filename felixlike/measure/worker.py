@@ -25,9 +25,12 @@ def main(control_fd: int, directory: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's business
     # tvm_ffi imports torch if it can; nothing here needs it, and without it the start is 2.5 s and 200 MB cheaper.
     sys.modules["torch"] = None  # type: ignore[assignment]
-    import felixlike.measure.remote_process  # noqa: F401  loaded here once, not in every process that needs it
+    # Loaded here once, not in every process that needs it.
+    import felixlike.measure.remote_process  # noqa: F401
+    from felixlike import tvmlib
     from felixlike.measure import trial_process
 
+    tvmlib.load()
     gc.collect()
     gc.freeze()  # leaves shared pages alone in the children
     control = socket.socket(fileno=control_fd)

@@ -20,8 +20,8 @@ from felixlike.report.layout import entry, indented, paragraph, stream_width
 from felixlike.signs import showable
 from felixlike.smooth.printing import smooth_text
 from felixlike.symbolic import Kind, Points, Sketch
-from felixlike.symbolic.program_text import program_text
-from felixlike.symbolic.trace import groups
+from felixlike.symbolic.program.text import program_text
+from felixlike.symbolic.program.variables import groups
 from felixlike.words import choose_from, nearest, shown
 
 DEFAULT_COLUMNS = ("vector_extent", "parallel_extent", "buffer1_reuse_distance_bytes", "traffic_l1")

@@ -21,7 +21,7 @@ from felixlike.costmodel import CostModel
 from felixlike.search.rounding import LogPoints
 from felixlike.smooth import Relaxed
 from felixlike.symbolic import Kind, Points, Sketch
-from felixlike.symbolic.trace import groups
+from felixlike.symbolic.program.variables import groups
 
 
 @dataclass(frozen=True, slots=True)

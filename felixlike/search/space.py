@@ -11,13 +11,13 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from felixlike.algebra.factors import factorisations
 from felixlike.errors import UnsupportedSketch
 from felixlike.features import FeatureArray, Formulas, formulas
 from felixlike.frontend.task import Task
 from felixlike.smooth import Relaxed, relax
 from felixlike.symbolic import Kind, Points, Sketch, SpaceName, sketches
-from felixlike.symbolic.factors import factorisations
-from felixlike.symbolic.trace import groups
+from felixlike.symbolic.program.variables import groups
 
 
 class Space:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import platformdirs
 
+from felixlike.algebra.expression import Expr, Op
+from felixlike.algebra.traversal import topological
 from felixlike.smooth.graph import InvalidGraph, SmoothGraph
 from felixlike.smooth.rules import VERSION, program
-from felixlike.symbolic.expression import Expr, Op
-from felixlike.symbolic.traversal import topological
 
 
 def cache_key(roots: Sequence[Expr], shifted: frozenset[str]) -> str:

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from felixlike.symbolic.expression import Expr, Number, Op, linear_parts
-from felixlike.symbolic.traversal import topological
+from felixlike.algebra.expression import Expr, Number, Op, linear_parts
+from felixlike.algebra.traversal import topological
 
 TABLES: dict[str, tuple[str, ...]] = {
     "Number": ("f64",),

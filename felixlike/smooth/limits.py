@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from felixlike.algebra.expression import Expr, Op, add, const
 from felixlike.smooth.graph import SmoothGraph
 from felixlike.smooth.lower import Lowered
-from felixlike.symbolic.constraints import Constraint
-from felixlike.symbolic.expression import Expr, Op, add, const
+from felixlike.symbolic.program.constraints import Constraint
 
 
 class Excess(nn.Module):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from felixlike import options
+from felixlike.algebra.expression import Expr
 from felixlike.errors import InvalidOption, InvalidPoint
 from felixlike.features import NAMES, Formulas
 from felixlike.modes import own_modes
@@ -26,7 +27,6 @@ from felixlike.smooth.limits import Excess, sides
 from felixlike.smooth.lower import Lowered
 from felixlike.smooth.saturate import saturate
 from felixlike.symbolic import Points
-from felixlike.symbolic.expression import Expr
 from felixlike.words import kind_of, shown
 
 WIDTH = 0.05

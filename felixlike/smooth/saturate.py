@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from felixlike.algebra.expression import Expr
 from felixlike.errors import FelixlikeError
 from felixlike.smooth.encode import Encoder
 from felixlike.smooth.graph import SmoothGraph, SmoothNode
 from felixlike.smooth.rules import COSTS, program
-from felixlike.symbolic.expression import Expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
 from felixlike.hardware import target_device
 from felixlike.hardware.vectors import Machine
+from felixlike.spaces import metaschedule
 from felixlike.spaces.bounds import keeps_to_bounds
 from felixlike.spaces.cases import case_by_case
 from felixlike.spaces.flat import flat
@@ -25,17 +26,34 @@ from felixlike.spaces.turned import turned_copies
 
 
 @dataclass(frozen=True, slots=True)
+class Postprocessor:
+    """name: MetaSchedule's, or our own; there is a model for each (`symbolic/replay/postprocessors/model.py`).
+    runner: MetaSchedule's object."""
+
+    name: str
+    runner: Any
+
+    def apply(self, schedule: Any) -> bool:
+        """Change a schedule; whether it is accepted."""
+        return bool(self.runner.apply(schedule))
+
+
+@dataclass(frozen=True, slots=True)
 class DesignSpace:
-    """traces: of its sketches, with some decision each.  postprocessors: MetaSchedule's, and ours."""
+    """traces: of its sketches, with some decision each.  postprocessors: what schedules undergo afterwards."""
 
     traces: tuple[Any, ...]
-    postprocessors: tuple[Any, ...]
+    postprocessors: tuple[Postprocessor, ...]
+
+
+KEEPS_TO_BOUNDS = "KeepsToBounds"
+"""The name of our own postprocessor."""
 
 
 def default_space(task: Task) -> DesignSpace:
     """MetaSchedule's design space under the plain rules of the target's kind."""
-    with tvmlib.no_rule_is_unknown(task.module, task.target):
-        return _generated(tvmlib.tune_context(task.module, task.target))
+    with metaschedule.no_rule_is_unknown(task.module, task.target):
+        return _generated(metaschedule.tune_context(task.module, task.target))
 
 
 def own_space(task: Task) -> DesignSpace:
@@ -44,13 +62,20 @@ def own_space(task: Task) -> DesignSpace:
         device = target_device(task.target)
         machine = Machine(device.unit, device.cores)
         for rule in RULES:
-            wrapped = tvmlib.schedule_rule(partial(rule.apply, machine=machine))
-            own = tvmlib.own_space([wrapped], [p() for p in rule.postprocessors])
-            found = _generated(tvmlib.tune_context(task.module, task.target, space=own))
+            wrapped = metaschedule.schedule_rule(partial(rule.apply, machine=machine))
+            named = tuple(Postprocessor(name, _runner(name)) for name in rule.postprocessors)
+            own = metaschedule.generator([wrapped], [postprocessor.runner for postprocessor in named])
+            found = _generated(metaschedule.tune_context(task.module, task.target, space=own))
             traces = tuple(trace for trace in found.traces if _schedules(trace))
             if traces:
-                return DesignSpace(traces, found.postprocessors)
+                return DesignSpace(traces, named)
     return DesignSpace((), ())
+
+
+def _runner(name: str) -> Any:
+    """What MetaSchedule runs for a name in the table of a rule."""
+    own = {KEEPS_TO_BOUNDS: keeps_to_bounds, "RewriteLayout": _rewrite_layout}
+    return metaschedule.postprocessor(own[name]) if name in own else getattr(tvmlib.ms.postproc, name)()
 
 
 def _rewrite_layout(schedule: Any) -> bool:
@@ -65,7 +90,8 @@ def _schedules(trace: Any) -> bool:
 
 def _generated(context: Any) -> DesignSpace:
     traces = tuple(schedule.trace for schedule in context.generate_design_space())
-    return DesignSpace(traces, tuple(context.space_generator.postprocs))
+    runners = context.space_generator.postprocs
+    return DesignSpace(traces, tuple(Postprocessor(type(runner).__name__, runner) for runner in runners))
 
 
 def _whole(rule: Callable[[Any, int], list[Any]], schedule: Any, block: Any, machine: Machine) -> list[Any]:
@@ -81,26 +107,26 @@ _BITS = 32
 @dataclass(frozen=True, slots=True)
 class _Rule:
     """apply: (schedule, block, machine) → schedules with the block and all around it done; none where it does not
-    apply.  postprocessors: what makes MetaSchedule's postprocessors, in order."""
+    apply.  postprocessors: their names, in order."""
 
     apply: Callable[..., list[Any]]
-    postprocessors: tuple[Callable[[], Any], ...]
+    postprocessors: tuple[str, ...]
 
 
 RULES = (
     _Rule(
         register_tiles,
         (
-            tvmlib.ms.postproc.DisallowDynamicLoop,
-            tvmlib.ms.postproc.RewriteReductionBlock,
-            lambda: tvmlib.postprocessor(keeps_to_bounds),
-            lambda: tvmlib.postprocessor(_rewrite_layout),
+            "DisallowDynamicLoop",
+            "RewriteReductionBlock",
+            KEEPS_TO_BOUNDS,
+            "RewriteLayout",
         ),
     ),
     # It takes initial values out itself, and leaves in what stands under a test, where TVM refuses to.
-    _Rule(partial(_whole, row_by_row), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
-    _Rule(partial(_whole, case_by_case), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
-    _Rule(partial(_whole, turned_copies), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
-    _Rule(partial(_whole, flat), (tvmlib.ms.postproc.DisallowDynamicLoop,)),
+    _Rule(partial(_whole, row_by_row), ("DisallowDynamicLoop",)),
+    _Rule(partial(_whole, case_by_case), ("DisallowDynamicLoop",)),
+    _Rule(partial(_whole, turned_copies), ("DisallowDynamicLoop",)),
+    _Rule(partial(_whole, flat), ("DisallowDynamicLoop",)),
 )
 """Our rules, the first that applies wins."""

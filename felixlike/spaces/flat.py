@@ -16,8 +16,8 @@ from math import gcd, prod
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.codegen.passes import PEEL
 from felixlike.hardware.vectors import power_of_two_below
-from felixlike.lowering import PEEL
 from felixlike.spaces.stages import Stage, contiguous, in_plain_nests, stages_of
 
 _MOST_UNROLLED = 8

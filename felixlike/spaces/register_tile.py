@@ -28,8 +28,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.codegen.passes import BLOCKS, GUARD, PREFETCH, SKIP, TRANSPOSE
 from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, Machine, VectorUnit, widths
-from felixlike.lowering import BLOCKS, GUARD, PREFETCH, SKIP, TRANSPOSE
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, whole_vectors

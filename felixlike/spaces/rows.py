@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from felixlike.codegen.passes import COLUMNS, PEEL
 from felixlike.hardware.vectors import power_of_two_below
-from felixlike.lowering import COLUMNS, PEEL
 from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
 
 _ACCUMULATORS = (1, 4)

@@ -4,9 +4,9 @@
         Y[n, c, h, w] = X[n, h, w, c]  →     for s_1, c_1:
                                                  for c_2 in 16, s_2 in 16: Y[n, c, s] = X[n, s, c]      (in registers)
 
-s: h and w, which follow each other in both. A block is read and written in whole vectors (`lowering/transpose.py`);
-element by element, one side would touch a cache line for each. Works on indices, never on names of operators.
-"""
+s: h and w, which follow each other in both. A block is read and written in whole vectors
+(`codegen/passes/transpose.py`); element by element, one side would touch a cache line for each. Works on indices, never
+on names of operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.lowering import TRANSPOSE
+from felixlike.codegen.passes import TRANSPOSE
 from felixlike.spaces.surroundings import blocks_of, costs, elementwise
 
 _NARROWEST = 4

@@ -12,7 +12,7 @@ from felixlike.frontend.buffers import buffers_of
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import resolve_target
 from felixlike.spaces import DesignSpace, default_space, own_space
-from felixlike.symbolic.sketch import Sketch
+from felixlike.symbolic.replay.sketch import Sketch
 from felixlike.words import kind_of
 
 _HOW = "give one of felixlike.extract_tasks(model, shapes), or a PrimFunc: of an IRModule, module[name]"
@@ -53,9 +53,16 @@ def stored_sketch(task: Task, trace: str) -> Sketch | None:
         tvmlib.Trace.apply_json_to_schedule(json.loads(trace), schedule)
     except (*tvmlib.TVM_ERRORS, ValueError):
         return None
-    design = own_space(task)
-    rules = design.postprocessors if design.traces else default_space(task).postprocessors
-    return Sketch(task, schedule.trace, rules, 0)
+    design = default_space(task) if _leaves_loops(schedule.trace) else own_space(task)
+    if not design.traces:
+        design = default_space(task)
+    return Sketch(task, schedule.trace, design.postprocessors, 0)
+
+
+def _leaves_loops(trace: Any) -> bool:
+    """Whether a trace leaves it to MetaSchedule's postprocessor which loops are parallel: it notes how many may be."""
+    notes = (str(i.attrs[0]) for i in trace.insts if str(i.kind.name) == "Annotate")
+    return "meta_schedule.parallel" in notes
 
 
 def check_space(space: str) -> SpaceName:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.oracles.stores import fill
 from felixlike.cli import doctor, main
 from felixlike.hardware import placement, probe
 from felixlike.hardware.placement import Share
+from felixlike.testing.stores import fill
 
 OLD = Path(__file__).parents[1] / "data" / "store_version_1.sqlite"
 

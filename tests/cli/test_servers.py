@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from benchmarks.loopback import Loopback
 from felixlike import tvmlib
 from felixlike.cli import main
 from felixlike.cli.servers import examine_servers
 from felixlike.hardware import host_device
 from felixlike.measure.tracker import Tracker
+from felixlike.testing.loopback import Loopback
 
 
 def test_good_servers(loopback: Loopback, capsys: pytest.CaptureFixture[str]) -> None:

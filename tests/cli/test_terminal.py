@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.oracles.stores import TASK, record, timed
 from felixlike import records
 from felixlike.cli import doctor, main, show
 from felixlike.errors import InvalidArtefact
 from felixlike.signs import HANDLER
+from felixlike.testing.stores import TASK, record, timed
 
 COMMAND = (sys.executable, "-m", "felixlike")
 COMMANDS = ("tune", "resume", "show", "merge", "export", "import", "compact", "explain", "doctor")

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.models import Apply
 from felixlike.deploy import Compiled, Verdict, compile_model, max_relative_error
 from felixlike.deploy.agreement import Agreement, agreement
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply
 
 NAN, INF = math.nan, math.inf
 

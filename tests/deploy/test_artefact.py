@@ -16,12 +16,12 @@ import pytest
 import torch
 from transformers.modeling_outputs import BaseModelOutput
 
-from benchmarks.models import Apply, mlp
-from felixlike import tvmlib
+from felixlike import codegen
 from felixlike.deploy import Compiled, compile_model, from_bytes, load, save, to_bytes
 from felixlike.errors import CompilationFailed, InvalidArtefact, InvalidModel, OutputNotWritable
 from felixlike.frontend import import_model
 from felixlike.frontend.structure import structure_of
+from felixlike.testing.models import Apply, mlp
 
 REPORT = {"tasks": [{"name": "a", "seconds": 1.5e-3}], "seed": 0}
 Pair = namedtuple("Pair", ["first", "second"])
@@ -222,7 +222,7 @@ def test_the_code_of_another_model(compiled: Compiled, saved: Path, tmp_path: Pa
 
 
 def test_code_that_does_not_say_what_it_is(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
-    _, executable = tvmlib.compile_relax(import_model(Apply(lambda x: x + 1), (3,)).module, compiled.target)
+    _, executable = codegen.compile_relax(import_model(Apply(lambda x: x + 1), (3,)).module, compiled.target)
     executable.export_library(str(tmp_path / "bare.so"))
     with pytest.raises(InvalidArtefact, match=r"edited\.felix: its code does not say what it is"):
         load(edited(saved, tmp_path, lambda meta: None, library=(tmp_path / "bare.so").read_bytes()))

@@ -16,10 +16,10 @@ from torch.autograd import forward_ad
 from transformers import BertConfig, BertModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
-from benchmarks.models import Apply, mlp
 from felixlike.deploy import Compiled, compile_model, load, save
 from felixlike.errors import GradientsStop, InputMismatch, WrongContext
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply, mlp
 from felixlike.tvmlib import relax
 
 

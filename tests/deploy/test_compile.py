@@ -11,6 +11,7 @@ from felixlike import tvmlib
 from felixlike.deploy import compile_model
 from felixlike.errors import CompilationFailed, InvalidSchedule
 from felixlike.frontend import Imported, import_model
+from felixlike.spaces import metaschedule
 
 WIDTH = 512
 
@@ -166,7 +167,7 @@ def test_constants_are_packed_when_compiling_not_when_called(layers: Any) -> Non
     schedule.reorder(outer, k, i, inner)
     (rewrite,) = [
         post
-        for post in tvmlib.tune_context(free, imported.target).space_generator.postprocs
+        for post in metaschedule.tune_context(free, imported.target).space_generator.postprocs
         if type(post).__name__ == "RewriteLayout"
     ]
     assert rewrite.apply(schedule)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.models import Apply, mlp
 from felixlike.deploy import Compiled, compile_model, max_relative_error
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply, mlp
 
 
 class Insists(nn.Module):

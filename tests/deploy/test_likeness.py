@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.models import Apply
 from felixlike.deploy import compile_model
 from felixlike.deploy.likeness import likeness, never
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply
 
 
 def test_like_and_unlike() -> None:

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from benchmarks.models import Apply
-from felixlike import tvmlib
+from felixlike import codegen, tvmlib
 from felixlike.deploy import compile_model
 from felixlike.frontend import import_model
 from felixlike.frontend.task import make_task
 from felixlike.hardware import imitated_target
 from felixlike.symbolic import sketches
+from felixlike.testing.models import Apply
 from felixlike.tvmlib import te, topi
 
 _INF, _NAN = math.inf, math.nan
@@ -128,7 +128,7 @@ def _answers(func: Any, *inputs: Any, shape: tuple[int, ...]) -> list[Any]:
     for space in ("own", "default"):
         for sketch in sketches(task, space=space):
             for point in sketch.sample(2, seed=1).tolist():
-                code = tvmlib.compile_primfuncs(sketch.schedule(point).mod, target)
+                code = codegen.compile_primfuncs(sketch.schedule(point).mod, target)
                 output = tvmlib.runtime.tensor(np.zeros(shape, "float32"))
                 code.jit()["main"](*map(tvmlib.runtime.tensor, inputs), output)
                 answers.append(output.numpy())

@@ -16,10 +16,10 @@ from torch._subclasses import FakeTensorMode
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 import felixlike as fx
-from benchmarks.models import Apply
 from felixlike.deploy import Compiled, compile_model, from_bytes, max_relative_error, to_bytes
 from felixlike.errors import ExportFailed, InputMismatch, InvalidModel, InvalidOption, InvalidShape
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply
 
 X, Y, Z = (torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
 SEQUENCE, HIDDEN, CELL = torch.randn(3, 2, 4), torch.randn(2, 4), torch.randn(2, 4)

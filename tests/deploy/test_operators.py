@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.models import OPERATORS, bert, mlp
 from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
+from felixlike.testing.models import OPERATORS, bert, mlp
 
 
 @pytest.mark.parametrize("name", OPERATORS)

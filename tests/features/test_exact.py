@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import workloads
 
-from benchmarks import oracles
 from felixlike.features import NAMES, formulas
 from felixlike.symbolic import sketches
+from felixlike.testing import oracles
 
 SMALL: dict[str, Callable[[], Any]] = {
     "matmul": lambda: workloads.matmul(12, 10, 18),

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.operators import OPERATORS
 from felixlike import tvmlib
 from felixlike.errors import InvalidOption
 from felixlike.frontend import import_model, make_task
 from felixlike.frontend.constants import constant_arguments, noted_constants
 from felixlike.hardware import resolve_target
+from felixlike.testing.operators import OPERATORS
 
 
 class Mixed(nn.Module):

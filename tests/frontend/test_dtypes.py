@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.models import Apply
 from felixlike.deploy import compile_model
 from felixlike.errors import InvalidModel, InvalidShape, UnsupportedOperator
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply
 
 _TYPES = (torch.float64, torch.float16, torch.bfloat16)
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.models import bert, mlp
 from felixlike import tvmlib
 from felixlike.errors import InvalidShape
 from felixlike.frontend import import_model
 from felixlike.frontend.extract import extract
+from felixlike.testing.models import bert, mlp
 
 
 class Twice(nn.Module):

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from torch import nn
 
-from benchmarks.models import mlp
 from felixlike.errors import InvalidModel, UnknownTarget
 from felixlike.frontend import import_model
+from felixlike.testing.models import mlp
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.models import OPERATORS, Apply
 from felixlike import tvmlib
 from felixlike.deploy import compile_model
 from felixlike.frontend import import_model
+from felixlike.testing.models import OPERATORS, Apply
 
 
 def called(imported: Any) -> list[str]:

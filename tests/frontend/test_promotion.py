@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.models import Apply
 from felixlike.deploy import compile_model
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply
 
 _OF_INTEGERS: dict[str, Callable[[Any], Any]] = {
     "times a fraction": lambda x: x * 2.5,

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.models import Apply
 from felixlike import tvmlib
 from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply
 
 MODELS: dict[str, tuple[Any, tuple[int, ...], int]] = {
     "heads": (Apply(lambda x: x.view(1, 12, 4, 8).transpose(1, 2).exp()), (1, 12, 32), 0),

@@ -49,7 +49,7 @@ def test_flops_weight_and_text() -> None:
 
 def test_layouts_of_inputs_are_not_free() -> None:
     """TVM's operators say of their weights that they may be laid out anew; as inputs they would be in every call."""
-    from benchmarks.operators import OPERATORS
+    from felixlike.testing.operators import OPERATORS
 
     func = OPERATORS["batch_matmul"](small_size=True)
     assert "layout_free_buffers" in func.script()

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.models import Apply, mlp
 from felixlike.deploy import compile_model
 from felixlike.errors import (
     DynamicControlFlow,
@@ -19,6 +18,7 @@ from felixlike.errors import (
 )
 from felixlike.frontend import import_model
 from felixlike.frontend.converters import CONVERTERS
+from felixlike.testing.models import Apply, mlp
 
 
 class Branch(nn.Module):

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.oracles.faulty import elementwise, matmul, te, tirx, topi
 from felixlike.errors import InvalidModel
 from felixlike.measure.arguments import arguments
+from felixlike.testing.faulty import elementwise, matmul, te, tirx, topi
 
 
 def taking(indices: Any, table: tuple[int, ...] = (50, 8)) -> Any:

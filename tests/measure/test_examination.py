@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.oracles.faulty import elementwise, matmul, task_of, te, tirx, topi
 from felixlike import tvmlib
 from felixlike.errors import ReferenceFailed
 from felixlike.frontend.task import Task
@@ -16,6 +15,7 @@ from felixlike.measure.limits import Timing
 from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
 from felixlike.measure.trial_process import build, run
+from felixlike.testing.faulty import elementwise, matmul, task_of, te, tirx, topi
 
 
 def here(module: Any, memory: int, request: Message) -> Message:

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.operators import OPERATORS
-from benchmarks.oracles.faulty import Given
-from felixlike import tvmlib
+from felixlike import codegen, tvmlib
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend import Task, make_task
 from felixlike.frontend.constants import PACKING
@@ -17,6 +15,8 @@ from felixlike.measure import MeasurePool, Status
 from felixlike.measure.packing import cut
 from felixlike.measure.trial_process import build
 from felixlike.symbolic import sketches
+from felixlike.testing.faulty import Given
+from felixlike.testing.operators import OPERATORS
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +65,13 @@ def test_the_kernel_and_its_packing_compute_what_the_schedule_does() -> None:
     rng = np.random.default_rng(0)
     shapes = [tuple(int(e) for e in param.shape) for param in task.module["main"].params]
     arrays = [tvmlib.runtime.tensor(rng.standard_normal(shape).astype("float32")) for shape in shapes]
-    tvmlib.compile_primfuncs(module, task.target)["main"](*arrays)
+    codegen.compile_primfuncs(module, task.target)["main"](*arrays)
     expected = arrays[-1].numpy().copy()
     packed = tvmlib.runtime.empty(packing.shape, packing.dtype)
     tvmlib.tvm.compile(packing.function.with_attr("global_symbol", "pack"))["pack"](arrays[1], packed)
     assert sorted(packed.numpy().ravel()) == sorted(arrays[1].numpy().ravel())
     answer = tvmlib.runtime.empty(shapes[-1], "float32")
-    tvmlib.compile_primfuncs(tvmlib.IRModule({"main": kernel}), task.target)["main"](
+    codegen.compile_primfuncs(tvmlib.IRModule({"main": kernel}), task.target)["main"](
         arrays[0], packed, arrays[2], answer
     )
     np.testing.assert_array_equal(answer.numpy(), expected)

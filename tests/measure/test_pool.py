@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.oracles.faulty import (
+from felixlike import tvmlib
+from felixlike.errors import InvalidOption, UnknownTarget, WorkerFailed
+from felixlike.measure import Limits, Measurement, MeasurePool, Schedulable, Status, Untuned, measure
+from felixlike.measure.server import ForkServer
+from felixlike.testing.faulty import (
     Given,
     Refused,
     answering,
@@ -25,10 +29,6 @@ from benchmarks.oracles.faulty import (
     topi,
     unbuildable,
 )
-from felixlike import tvmlib
-from felixlike.errors import InvalidOption, UnknownTarget, WorkerFailed
-from felixlike.measure import Limits, Measurement, MeasurePool, Schedulable, Status, Untuned, measure
-from felixlike.measure.server import ForkServer
 
 FUNC = matmul()
 TASK = task_of(FUNC, "matmul")

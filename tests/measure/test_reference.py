@@ -3,9 +3,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.oracles.faulty import elementwise, matmul, te, topi
 from felixlike import tvmlib
 from felixlike.measure.reference import double_precision
+from felixlike.testing.faulty import elementwise, matmul, te, topi
 
 
 def computed(func: Any, *inputs: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:

@@ -8,16 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.loopback import Loopback
-from benchmarks.operators import OPERATORS
-from benchmarks.oracles.faulty import (
-    Given,
-    calling,
-    candidates,
-    matmul,
-    task_of,
-    tiled,
-)
 from felixlike import tvmlib
 from felixlike.errors import TrackerFailed, WorkerFailed, WrongDevice
 from felixlike.frontend import make_task
@@ -28,6 +18,9 @@ from felixlike.measure.fleet import Fleet
 from felixlike.measure.tracker import Tracker
 from felixlike.records import make_record
 from felixlike.symbolic import sketches
+from felixlike.testing.faulty import Given, calling, candidates, matmul, task_of, tiled
+from felixlike.testing.loopback import Loopback
+from felixlike.testing.operators import OPERATORS
 
 FUNC = matmul()
 TASK = task_of(FUNC, "matmul")

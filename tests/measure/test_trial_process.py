@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.oracles.faulty import matmul, task_of, tiled
 from felixlike.hardware.placement import Share, apart, unbound
 from felixlike.hardware.probe import usable_cores, usable_processors
 from felixlike.measure import MeasurePool, Status
+from felixlike.testing.faulty import matmul, task_of, tiled
 
 pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="one core is all there is")
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.oracles.stores import TASK, after, fill, flip, flip_at_random, look, record, timed, told, truncate
 from felixlike import records
 from felixlike.errors import StoreError
 from felixlike.records import Record, Store
+from felixlike.testing.stores import TASK, after, fill, flip, flip_at_random, look, record, timed, told, truncate
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ SMALL_DISK = """
 import resource, signal, sys
 from felixlike import records
 from felixlike.errors import StoreError
-from benchmarks.oracles.stores import TASK, record, timed
+from felixlike.testing.stores import TASK, record, timed
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with records.open(sys.argv[1]) as store:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))

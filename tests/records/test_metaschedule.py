@@ -14,7 +14,7 @@ import torch
 import workloads
 from torch import nn
 
-from felixlike import optimize, records, tvmlib
+from felixlike import codegen, optimize, records, tvmlib
 from felixlike.costmodel import CostModel
 from felixlike.errors import StoreError
 from felixlike.frontend import Task, import_model, make_task
@@ -22,6 +22,7 @@ from felixlike.hardware import host_device, resolve_target
 from felixlike.measure import MeasurePool, Status
 from felixlike.records.metaschedule import RECORDS, WORKLOADS, export_database, import_database
 from felixlike.search import make_strategy
+from felixlike.spaces import metaschedule
 from felixlike.symbolic import sketches
 from felixlike.tuning import Budget, How, Session, choose
 
@@ -50,7 +51,7 @@ def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
         f for f in applied.functions.values() if isinstance(f, tvmlib.PrimFunc) and f.attrs.get("tirx.is_scheduled")
     ]
     assert len(scheduled) == 2
-    _, executable = tvmlib.compile_relax(applied, imported.target)
+    _, executable = codegen.compile_relax(applied, imported.target)
     machine = tvmlib.relax.VirtualMachine(executable, tvmlib.device_of(imported.target))
     (given,) = [machine["main"](x)]
     answer = given if isinstance(given, torch.Tensor) else given[0]
@@ -85,7 +86,7 @@ def test_an_exported_database_suits_tvms_own_prepacking(tmp_path: Path) -> None:
         packed = tvmlib.transform.Sequential(passes)(applied)
     assert len(_primfuncs(packed)) == 2
     assert packed.script().count("R.call_tir(") == 2
-    _, executable = tvmlib.compile_relax(packed, imported.target)
+    _, executable = codegen.compile_relax(packed, imported.target)
     answer = tvmlib.relax.VirtualMachine(executable, tvmlib.device_of(imported.target))["main"](x)
     given = answer if isinstance(answer, torch.Tensor) else answer[0]
     torch.testing.assert_close(given, tuned(x), rtol=1e-5, atol=1e-6)
@@ -160,7 +161,7 @@ def tuners(tmp_path_factory: pytest.TempPathFactory) -> Path:
         def run(self, runner_inputs: Any) -> Any:
             return [Future(None if i in (3, 5, 7) else 1e-6 * (i + 1)) for i, _ in enumerate(runner_inputs)]
 
-    with tvmlib.without_tensor_intrinsics():
+    with metaschedule.without_tensor_intrinsics():
         ms.tune_tir(
             task.module,
             task.target,

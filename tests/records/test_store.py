@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.oracles.stores import OTHER, TASK, newer, record, timed
 from felixlike import records, tvmlib
 from felixlike.errors import InvalidOption, StoreError
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.records import Store
 from felixlike.records.metaschedule import export_database, import_database
+from felixlike.testing.stores import OTHER, TASK, newer, record, timed
 
 
 def unasked(value: Any) -> Any:
@@ -130,7 +130,7 @@ WRITER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from felixlike import records
-from benchmarks.oracles.stores import TASK, record, timed
+from felixlike.testing.stores import TASK, record, timed
 with records.open(sys.argv[2]) as store:
     for step in range(40):
         store.append(TASK, record(timed(1.0), point=(int(sys.argv[3]), step)))

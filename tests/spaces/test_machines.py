@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks import operators as op
-from felixlike import tvmlib
+from felixlike import codegen, tvmlib
 from felixlike.frontend.task import make_task
 from felixlike.hardware.vectors import VectorUnit, vector_unit
 from felixlike.measure import MeasurePool, Status
 from felixlike.measure.packing import cut
 from felixlike.search import Candidate
 from felixlike.symbolic import sketches
+from felixlike.testing import operators as op
 
 TARGETS: dict[str, tuple[dict[str, Any], VectorUnit, str]] = {
     "AVX-512": ({"mcpu": "skylake-avx512"}, VectorUnit(512, 32), r"vfmadd\S*\s.*%zmm"),
@@ -60,7 +60,7 @@ def test_accumulators_stay_in_registers(name: str, operator: str) -> None:
     (sketch,) = sketches(task, space="own")
     for point in sketch.sample(4, seed=2).tolist():
         kernel, _ = cut(sketch.schedule(point).mod["main"])
-        built = tvmlib.compile_primfuncs(tvmlib.IRModule({"main": kernel}), task.target)
+        built = codegen.compile_primfuncs(tvmlib.IRModule({"main": kernel}), task.target)
         hot = _hot_loop(built.mod.inspect_source("asm"), TARGETS[name][2])
         assert sum(bool(re.search(TARGETS[name][2], line)) for line in hot) >= 4
         assert not [line for line in hot if _SPILL.search(line)], point

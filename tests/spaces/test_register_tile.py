@@ -12,16 +12,17 @@ import pytest
 import workloads
 from schedules import equal_counts
 
-from benchmarks import operators as op
-from benchmarks import oracles
 from felixlike import tvmlib
-from felixlike.features import formulas, tvm_view
+from felixlike.features import formulas
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import resolve_target
 from felixlike.measure import MeasurePool, Status
 from felixlike.search import Candidate
 from felixlike.spaces import noted_bounds
 from felixlike.symbolic import Sketch, sketches
+from felixlike.testing import operators as op
+from felixlike.testing import oracles
+from felixlike.testing.tvm_view import tvm_view
 
 AVX512 = tvmlib.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
 """Vector lengths and numbers of tasks follow the processor; golden texts must not follow the machine."""

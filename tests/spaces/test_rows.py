@@ -10,14 +10,15 @@ import pytest
 import workloads
 from schedules import as_module, comes_back, decided_anew, equal_counts, run
 
-from benchmarks import operators as op
-from benchmarks import oracles
 from felixlike import tvmlib
-from felixlike.features import formulas, tvm_view
+from felixlike.features import formulas
 from felixlike.frontend.task import make_task
 from felixlike.measure.reference import double_precision
 from felixlike.spaces.rows import row_by_row
 from felixlike.symbolic import Sketch, sketches
+from felixlike.testing import operators as op
+from felixlike.testing import oracles
+from felixlike.testing.tvm_view import tvm_view
 from felixlike.tvmlib import te, topi
 
 _LANES = 8

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import oracles
 from felixlike import tvmlib
 from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import Imported, import_model, make_task
 from felixlike.hardware import resolve_target
 from felixlike.symbolic import Sketch, concrete_nest, sketches
+from felixlike.testing import oracles
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "two_dimensions": (nn.ConvTranspose2d(8, 32, 4, stride=2, padding=1), (1, 8, 4, 4)),

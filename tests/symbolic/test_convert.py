@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from felixlike import tvmlib
+from felixlike.algebra.comparison import at_least
+from felixlike.algebra.expression import var
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.comparison import at_least
-from felixlike.symbolic.convert import from_expr, to_expr
-from felixlike.symbolic.expression import var
+from felixlike.symbolic.replay.convert import from_expr, to_expr
 
 
 def test_indices_are_the_same_after_a_visit_to_tvm() -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import workloads
 
-from benchmarks import oracles
-from benchmarks.operators import OPERATORS
-from felixlike import tvmlib
+from felixlike import codegen
 from felixlike.errors import InvalidSchedule
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
+from felixlike.testing import oracles
+from felixlike.testing.operators import OPERATORS
 
 NAMES = (
     "matmul_relu",
@@ -106,7 +106,7 @@ def test_schedules_compile(name: str) -> None:
     """nvcc takes the code of valid points for sm_90."""
     for sketch in sketches(workloads.ALL[name](), "sm_90"):
         module = sketch.schedule(sketch.sample(1, seed=5)[0]).mod
-        assert len(tvmlib.cuda_binary(module, sketch.task.target)) > 1000
+        assert len(codegen.cuda_binary(module, sketch.task.target)) > 1000
 
 
 def test_groups_in_shared_memory_are_understood() -> None:

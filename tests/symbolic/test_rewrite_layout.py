@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 from schedules import equal_counts
 
-from benchmarks import oracles
-from benchmarks.operators import OPERATORS
 from felixlike import tvmlib
+from felixlike.algebra.evaluation import evaluate
 from felixlike.errors import UnsupportedSketch
-from felixlike.features import formulas, tvm_view
+from felixlike.features import formulas
 from felixlike.frontend import Task, make_task
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import resolve_target
 from felixlike.measure.packing import cut
 from felixlike.symbolic import Sketch, concrete_nest, sketches
-from felixlike.symbolic.evaluate import evaluate
-from felixlike.symbolic.indices import Index
+from felixlike.symbolic.program import Index
+from felixlike.testing import oracles
+from felixlike.testing.operators import OPERATORS
+from felixlike.testing.tvm_view import tvm_view
 
 NAMED = (
     "dense_bias_relu",

@@ -9,9 +9,9 @@ import pytest
 import torch
 import workloads
 
-from benchmarks import oracles
 from felixlike.errors import InvalidModel, InvalidOption, InvalidPoint, InvalidSchedule
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
+from felixlike.testing import oracles
 
 
 @pytest.mark.parametrize("name", workloads.ALL)
@@ -62,7 +62,7 @@ def test_samples_are_valid_and_seeded(convolution: Sketch) -> None:
 
 
 def test_constraints_hold_at_valid_points_only(product: Sketch) -> None:
-    from felixlike.symbolic.evaluate import Graph
+    from felixlike.algebra.evaluation import Graph
 
     points = product.sample(40, seed=1)
     broken = points.copy()

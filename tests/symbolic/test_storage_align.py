@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import workloads
 
-from benchmarks import oracles
 from felixlike import tvmlib
-from felixlike.features import NAMES, formulas, tvm_view
+from felixlike.algebra.evaluation import evaluate
+from felixlike.features import NAMES, formulas
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.spaces import default_space
 from felixlike.symbolic import Sketch, concrete_nest
-from felixlike.symbolic.evaluate import evaluate
-from felixlike.symbolic.postprocessors import shared_bytes
+from felixlike.symbolic.replay.postprocessors import shared_bytes
+from felixlike.testing import oracles
+from felixlike.testing.tvm_view import tvm_view
 
 ALIGN = (0, 4, 1)
 """Dimension, factor and offset."""

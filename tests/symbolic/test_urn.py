@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import workloads
 
+from felixlike.algebra import factors
+from felixlike.algebra.comparison import at_least, at_most, select
+from felixlike.algebra.evaluation import Graph
+from felixlike.algebra.expression import Expr, Group, const, floordiv
+from felixlike.algebra.factors import divisors, factorisations
 from felixlike.errors import InvalidSchedule
-from felixlike.symbolic import Kind, factors, sketches, urn
-from felixlike.symbolic.comparison import at_least, at_most, select
-from felixlike.symbolic.evaluate import Graph
-from felixlike.symbolic.expression import Expr, Group, const, floordiv
-from felixlike.symbolic.factors import divisors, factorisations
-from felixlike.symbolic.urn import Urn
-from felixlike.symbolic.variables import Variable
+from felixlike.symbolic import Kind, sketches
+from felixlike.symbolic.program import urn
+from felixlike.symbolic.program.urn import Urn
+from felixlike.symbolic.program.variables import Variable
 
 
 def tile(name: str, extent: int, parts: int, instruction: int) -> list[Variable]:

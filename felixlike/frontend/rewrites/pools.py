@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.lowering.nan import infinite, is_limit
+from felixlike.codegen.passes.nan import infinite, is_limit
 
 
 def with_infinite_padding(module: Any) -> Any:

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import felixlike as fx
-from benchmarks.models import Apply
 from felixlike.deploy import compile_model
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply
 
 
 class _Chain(nn.Module):

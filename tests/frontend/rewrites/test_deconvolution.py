@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.models import Apply
 from felixlike import tvmlib
 from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply
 
 T = torch.nn
 

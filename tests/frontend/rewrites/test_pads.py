@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.models import Apply
 from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply
 
 F = torch.nn.functional
 

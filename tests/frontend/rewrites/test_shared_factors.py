@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import felixlike as fx
-from benchmarks.models import Apply
 from felixlike.deploy import compile_model
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply
 
 _PRODUCTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "both of a batch": lambda x: x @ x.mT,

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.models import Apply, bert
 from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
+from felixlike.testing.models import Apply, bert
 
 F = torch.nn.functional
 

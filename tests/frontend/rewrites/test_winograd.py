@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import felixlike as fx
-from benchmarks.models import Apply
 from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
 from felixlike.frontend.rewrites import channels_last, winograd
 from felixlike.frontend.rewrites.cook_toom import fast_convolution
+from felixlike.testing.models import Apply
 
 CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "even": (nn.Conv2d(16, 16, 3, padding=1), (1, 16, 8, 8)),

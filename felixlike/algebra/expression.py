@@ -1,0 +1,361 @@
+"""Hash-consed expressions over schedule variables: the language of extents, gates and formulas.
+
+In: numbers and variables. Out: shared, canonical nodes; equal expressions are the same object, so that a set of
+formulas is one graph. Sums and products are kept flat with collected like terms (as computer algebra systems do), but
+products of sums stay factored unless `polynomial.expand` is called, because a factored form is a monomial in log space.
+
+Operators: + − × ÷ pow, floor division; min, max, select, and `at_least` (a gate: 1 where x ≥ k, else 0) are in
+`comparison.py`. Every node knows an interval that holds its value; constructors use it to settle min, max, gates and
+selects at once. `traversal.py` finds and replaces what is inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import lru_cache
+from typing import TypeAlias
+from weakref import WeakValueDictionary
+
+Number: TypeAlias = int | float
+Payload: TypeAlias = tuple[object, ...]
+
+
+class Op(Enum):
+    """Node kinds.  The payload is: CONST (value,); VAR (name, low, high, group); ADD (constant, coefficient of each
+    argument); MUL (exponent of each argument); AT_LEAST (threshold,); the rest ()."""
+
+    CONST = auto()
+    VAR = auto()
+    ADD = auto()
+    MUL = auto()
+    FLOORDIV = auto()
+    MIN = auto()
+    MAX = auto()
+    AT_LEAST = auto()
+    SELECT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Variables whose product is known: the factors of one tiled loop.
+
+    name: unique among the groups of an expression.  product: what all of them multiply to.  size: how many there
+    are."""
+
+    name: str
+    product: int
+    size: int
+
+
+class Expr:
+    """An immutable node.  Compare with `is`; build with operators, and the functions here and in `comparison.py`."""
+
+    __slots__ = ("__weakref__", "args", "high", "low", "op", "order", "payload")
+
+    op: Op
+    args: tuple[Expr, ...]
+    payload: Payload
+    low: float
+    high: float
+    order: int
+    """Position in the order of creation: arguments come before what is built of them."""
+
+    def __add__(self, other: Expr | Number) -> Expr:
+        return add((self, other))
+
+    def __radd__(self, other: Number) -> Expr:
+        return add((other, self))
+
+    def __sub__(self, other: Expr | Number) -> Expr:
+        return add((self, mul((-1, other))))
+
+    def __rsub__(self, other: Number) -> Expr:
+        return add((other, mul((-1, self))))
+
+    def __mul__(self, other: Expr | Number) -> Expr:
+        return mul((self, other))
+
+    def __rmul__(self, other: Number) -> Expr:
+        return mul((other, self))
+
+    def __truediv__(self, other: Expr | Number) -> Expr:
+        return mul((self, power(as_expr(other), -1)))
+
+    def __rtruediv__(self, other: Number) -> Expr:
+        return mul((other, power(self, -1)))
+
+    def __neg__(self) -> Expr:
+        return mul((-1, self))
+
+    def __repr__(self) -> str:
+        from felixlike.algebra.printing import to_text
+
+        return to_text(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        from felixlike.algebra.traversal import restore
+
+        return (restore, (self.op, self.args, self.payload))
+
+    @property
+    def is_const(self) -> bool:
+        """Whether this is a number."""
+        return self.op is Op.CONST
+
+    @property
+    def value(self) -> Number:
+        """The number this constant stands for."""
+        if self.op is not Op.CONST:
+            raise TypeError(f"{self} is not a constant")
+        return self.payload[0]  # type: ignore[return-value]
+
+    @property
+    def name(self) -> str:
+        """The name of this variable."""
+        if self.op is not Op.VAR:
+            raise TypeError(f"{self} is not a variable")
+        return str(self.payload[0])
+
+
+REMEMBERED = 100_000
+"""Results kept of each of the slower operations; building a sketch's formulas repeats many of them."""
+
+_nodes: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
+_created = 0
+
+
+def make_node(op: Op, args: tuple[Expr, ...], payload: Payload, low: float, high: float) -> Expr:
+    """The one node with these parts."""
+    global _created
+    # 1 and 1.0 are equal as keys, but must not turn integers into floats for whoever came second.
+    key = (op, tuple(map(id, args)), payload, tuple(map(type, payload)))
+    found = _nodes.get(key)
+    if found is not None:
+        return found
+    node = object.__new__(Expr)
+    node.op, node.args, node.payload, node.low, node.high = op, args, payload, low, high
+    _created += 1
+    node.order = _created
+    _nodes[key] = node
+    return node
+
+
+def const(value: Number) -> Expr:
+    """A number; integral floats become integers."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**62:
+        value = int(value)
+    return make_node(Op.CONST, (), (value,), float(value), float(value))
+
+
+def var(name: str, low: Number = 1, high: Number = math.inf, group: Group | None = None) -> Expr:
+    """A variable with values in [low, high]; the same name with other bounds is another variable.
+
+    group: variables of one group multiply to a known number, so a complete product is written as that number."""
+    return make_node(Op.VAR, (), (name, low, high, group), float(low), float(high))
+
+
+def as_expr(value: Expr | Number) -> Expr:
+    """Numbers become constants."""
+    return value if isinstance(value, Expr) else const(value)
+
+
+def add(terms: Iterable[Expr | Number]) -> Expr:
+    """A flat sum with like terms collected."""
+    return _add(tuple(terms))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _add(terms: tuple[Expr | Number, ...]) -> Expr:
+    constant: Number = 0
+    coefficients: dict[Expr, Number] = {}
+    for term in terms:
+        if not isinstance(term, Expr):
+            constant += term
+            continue
+        extra, parts = linear_parts(term)
+        constant += extra
+        for base, factor in parts:
+            coefficients[base] = coefficients.get(base, 0) + factor
+    parts_left = sorted(((b, c) for b, c in coefficients.items() if c != 0), key=by_order)
+    return _sum(constant, parts_left)
+
+
+def linear_parts(expr: Expr) -> tuple[Number, list[tuple[Expr, Number]]]:
+    """expr = constant + Σ coefficient · term, where no term is a sum or a constant."""
+    if expr.op is Op.CONST:
+        return expr.value, []
+    if expr.op is Op.ADD:
+        numbers: tuple[Number, ...] = expr.payload  # type: ignore[assignment]
+        return numbers[0], list(zip(expr.args, numbers[1:], strict=True))
+    return 0, [(expr, 1)]
+
+
+def by_order(pair: tuple[Expr, Number]) -> int:
+    """The order of terms and factors."""
+    return pair[0].order
+
+
+def _sum(constant: Number, parts: list[tuple[Expr, Number]]) -> Expr:
+    if not parts:
+        return const(constant)
+    if constant == 0 and len(parts) == 1 and parts[0][1] == 1:
+        return parts[0][0]
+    constant = const(constant).value
+    low = constant + sum(_scaled_low(t, c) for t, c in parts)
+    high = constant + sum(_scaled_high(t, c) for t, c in parts)
+    payload = (constant, *(const(c).value for _, c in parts))
+    return make_node(Op.ADD, tuple(t for t, _ in parts), payload, low, high)
+
+
+def _scaled_low(term: Expr, factor: Number) -> float:
+    return factor * (term.low if factor > 0 else term.high)
+
+
+def _scaled_high(term: Expr, factor: Number) -> float:
+    return factor * (term.high if factor > 0 else term.low)
+
+
+def mul(factors: Iterable[Expr | Number]) -> Expr:
+    """A flat product with exponents collected; a numeric factor becomes the coefficient of a one-term sum."""
+    return _mul(tuple(factors))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _mul(factors: tuple[Expr | Number, ...]) -> Expr:
+    coefficient: Number = 1
+    exponents: dict[Expr, int] = {}
+    for factor in factors:
+        if not isinstance(factor, Expr):
+            coefficient *= factor
+            continue
+        scale, parts = product_parts(factor)
+        coefficient *= scale
+        for base, exponent in parts:
+            exponents[base] = exponents.get(base, 0) + exponent
+    coefficient *= _complete(exponents)
+    parts_left = sorted(((b, min(e, 1) if is_gate(b) else e) for b, e in exponents.items() if e), key=by_order)
+    if coefficient == 0:
+        return const(0)
+    if len(parts_left) == 1 and parts_left[0][1] == 1 and parts_left[0][0].op is Op.ADD:
+        # A number times a sum is again a sum.
+        constant, terms = linear_parts(parts_left[0][0])
+        return _sum(constant * coefficient, [(t, c * coefficient) for t, c in terms])
+    return _sum(0, [(_product(parts_left), coefficient)]) if parts_left else const(coefficient)
+
+
+def _complete(exponents: dict[Expr, int]) -> Number:
+    """Take complete products of groups out of `exponents`; the number they stand for."""
+    members: dict[Group, list[Expr]] = {}
+    for base, exponent in exponents.items():
+        group = group_of(base)
+        if group is not None and exponent:
+            members.setdefault(group, []).append(base)
+    factor: Number = 1
+    for group, found in members.items():
+        if len(found) < group.size:
+            continue
+        powers = [exponents[base] for base in found]
+        whole = min(powers) if min(powers) > 0 else max(powers) if max(powers) < 0 else 0
+        factor *= group.product**whole
+        for base in found:
+            exponents[base] -= whole
+    return factor
+
+
+def group_of(expr: Expr) -> Group | None:
+    """The group a variable belongs to."""
+    return expr.payload[3] if expr.op is Op.VAR else None  # type: ignore[return-value]
+
+
+def is_gate(expr: Expr) -> bool:
+    """Whether the value is 0 or 1: a test, 1 − a gate, or a product of gates."""
+    if expr.op is Op.AT_LEAST:
+        return True
+    if expr.op is Op.MUL:
+        return all(map(is_gate, expr.args))
+    return expr.op is Op.ADD and expr.payload == (1, -1) and is_gate(expr.args[0])
+
+
+def product_parts(expr: Expr) -> tuple[Number, list[tuple[Expr, int]]]:
+    """expr = coefficient · Π base ^ exponent, where no base is a product or a constant."""
+    if expr.op is Op.CONST:
+        return expr.value, []
+    if expr.op is Op.MUL:
+        return 1, list(zip(expr.args, expr.payload, strict=True))  # type: ignore[arg-type]
+    if expr.op is Op.ADD and len(expr.args) == 1 and expr.payload[0] == 0:
+        scale, parts = product_parts(expr.args[0])
+        return scale * expr.payload[1], parts  # type: ignore[operator]
+    return 1, [(expr, 1)]
+
+
+def _product(parts: list[tuple[Expr, int]]) -> Expr:
+    if len(parts) == 1 and parts[0][1] == 1:
+        return parts[0][0]
+    low, high = 1.0, 1.0
+    together: dict[Group, tuple[float, float]] = {}
+    for base, exponent in parts:
+        group = group_of(base)
+        if group is not None and exponent == 1:
+            # Factors of one loop are bounded together by its extent.
+            inner, outer = together.get(group, (1.0, 1.0))
+            together[group] = inner * base.low, min(outer * base.high, group.product)
+        else:
+            low, high = _interval_mul(low, high, *_interval_pow(base.low, base.high, exponent))
+    for bounds in together.values():
+        low, high = _interval_mul(low, high, *bounds)
+    return make_node(Op.MUL, tuple(b for b, _ in parts), tuple(e for _, e in parts), low, high)
+
+
+def _interval_mul(a: float, b: float, c: float, d: float) -> tuple[float, float]:
+    ends = [0.0 if 0 in (x, y) else x * y for x in (a, b) for y in (c, d)]
+    return min(ends), max(ends)
+
+
+def _interval_pow(low: float, high: float, exponent: int) -> tuple[float, float]:
+    if exponent < 0:
+        if low <= 0 <= high:
+            return -math.inf, math.inf
+        low, high = 1 / high, 1 / low
+        exponent = -exponent
+    ends = low**exponent, high**exponent
+    if exponent % 2 == 0 and low < 0 < high:
+        return 0.0, max(ends)
+    return min(ends), max(ends)
+
+
+def power(base: Expr, exponent: int) -> Expr:
+    """base ^ exponent for an integer exponent."""
+    scale, parts = product_parts(base)
+    if base.is_const:
+        return const(base.value**exponent)
+    return mul([scale**exponent, *(raised(b, e * exponent) for b, e in parts)])
+
+
+def raised(base: Expr, exponent: int) -> Expr:
+    """base ^ exponent of a base that is no product."""
+    return _product([(base, exponent)]) if exponent else const(1)
+
+
+def floordiv(a: Expr | Number, b: Expr | Number) -> Expr:
+    """⌊a / b⌋ for b ≥ 1."""
+    a, b = as_expr(a), as_expr(b)
+    if a.is_const and b.is_const:
+        return const(a.value // b.value)
+    if b.is_const and b.value == 1:
+        return a
+    if a.low >= 0 and a.high < b.low:
+        return const(0)
+    low, high = _interval_mul(a.low, a.high, *_interval_pow(b.low, b.high, -1))
+    return make_node(Op.FLOORDIV, (a, b), (), _floor(low), _floor(high))
+
+
+def _floor(value: float) -> float:
+    return float(math.floor(value)) if math.isfinite(value) else value
+
+
+def ceildiv(a: Expr | Number, b: Expr | Number) -> Expr:
+    """⌈a / b⌉ for integers, b ≥ 1."""
+    return floordiv(as_expr(a) + b - 1, b)

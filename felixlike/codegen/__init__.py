@@ -1,0 +1,20 @@
+"""From scheduled functions to machine code: what felixlike compiles, and what functions undergo on the way."""
+
+from felixlike.codegen.compile import compile_primfuncs, compile_relax, default_schedules
+from felixlike.codegen.cuda import cuda_binary
+from felixlike.codegen.digest import code_digest
+from felixlike.codegen.link import description_in, open_library, relink_relax
+from felixlike.codegen.plain_loops import with_flat_buffers, without_blocks
+
+__all__ = [
+    "code_digest",
+    "compile_primfuncs",
+    "compile_relax",
+    "cuda_binary",
+    "default_schedules",
+    "description_in",
+    "open_library",
+    "relink_relax",
+    "with_flat_buffers",
+    "without_blocks",
+]

@@ -1,0 +1,83 @@
+"""Groups of neighbouring columns, of which the last has fewer: a test around a group's loops, whole vectors within.
+
+    for k in 77:                             if 64·g + 63 < 113: for k in 77:  4 vectors of 16: Y[64·g + …] += X[k, …]
+        unroll v in 4: vector l in 16:   →   else:               for k in 77:  3 vectors of 16: Y[64·g + …] += X[k, …]
+            if 64·g + 16·v + l < 113:                                          1 element:       Y[64·g + 48] += …
+                Y[64·g + 16·v + l] += …
+
+In: an IRModule of scheduled PrimFuncs in which a schedule marked loops with COLUMNS. Out: the same without blocks, the
+marked loops written out for whole groups and for the last one. TVM would test every column, and so compute none of them
+in vectors. Whoever compiles without this gets the same values, slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.codegen.passes.marks import unmarked, with_marked_loops
+from felixlike.codegen.passes.rest import halves, like, piece
+
+COLUMNS = "felixlike.columns"
+"""Annotation of a loop around, or over, a group's columns: unrolled loops around a vectorised one, in which a test asks
+whether the column exists; or without a test, where the group is an image, all of whose columns are neighbours.
+Its value: [columns of all groups together, elements of a vector]."""
+
+
+def peel_columns(module: Any) -> Any:
+    """The IRModule with tests around marked loops: functions without any are left alone."""
+    return with_marked_loops(module, COLUMNS, lambda _: _whole_or_last, flat=True)
+
+
+def _whole_or_last(loop: Any) -> Any:
+    length, lanes = (int(value) for value in loop.annotations[COLUMNS])
+    nest = unmarked(loop)
+    loops = [nest]
+    while isinstance(loops[-1].body, tvmlib.tirx.For):
+        loops.append(loops[-1].body)
+    columns = [f for f in loops if f.kind in (tvmlib.tirx.ForKind.UNROLLED, tvmlib.tirx.ForKind.VECTORIZED)]
+    test, flat = _flat(columns)
+
+    def first(count: int) -> Any:
+        every = tvmlib.tirx.stmt_seq(*(piece(flat, *part) for part in halves(0, count, lanes)))
+        place = columns[0].loop_var
+        return tvmlib.structural_map(nest, (tvmlib.tirx.For, lambda f: every if f.loop_var.same_as(place) else f))
+
+    width = int(flat.extent)
+    if test is None:
+        return first(width)
+    return tvmlib.tirx.IfThenElse(
+        tvmlib.substituted(test, {flat.loop_var: width - 1}), first(width), first(length % width)
+    )
+
+
+def _flat(columns: Sequence[Any]) -> tuple[Any, Any]:
+    """The test of whether a column exists, or None, and one loop without it over all columns, of those outermost first.
+
+    Without a test, neighbours' indices are what the loops around leave, so that they cancel out."""
+    lane = columns[-1]
+    tested = isinstance(lane.body, tvmlib.tirx.IfThenElse)
+    number = tvmlib.tirx.Var(lane.loop_var.name, str(lane.loop_var.ty.dtype))
+    size, rest, values = prod(int(f.extent) for f in columns), number, {}
+    stride = size
+    for f in columns[:-1]:
+        stride //= int(f.extent)
+        values[f.loop_var] = (
+            0 if tested else tvmlib.tirx.floordiv(rest, like(number, stride)).astype(f.loop_var.ty.dtype)
+        )
+        rest = rest if tested else rest - tvmlib.tirx.floordiv(rest, like(number, stride)) * like(number, stride)
+    values[lane.loop_var] = rest
+    body = tvmlib.substituted(lane.body, values)
+    test, body = (body.condition, body.then_case) if tested else (None, _cancelled(body))
+    return test, tvmlib.tirx.For(number, like(number, 0), like(number, size), lane.kind, body)
+
+
+def _cancelled(body: Any) -> Any:
+    """A statement with sums of whole numbers simplified: TVM would first split them up, and then no more see that."""
+
+    def simple(node: Any) -> Any:
+        return tvmlib.simplify(node) if str(node.ty.dtype).startswith("int") else node
+
+    return tvmlib.structural_map(body, (tvmlib.tirx.Add, simple))

@@ -1,0 +1,160 @@
+"""Vectors at the end of a dimension that they do not divide: whole ones without a test, the last one in halves.
+
+    for vector l in 16:                 if 16·i + 16 ≤ 197: vector l in 16: Y[16·i + l] = T[l]
+        if 16·i + l < 197:          →   else if 16·i < 197: vector l in 4: Y[16·i + l] = T[l];  Y[16·i + 4] = T[4]
+            Y[16·i + l] = T[l]
+
+In: an IRModule of scheduled PrimFuncs in which a schedule marked loops over lanes with GUARD. Out: the same without
+blocks, the tests outside the vectors. TVM would test every lane, and so compute none of them in vectors. How many lanes
+exist in the last vector is known: what is tested begins with a multiple of the lanes. A condition on which of two
+values is stored, as where a copy pads with zeros, is treated alike. So are rows of a tile, where a loop that sums up is
+marked: the last tile has fewer of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.codegen.passes.marks import annotated, unmarked, with_marked_loops
+from felixlike.codegen.passes.rest import halves, like, piece
+
+GUARD = "felixlike.guard"
+"""Annotation of a vectorised loop in which a test asks whether the lane exists, or of a loop that sums up a tile in
+which one asks whether the row does, whose product is zero if not."""
+
+
+def guard(module: Any) -> Any:
+    """The IRModule with tests around marked loops: functions without any are left alone."""
+    return with_marked_loops(module, GUARD, lambda _: _guarded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """A test that holds for the iterations with excess + iteration < 0.  rest: how many these are where it is some but
+    not all."""
+
+    excess: Any
+    rest: int
+
+
+def _guarded(loop: Any) -> Any:
+    """A marked loop under a test that none of its iterations has to make any more."""
+    others = {name: value for name, value in loop.annotations.items() if name != GUARD}
+    plain = annotated(loop, others)
+    lanes = loop.kind == tvmlib.tirx.ForKind.VECTORIZED
+    inside = [f for f in tvmlib.found(loop.body, tvmlib.tirx.For) if f.kind == tvmlib.tirx.ForKind.UNROLLED]
+    for tested in [loop] if lanes else inside:
+        edges = [(test, _edge(test, tested)) for test in _comparisons(loop.body)]
+        edge = next((found for _, found in edges if found is not None), None)
+        if edge is not None:
+            same = [test for test, other in edges if other and tvmlib.structural_equal(other.excess, edge.excess)]
+            return _by_edge(plain, tested, edge, same) if lanes else _by_rows(plain, tested, edge, same)
+    return plain if lanes else _hoisted(plain)
+
+
+def _by_edge(loop: Any, tested: Any, edge: _Edge, tests: list[Any]) -> Any:
+    """A loop over lanes: all, those that exist and those that do not, or none."""
+    size = int(loop.extent)
+    exists, misses = _decided(loop.body, tests, holds=True), _decided(loop.body, tests, holds=False)
+
+    def pieces(body: Any, first: int, stop: int) -> list[Any]:
+        parts = [] if isinstance(body, tvmlib.tirx.Evaluate) else halves(first, stop - first, size)
+        return [piece(unmarked(loop, body), *part) for part in parts]
+
+    some = [*pieces(exists, 0, edge.rest), *pieces(misses, edge.rest, size)]
+    return _cases(tested, edge, unmarked(loop, exists), some, pieces(misses, 0, size))
+
+
+def _by_rows(loop: Any, tested: Any, edge: _Edge, tests: list[Any]) -> Any:
+    """A loop that sums up a tile: of all rows, of some, or of none, since what does not exist is not written."""
+    whole = _decided(loop, tests, holds=True)
+    return _cases(tested, edge, whole, [_shortened(whole, tested, edge.rest)], [])
+
+
+def _cases(tested: Any, edge: _Edge, whole: Any, some: list[Any], none: list[Any]) -> Any:
+    """What is done where all iterations, some or none hold."""
+    last = tvmlib.tirx.stmt_seq(*(none or [tvmlib.tirx.Evaluate(0)]))
+    if edge.rest:
+        last = tvmlib.tirx.IfThenElse(edge.excess < like(tested.loop_var, 0), tvmlib.tirx.stmt_seq(*some), last)
+    return tvmlib.tirx.IfThenElse(edge.excess <= like(tested.loop_var, -int(tested.extent)), whole, last)
+
+
+def _hoisted(loop: Any) -> Any:
+    """A loop under a test that is the same for all of its iterations: what does not exist is not computed."""
+    inner = [f.loop_var for f in (loop, *tvmlib.found(loop.body, tvmlib.tirx.For))]
+    for test in _comparisons(loop.body):
+        if not any(tvmlib.uses(test, variable) for variable in inner):
+            return tvmlib.tirx.IfThenElse(test, _decided(loop, [test], holds=True), None)
+    return loop
+
+
+def _decided(root: Any, tests: list[Any], *, holds: bool) -> Any:
+    """A statement where some tests have one outcome."""
+
+    def decided(node: Any) -> Any:
+        known = any(tvmlib.structural_equal(node, test) for test in tests)
+        return tvmlib.tirx.const(holds, "bool") if known else node
+
+    for kind in _COMPARISONS:
+        root = tvmlib.structural_map(root, (getattr(tvmlib.tirx, kind), decided))
+    return _without_constants(root)
+
+
+def _shortened(root: Any, rows: Any, count: int) -> Any:
+    """A statement with the first iterations of one of its loops alone."""
+
+    def shorter(loop: Any) -> Any:
+        if not loop.loop_var.same_as(rows.loop_var):
+            return loop
+        row = tvmlib.tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
+        body = tvmlib.substituted(loop.body, {loop.loop_var: row})
+        return tvmlib.tirx.For(row, loop.min, like(row, count), loop.kind, body)
+
+    return tvmlib.structural_map(root, (tvmlib.tirx.For, shorter))
+
+
+_COMPARISONS = ("LT", "LE", "GT", "GE")
+
+
+def _comparisons(root: Any) -> list[Any]:
+    """The tests of whole numbers in a statement."""
+    found = [test for kind in _COMPARISONS for test in tvmlib.found(root, getattr(tvmlib.tirx, kind))]
+    return [test for test in found if str(test.a.ty.dtype).startswith("int") and not _loads(test)]
+
+
+def _loads(expression: Any) -> bool:
+    return bool(tvmlib.found(expression, tvmlib.ir.TensorLoad))
+
+
+def _edge(test: Any, loop: Any) -> _Edge | None:
+    """What a test says about a loop's iterations; None where that is nothing, or it begins anywhere."""
+    if not tvmlib.uses(test, loop.loop_var):
+        return None
+    kind = type(test).__name__
+    less, more = (test.a, test.b) if kind in ("LT", "LE") else (test.b, test.a)
+    excess = tvmlib.simplify(less - more - loop.loop_var - (1 if kind in ("LE", "GE") else 0))
+    rest = tvmlib.simplify(tvmlib.tirx.floormod(-excess, like(loop.loop_var, int(loop.extent))))
+    known = isinstance(rest, tvmlib.tirx.IntImm) and not tvmlib.uses(excess, loop.loop_var)
+    return _Edge(excess, int(rest)) if known else None
+
+
+def _without_constants(root: Any) -> Any:
+    """A statement without tests whose outcome is known."""
+
+    def value(call: Any) -> Any:
+        if str(getattr(call.op, "name", "")) != "prim.if_then_else":
+            return call
+        test, then, otherwise = tvmlib.simplify(call.args[0]), call.args[1], call.args[2]
+        if not isinstance(test, tvmlib.tirx.IntImm):
+            return tvmlib.tirx.if_then_else(test, then, otherwise)
+        return then if int(test) else otherwise
+
+    def case(node: Any) -> Any:
+        test = tvmlib.simplify(node.condition)
+        if not isinstance(test, tvmlib.tirx.IntImm):
+            return tvmlib.tirx.IfThenElse(test, node.then_case, node.else_case)
+        return (node.then_case if int(test) else node.else_case) or tvmlib.tirx.Evaluate(0)
+
+    return tvmlib.structural_map(tvmlib.structural_map(root, (tvmlib.ir.Call, value)), (tvmlib.tirx.IfThenElse, case))

@@ -1,0 +1,55 @@
+"""Conversions from and to bfloat16, the upper half of a float32, as arithmetic on bits.
+
+In: an IRModule of (scheduled) PrimFuncs. Out: the same with these conversions written out; what is not finite stays so.
+TVM's own conversions do not compile where a value with a name, as our formulas have them, depends on one of them.
+"""
+
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.codegen.passes.names import Names
+
+_HALF = "bfloat16"
+
+
+def write_out_halves(module: Any) -> Any:
+    """The IRModule with every conversion from or to bfloat16 in its PrimFuncs written out."""
+    return tvmlib.map_functions(module, _written_out)
+
+
+def _written_out(func: Any) -> Any:
+    """A function whose own buffers are of other types: of those of bfloat16, TVM makes float32."""
+    stores = tvmlib.found(func.body, tvmlib.tirx.BufferStore)
+    halves = [store.buffer for store in stores if str(store.buffer.dtype) == _HALF]
+    if any(not any(half.same_as(parameter) for parameter in func.params) for half in halves):
+        return func
+    return tvmlib.structural_map(func, (tvmlib.tirx.Cast, _converted))
+
+
+def _converted(cast: Any) -> Any:
+    before, after = str(cast.value.ty.dtype), str(cast.ty.dtype)
+    if before == _HALF and after != _HALF:
+        return _widened(cast.value).astype(after)
+    if after == _HALF and before != _HALF:
+        return _rounded(cast.value.astype("float32"))
+    return cast
+
+
+def _widened(value: Any) -> Any:
+    bits = tvmlib.tirx.reinterpret("uint16", value).astype("uint32") << tvmlib.tirx.const(16, "uint32")
+    return tvmlib.tirx.reinterpret("float32", bits)
+
+
+def _rounded(value: Any) -> Any:
+    """To the nearest, of two the even one: half a unit of what is left is added, less the least bit where that is 0."""
+    names = Names()
+    x = names(value)
+    bits = names(tvmlib.tirx.reinterpret("uint32", x))
+    upper = names(bits >> tvmlib.tirx.const(16, "uint32"))
+    nearest = (
+        bits + tvmlib.tirx.const(0x7FFF, "uint32") + (upper & tvmlib.tirx.const(1, "uint32"))
+    ) >> tvmlib.tirx.const(16, "uint32")
+    # Comparisons with NaN are false.
+    number = x >= tvmlib.tirx.const(float("-inf"), "float32")
+    found = tvmlib.tirx.Select(number, nearest, upper | tvmlib.tirx.const(0x40, "uint32"))
+    return names.close(tvmlib.tirx.reinterpret(_HALF, found.astype("uint16")))

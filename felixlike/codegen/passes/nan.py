@@ -1,0 +1,138 @@
+"""Comparisons as IEEE 754 and PyTorch have them: NaN stays NaN in a maximum, and the largest of infinities is one.
+
+In: an IRModule of (scheduled) PrimFuncs. Out: the same with maxima, minima and inequalities of floats written out.
+TVM's max(a, b) is a > b ? a : b, which loses a NaN in a; its a != b is false where one of them is NaN, and its
+simplifier makes b <= a of not (a < b), true of a = a and 0 of a - a. Maxima begin at the smallest finite number, which
+is above -inf. Workloads, traces and records keep TVM's forms, which its schedule rules know; this is done on the way
+into the compiler.
+
+Where one side is a constant, as in ReLU, the order of the operands does it (x86's maxps returns the second operand
+where one is NaN), at no cost; a maximum of two unknowns is a comparison and a blend more. The operand that a reduction
+adds is the one compared with itself, so that what the next step waits for is one blend longer and no more.
+"""
+
+import math
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.codegen.passes.names import Names
+
+_SIGNS = {"Max": -1, "Min": 1}
+"""Where a reduction of this kind begins: at this times infinity."""
+
+
+def from_infinity(module: Any) -> Any:
+    """The IRModule with every maximum over a dimension begun at -inf instead of the smallest finite number, and minima
+    at inf: those of nothing but infinities are infinite then."""
+    return tvmlib.map_functions(module, _from_infinity)
+
+
+def keep_nan(module: Any) -> Any:
+    """The IRModule with maxima and minima that are NaN where an operand is, and inequalities that are true there."""
+    tirx = tvmlib.tirx
+    same = ((kind, _of_itself) for kind in (tirx.EQ, tirx.LE, tirx.GE))
+    changes = (
+        (tirx.Max, _extreme),
+        (tirx.Min, _extreme),
+        (tirx.NE, _unequal),
+        (tirx.Not, _negated),
+        (tirx.Sub, _nothing_left),
+        *same,
+    )
+    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, changes))
+
+
+def is_limit(value: Any, kind: str) -> bool:
+    """Whether an expression is the constant that TVM begins a maximum (or minimum) of its type with: the smallest (or
+    largest) finite number."""
+    if not isinstance(value, tvmlib.tirx.FloatImm):
+        return False
+    limit = (tvmlib.tirx.min_value if kind == "Max" else tvmlib.tirx.max_value)(str(value.ty.dtype))
+    return float(value.value) == float(limit.value)
+
+
+def infinite(value: Any, kind: str) -> Any:
+    """The infinity that takes the place of such a constant."""
+    return tvmlib.tirx.const(_SIGNS[kind] * math.inf, str(value.ty.dtype))
+
+
+def _from_infinity(func: Any) -> Any:
+    tirx = tvmlib.tirx
+    kinds: dict[Any, str] = {}
+    for store in tvmlib.found(func.body, tirx.BufferStore):
+        kind = type(store.value).__name__
+        if kind in _SIGNS and any(_loads(side, store.buffer) for side in (store.value.a, store.value.b)):
+            kinds[store.buffer] = kind
+    if not kinds:
+        return func
+
+    def begun(store: Any) -> Any:
+        kind = kinds.get(store.buffer)
+        if kind is None or not is_limit(store.value, kind):
+            return store
+        return tirx.BufferStore(store.buffer, infinite(store.value, kind), store.indices)
+
+    return tvmlib.structural_map(func, (tirx.BufferStore, begun))
+
+
+def _loads(value: Any, buffer: Any) -> bool:
+    return isinstance(value, tvmlib.ir.TensorLoad) and value.source.same_as(buffer)
+
+
+def _extreme(node: Any) -> Any:
+    """max(a, b) = b if b is NaN, else b if b > a, else a: where a is NaN the comparison is false."""
+    if not _is_float(node):
+        return node
+    names = Names()
+    first, second = (side if _is_plain(side) else names(side) for side in (node.a, node.b))
+    if isinstance(second, tvmlib.tirx.FloatImm):
+        first, second = second, first
+    beyond = tvmlib.tirx.GT if isinstance(node, tvmlib.tirx.Max) else tvmlib.tirx.LT
+    if isinstance(first, tvmlib.tirx.FloatImm) and not math.isnan(float(first.value)):
+        return names.close(tvmlib.tirx.Select(beyond(first, second), first, second))
+    nearer = tvmlib.tirx.Select(beyond(second, first), second, first)
+    return names.close(tvmlib.tirx.Select(_is_number(second), nearer, second))
+
+
+def _of_itself(node: Any) -> Any:
+    """a = a, a <= a, a >= a."""
+    return _is_number(node.a) if _is_float(node.a) and tvmlib.structural_equal(node.a, node.b) else node
+
+
+def _nothing_left(node: Any) -> Any:
+    """a - a, which is NaN for infinities too."""
+    if not (_is_float(node) and tvmlib.structural_equal(node.a, node.b)):
+        return node
+    dtype = str(node.ty.dtype)
+    finite = tvmlib.tirx.abs(node.a) < tvmlib.tirx.const(math.inf, dtype)
+    return tvmlib.tirx.Select(finite, tvmlib.tirx.const(0, dtype), tvmlib.tirx.const(math.nan, dtype))
+
+
+def _unequal(node: Any) -> Any:
+    return _denied(_of_itself(tvmlib.tirx.EQ(node.a, node.b))) if _is_float(node.a) else node
+
+
+def _negated(node: Any) -> Any:
+    """A `not` that TVM's simplifier does not turn into the opposite comparison, as which it would be false for NaN."""
+    kinds = (tvmlib.tirx.EQ, tvmlib.tirx.LT, tvmlib.tirx.LE, tvmlib.tirx.GT, tvmlib.tirx.GE)
+    compared = [side for kind in kinds for side in tvmlib.found(node.a, kind)]
+    return _denied(node.a) if any(_is_float(side.a) for side in compared) else node
+
+
+def _denied(condition: Any) -> Any:
+    return tvmlib.tirx.Select(condition, tvmlib.tirx.const(False, "bool"), tvmlib.tirx.const(True, "bool"))
+
+
+def _is_number(value: Any) -> Any:
+    """The condition that a float is not NaN, in a form that TVM's simplifier lets stand and LLVM knows."""
+    return tvmlib.tirx.GE(value, tvmlib.tirx.const(-math.inf, str(value.ty.dtype)))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether an expression may stand in a formula more than once.  Names for loads make TVM's elimination of common
+    subexpressions fail where a loop is unrolled: it takes comparisons of a name out of the name's scope."""
+    return isinstance(value, tvmlib.tirx.FloatImm | tvmlib.ir.TensorLoad | tvmlib.tirx.Var)
+
+
+def _is_float(value: Any) -> bool:
+    return "float" in str(value.ty.dtype)

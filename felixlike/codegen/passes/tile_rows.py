@@ -1,0 +1,101 @@
+"""A tile of sums that TVM would not keep on the stack, as a buffer a row, which it does.
+
+    T = alloc[8, 48]                          T_0, …, T_7 = alloc[48]
+    for k:                               →    for k:
+        unroll r in 8, v in 3: T[r, v] += …       unroll v in 3: T_0[v] += …   …   unroll v in 3: T_7[v] += …
+
+In: an IRModule of scheduled PrimFuncs with reductions marked PREFETCH or TILE. Out: the same without
+blocks, with the tiles that they sum up in rows. Of what lies on the stack LLVM knows that no instruction that fetches
+reads it, and only such sums stay in registers from one step to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.codegen import plain_loops
+from felixlike.codegen.passes.memory import bytes_of
+from felixlike.codegen.passes.prefetch import PREFETCH, STACK
+
+TILE = "felixlike.tile"
+"""Annotation of a loop that sums up a tile."""
+
+
+def tile_rows(module: Any) -> Any:
+    """The IRModule with tiles in rows: functions without marked loops are left alone."""
+    return tvmlib.map_functions(module, _changed)
+
+
+def _changed(func: Any) -> Any:
+    if not any(map(_sums_up, tvmlib.found(func.body, tvmlib.tirx.For))):
+        return func
+    plain = plain_loops.without_blocks(func)
+    summed = [
+        store.buffer
+        for loop in tvmlib.found(plain.body, tvmlib.tirx.For)
+        if _sums_up(loop)
+        for store in tvmlib.found(loop.body, tvmlib.tirx.BufferStore)
+    ]
+    for alloc in tvmlib.found(plain.body, tvmlib.tirx.AllocBuffer):
+        buffer = alloc.buffer
+        if any(buffer.same_as(other) for other in summed) and bytes_of(buffer) >= STACK:
+            plain = _in_rows(plain, buffer)
+    return plain
+
+
+def _sums_up(loop: Any) -> bool:
+    return PREFETCH in loop.annotations or TILE in loop.annotations
+
+
+def _in_rows(func: Any, buffer: Any) -> Any:
+    """A function with a buffer in rows; as it is where rows are too long, or reached by other than unrolled loops."""
+    *outer, rows, length = (int(extent) for extent in buffer.shape)
+    if math.prod(outer) > 1 or bytes_of(buffer) // rows >= STACK:
+        return func
+
+    def places(root: Any) -> list[Any]:
+        nodes = [*tvmlib.found(root, tvmlib.ir.TensorLoad), *tvmlib.found(root, tvmlib.tirx.BufferStore)]
+        return [
+            n.indices
+            for n in nodes
+            if (n.buffer if isinstance(n, tvmlib.tirx.BufferStore) else n.source).same_as(buffer)
+        ]
+
+    def written_out(loop: Any) -> Any:
+        if loop.kind != tvmlib.tirx.ForKind.UNROLLED or not any(
+            tvmlib.uses(p[-2], loop.loop_var) for p in places(loop.body)
+        ):
+            return loop
+        steps = range(int(loop.extent))
+        return tvmlib.tirx.stmt_seq(*(tvmlib.substituted(loop.body, {loop.loop_var: step}) for step in steps))
+
+    body = tvmlib.structural_map(func.body, (tvmlib.tirx.For, written_out))
+    numbers = [tvmlib.simplify(place[-2]) for place in places(body)]
+    if not all(isinstance(number, tvmlib.tirx.IntImm) for number in numbers):
+        return func
+    parts = [tvmlib.tirx.decl_buffer((length,), buffer.dtype, name=f"{buffer.name}_{row}") for row in range(rows)]
+
+    def part(indices: Any) -> Any:
+        return parts[int(tvmlib.simplify(indices[-2]))]
+
+    def load(node: Any) -> Any:
+        return part(node.indices)[node.indices[-1]] if node.source.same_as(buffer) else node
+
+    def store(node: Any) -> Any:
+        own = node.buffer.same_as(buffer)
+        return tvmlib.tirx.BufferStore(part(node.indices), node.value, [node.indices[-1]]) if own else node
+
+    def alloc(node: Any) -> Any:
+        return tvmlib.tirx.stmt_seq(*map(tvmlib.tirx.AllocBuffer, parts)) if node.buffer.same_as(buffer) else node
+
+    for kind, change in (
+        (tvmlib.ir.TensorLoad, load),
+        (tvmlib.tirx.BufferStore, store),
+        (tvmlib.tirx.AllocBuffer, alloc),
+    ):
+        body = tvmlib.structural_map(body, (kind, change))
+    return func.with_body(
+        tvmlib.structural_map(body, (tvmlib.tirx.SeqStmt, lambda seq: tvmlib.tirx.stmt_seq(*seq.seq)))
+    )

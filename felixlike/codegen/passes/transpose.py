@@ -1,0 +1,141 @@
+"""A tile whose vectors lie across what it is written to is turned over in registers.
+
+    for c in 16, x in 14:               for start in 0, 6:
+        Z[c, x] = f(tile[x, c])   →         R = tile[start : start + 8, 0 : 16], transposed by shuffles
+                                            for c in 16: vector x in 8: Z[c, start + x] = f(R[c, x])
+
+In: an IRModule of scheduled PrimFuncs in which a schedule marked such pairs of loops with TRANSPOSE. Out: the same
+without blocks, the pairs rewritten. LLVM would scatter vectors, an element a cycle, while nothing else goes on: a
+seventh of the time where few channels are summed. Squares of rows are exchanged in log₂ steps (Eklundh 1972, A fast
+computer method for matrix transposing), for all squares of a vector at once. Where squares do not divide the rows, the
+last one begins earlier and writes some elements again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.codegen.passes.marks import unmarked, with_marked_loops
+from felixlike.codegen.passes.memory import place_of, same_element
+from felixlike.hardware.vectors import power_of_two_below
+
+TRANSPOSE = "felixlike.transpose"
+"""Annotation of a loop over the elements of vectors, around nothing but a loop over the tile's rows. Its value:
+elements of a vector, a power of two."""
+
+_LEAST, _MOST = 4, 8
+"""Rows of a square. Less does not pay; more would need more registers than there are."""
+
+
+def transpose(module: Any) -> Any:
+    """The IRModule with marked loops rewritten: functions without any are left alone."""
+    return with_marked_loops(module, TRANSPOSE, lambda _: _turned)
+
+
+def _turned(loop: Any) -> Any:
+    lanes = int(loop.annotations[TRANSPOSE])
+    rows, load = loop.body, _across(loop)
+    size = min(lanes, _MOST, power_of_two_below(int(rows.extent))) if load is not None else 0
+    if load is None or size < _LEAST or int(loop.extent) % lanes:
+        return unmarked(loop)
+    column, row, store = loop.loop_var, rows.loop_var, rows.body
+    outer = tvmlib.tirx.Var(column.name, str(column.ty.dtype))
+    turned = tvmlib.tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
+    read = _along(load.source, load.indices, loop, column)
+    written = _along(store.buffer, store.indices, loop, row)
+    statements: list[Any] = []
+    for start in (*range(0, int(rows.extent) - size, size), int(rows.extent) - size):
+        places = [{column: outer * lanes, row: start + i} for i in range(size)]
+        statements += _shuffled(turned, load.source, [_placed(read, place) for place in places])
+        lane, step = (tvmlib.tirx.Var(v.name, str(v.ty.dtype)) for v in (column, row))
+        value = tvmlib.structural_map(
+            store.value,
+            (tvmlib.ir.TensorLoad, lambda one, at=(lane, step): turned[at] if same_element(one, load) else one),
+        )
+        body = tvmlib.tirx.BufferStore(store.buffer, value, written)
+        body = tvmlib.substituted(body, {column: outer * lanes + lane, row: step + start})
+        statements.append(_loop(lane, lanes, "UNROLLED", _loop(step, size, "VECTORIZED", body)))
+    everything = _loop(outer, int(loop.extent) // lanes, "SERIAL", tvmlib.tirx.stmt_seq(*statements))
+    return tvmlib.tirx.stmt_seq(tvmlib.tirx.AllocBuffer(turned), everything)
+
+
+def _across(loop: Any) -> Any | None:
+    """The load whose elements the loop steps through, and whose vectors the loop inside it; None where the pair of
+    loops is something else, or several elements are loaded so."""
+    rows = loop.body
+    plain = isinstance(rows, tvmlib.tirx.For) and isinstance(rows.body, tvmlib.tirx.BufferStore)
+    if not plain or any(int(f.min) for f in (loop, rows)):
+        return None
+    column, row = loop.loop_var, rows.loop_var
+
+    def steps(access: Any, buffer: Any) -> tuple[int | None, int | None]:
+        place = _place(buffer, access.indices, loop)
+        return _step(place, column), _step(place, row)
+
+    loads = [(load, *steps(load, load.source)) for load in tvmlib.found(rows.body.value, tvmlib.ir.TensorLoad)]
+    found = [load for load, by_column, by_row in loads if by_column == 1 and by_row is not None and by_row > 1]
+    by_column, by_row = steps(rows.body, rows.body.buffer)
+    along = by_row == 1 and by_column is not None and by_column > 1
+    return found[0] if along and found and all(same_element(found[0], other) for other in found) else None
+
+
+def _place(buffer: Any, indices: Any, loop: Any) -> Any:
+    """Which element of a buffer indices stand for, counted in the order of memory; simple in the pair of loops."""
+    analyzer = tvmlib.sym.Analyzer()
+    for f in (loop, loop.body):
+        analyzer.bind(f.loop_var, tvmlib.ir.Range(0, f.extent))
+    return analyzer.simplify(place_of(buffer, indices))
+
+
+def _along(buffer: Any, indices: Any, loop: Any, variable: Any) -> list[Any]:
+    """The indices, where the variable steps through the last dimension alone; or the same element counted in the order
+    of memory, as after loops over neighbouring dimensions were fused."""
+    *outer, last = indices
+    if _step(last, variable) == 1 and not any(tvmlib.uses(index, variable) for index in outer):
+        return [*indices]
+    return [*(0 for _ in outer), _place(buffer, indices, loop)]
+
+
+def _placed(indices: list[Any], values: dict[Any, Any]) -> list[Any]:
+    return [tvmlib.simplify(tvmlib.substituted(index, values)) if hasattr(index, "ty") else index for index in indices]
+
+
+def _step(place: Any, variable: Any) -> int | None:
+    """By how much a step of a variable changes a place; None where that depends on it."""
+    step = tvmlib.simplify(tvmlib.substituted(place, {variable: variable + 1}) - place)
+    return int(step) if isinstance(step, tvmlib.tirx.IntImm) else None
+
+
+def _shuffled(turned: Any, tile: Any, places: list[list[Any]]) -> Iterator[Any]:
+    """What loads the vectors that begin at some places of a tile, and writes them transposed.
+
+    After the step of squares of 2·d, row i holds in each of them what the rows i − i mod 2·d … of that square's column
+    i mod 2·d held."""
+    lanes, size = (int(extent) for extent in turned.shape)
+    rows: list[Any] = []
+
+    def named(value: Any) -> Iterator[Any]:
+        rows.append(tvmlib.tirx.Var("row", value.ty))
+        yield tvmlib.tirx.Bind(rows[-1], value)
+
+    for *outer, first in places:
+        yield from named(tile[(*outer, tvmlib.tirx.Ramp(first, tvmlib.tirx.const(1, str(first.ty.dtype)), lanes))])
+    distance = 1
+    while distance < size:
+        before, rows = rows, []
+        for i in range(size):
+            pair = [before[i & ~distance], before[i | distance]]
+            own = [k & ~distance | i & distance for k in range(lanes)]
+            yield from named(tvmlib.tirx.Shuffle(pair, [k + lanes * bool(j & distance) for j, k in enumerate(own)]))
+        distance *= 2
+    for column in range(lanes):
+        taken = [column - column % size + k for k in range(size)]
+        place = (column, tvmlib.tirx.Ramp(tvmlib.tirx.const(0, "int64"), tvmlib.tirx.const(1, "int64"), size))
+        yield tvmlib.tirx.BufferStore(turned, tvmlib.tirx.Shuffle([rows[column % size]], taken), place)
+
+
+def _loop(variable: Any, extent: int, kind: str, body: Any) -> Any:
+    start, stop = (tvmlib.tirx.const(value, str(variable.ty.dtype)) for value in (0, extent))
+    return tvmlib.tirx.For(variable, start, stop, tvmlib.tirx.ForKind[kind], body)

@@ -1,0 +1,98 @@
+"""Expressions as indices.
+
+In: an expression and the loop variables in it. Out: `Index`, or None where it is not quasi-affine in them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from felixlike.algebra.expression import Expr, Op, const, floordiv, linear_parts, mul, product_parts
+from felixlike.algebra.polynomial import expand
+from felixlike.symbolic.program.indices import Floor, Index, Rest, ends_of
+
+
+def affine(expression: Expr, loop_variables: tuple[Expr, ...]) -> Index | None:
+    """expression as a quasi-affine function of the loop variables, or None where it is not one.
+
+    The strides are in the order of `loop_variables`."""
+    expression, floors = _without_rests(expand(expression), loop_variables)
+    constant, terms = linear_parts(expression)
+    offset: Expr = const(constant)
+    strides: dict[Expr, Expr] = {}
+    for term, factor in terms:
+        parts = product_parts(term)[1]
+        held = [(b, e) for b, e in parts if _depends(b, loop_variables)]
+        if not held:
+            offset += term * factor
+            continue
+        if len(held) > 1 or held[0][1] != 1:
+            return None
+        base = held[0][0]
+        rest = mul([factor, term, 1 / base])
+        if base in loop_variables:
+            strides[base] = strides.get(base, const(0)) + rest
+            continue
+        inner = _dividend(base, loop_variables)
+        if inner is None or not rest.is_const or rest.value <= 0:
+            return None
+        divisor, scale = int(base.args[1].value), int(rest.value)
+        # ⌊x / d⌋ = ⌊(x + s·d) / d⌋ − s
+        floors.append(Floor(inner[0], divisor, scale))
+        offset -= inner[1] * scale
+    ordered = tuple((v, strides[v]) for v in loop_variables if v in strides)
+    return Index(offset, ordered, tuple(floors))
+
+
+def _without_rests(expression: Expr, loop_variables: tuple[Expr, ...]) -> tuple[Expr, list[Floor | Rest]]:
+    """expression = what is left + rests: k·x − k·d·⌊x / d⌋ = k·(x mod d)."""
+    rests: list[Floor | Rest] = []
+    for term, factor in linear_parts(expression)[1]:
+        inner = _dividend(term, loop_variables) if factor < 0 else None
+        if inner is None:
+            continue
+        divisor = int(term.args[1].value)
+        if factor % divisor == 0:
+            count = -int(factor) // divisor
+            rests.append(Rest(inner[0], divisor, count))
+            expression = expand(expression - term * factor - term.args[0] * count)
+    return expression, rests
+
+
+def _dividend(base: Expr, loop_variables: tuple[Expr, ...]) -> tuple[Index, int] | None:
+    """x + s·d ≥ 0 and s for ⌊x / d⌋ with a number d that depends on loops; None for other expressions."""
+    if base.op is not Op.FLOORDIV or not base.args[1].is_const or not _depends(base.args[0], loop_variables):
+        return None
+    inner, divisor = affine(base.args[0], loop_variables), int(base.args[1].value)
+    lowest = _lowest(inner) if inner is not None else -math.inf
+    if inner is None or not math.isfinite(lowest):
+        return None
+    shift = max(0, math.ceil(-lowest / divisor))
+    return replace(inner, offset=inner.offset + shift * divisor), shift
+
+
+def _lowest(index: Index) -> float:
+    """No value of the index is less."""
+    straight = index.offset.low + sum((v * c).low for v, c in index.strides)
+    return straight + sum(
+        _lowest(f.inner) // f.divisor * f.factor if isinstance(f, Floor) else 0.0 for f in index.floors
+    )
+
+
+def carry(floor: Floor | Rest, outer: frozenset[Expr], extents: Mapping[Expr, Expr]) -> Expr:
+    """1 where for some iterations ⌊(a + b) / d⌋ is not ⌊a / d⌋ + ⌊b / d⌋, else 0.
+
+    a: what the loops in `outer` and the offset add up to.  b: what the other loops do."""
+    a, b = floor.inner.without(lambda v: v not in outer), floor.inner.without(outer.__contains__)
+    b = replace(b, offset=b.offset - floor.inner.offset)
+    parts = [floordiv(part.expression, floor.divisor) for part in (floor.inner, a, b)]
+    wide = b.span(extents)[1] + 1
+    return ends_of(parts[0] - parts[1] - parts[2], extents, (wide,))[1]
+
+
+def _depends(expression: Expr, loop_variables: tuple[Expr, ...]) -> bool:
+    if expression in loop_variables:
+        return True
+    return any(_depends(a, loop_variables) for a in expression.args)

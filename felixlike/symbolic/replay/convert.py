@@ -1,0 +1,124 @@
+"""TVM index expressions → ours, and back.
+
+In: a TVM PrimExpr over loop variables, block iterators and tile variables, with a table of what those stand for. Out:
+an expanded `Expr`. Raises UnsupportedSketch for operators that have no place in an affine index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.algebra.comparison import at_least, maximum, minimum, select
+from felixlike.algebra.expression import Expr, Number, Op, add, const, floordiv, linear_parts, mul, product_parts
+from felixlike.algebra.polynomial import expand, nonnegative
+from felixlike.algebra.traversal import variables
+from felixlike.errors import UnsupportedSketch
+
+
+def to_expr(tvm_expr: Any, table: Mapping[Any, Expr]) -> Expr:
+    """tvm_expr over the variables of `table`, with products multiplied out so that equal extents are equal objects."""
+    return expand(_convert(tvm_expr, table))
+
+
+def from_expr(expression: Expr, table: Mapping[Expr, Any], like: Any) -> Any:
+    """The TVM expression of an index; the inverse of `to_expr`, of the integer type that `like` has.
+
+    Terms are in the order of `table`, the last variable of each deciding.
+    Raises UnsupportedSketch for gates, selects, quotients that are not floored, and variables that are not in the
+    table."""
+    match expression.op:
+        case Op.CONST:
+            return tvmlib.tirx.const(int(expression.value), str(like.ty.dtype))
+        case Op.VAR if expression in table:
+            return table[expression]
+        case Op.ADD:
+            constant, terms = linear_parts(expression)
+            places = {variable: place for place, variable in enumerate(table)}
+            terms = sorted(terms, key=lambda pair: max(places.get(v, 0) for v in variables([pair[0]])))
+            parts = [from_expr(term, table, like) * int(factor) for term, factor in terms]
+            return sum(parts[1:], parts[0]) + int(constant)
+        case Op.MUL if all(exponent > 0 for _, exponent in product_parts(expression)[1]):
+            powers = [(from_expr(b, table, like), e) for b, e in product_parts(expression)[1]]
+            factors = [base for base, exponent in powers for _ in range(exponent)]
+            return math.prod(factors[1:], start=factors[0])
+        case Op.FLOORDIV | Op.MIN | Op.MAX:
+            a, b = (from_expr(argument, table, like) for argument in expression.args)
+            make = {Op.FLOORDIV: tvmlib.tirx.floordiv, Op.MIN: tvmlib.tirx.min, Op.MAX: tvmlib.tirx.max}
+            return make[expression.op](a, b)
+    raise UnsupportedSketch(f"{expression} has no place in an affine index", where="index expression")
+
+
+def _convert(node: Any, table: Mapping[Any, Expr]) -> Expr:
+    kind = type(node).__name__
+    match kind:
+        case "IntImm":
+            return const(int(node.value))
+        case "Var" | "PrimVar" | "SizeVar":
+            if node in table:
+                return table[node]
+            raise UnsupportedSketch(f"the variable {node} is bound nowhere", where="index expression")
+        case "Cast":
+            return _convert(node.value, table)
+        case "Add" | "Sub" | "Mul" | "Min" | "Max" | "FloorDiv" | "FloorMod":
+            return _BINARY[kind](_convert(node.a, table), _convert(node.b, table))
+        case "Div" | "Mod":
+            a, b = _convert(node.a, table), _convert(node.b, table)
+            if nonnegative(expand(a)) and nonnegative(expand(b - 1)):  # it rounds towards zero
+                return _BINARY[f"Floor{kind}"](a, b)
+        case "Select":
+            gate = _comparison(node.condition, table)
+            return select(gate, _convert(node.true_value, table), _convert(node.false_value, table))
+    raise UnsupportedSketch(f"{kind} has no place in an affine index", where=str(node)[:80])
+
+
+def _comparison(node: Any, table: Mapping[Any, Expr]) -> Expr:
+    kind = type(node).__name__
+    if kind not in ("GE", "GT", "LE", "LT"):
+        raise UnsupportedSketch(f"a condition of kind {kind} is not understood", where=str(node)[:80])
+    a, b = _convert(node.a, table), _convert(node.b, table)
+    difference = expand(a - b if kind in ("GE", "GT") else b - a)
+    return at_least(difference, 0 if kind in ("GE", "LE") else 1)
+
+
+def _floordiv(a: Expr, b: Expr) -> Expr:
+    """⌊a / b⌋, where possible as x of a = x·b + r with 0 ≤ r < b."""
+    parts = _quotient_and_rest(a, b)
+    return floordiv(a, b) if parts is None else parts[0]
+
+
+def _floormod(a: Expr, b: Expr) -> Expr:
+    """a mod b, where possible as r of a = x·b + r with 0 ≤ r < b."""
+    parts = _quotient_and_rest(a, b)
+    return a - b * floordiv(a, b) if parts is None else parts[1]
+
+
+def _quotient_and_rest(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
+    """(x, r) with a = x·b + r and 0 ≤ r < b for every value of the variables, or None where none was found."""
+    constant, terms = linear_parts(expand(a))
+    scale, divisor = product_parts(b)
+    quotient: list[Expr | Number] = []
+    rest: list[Expr | Number] = [constant]
+    for term, factor in terms:
+        exponents = dict(product_parts(term)[1])
+        if factor % scale == 0 and all(exponents.get(base, 0) >= e for base, e in divisor):
+            quotient.append(term * factor / b)
+        else:
+            rest.append(term * factor)
+    remainder = add(rest)
+    if nonnegative(remainder) and nonnegative(b - remainder - 1):
+        return add(quotient), remainder
+    return None
+
+
+_BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mul": lambda a, b: mul((a, b)),
+    "Min": lambda a, b: minimum(expand(a), expand(b)),
+    "Max": lambda a, b: maximum(expand(a), expand(b)),
+    "FloorDiv": _floordiv,
+    "FloorMod": _floormod,
+}

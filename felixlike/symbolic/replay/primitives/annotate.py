@@ -1,0 +1,45 @@
+"""Annotate, Unannotate: notes for later rules.
+
+The root block's notes are the settings of the postprocessors (largest parallel and vector extents, unroll steps);
+they are kept on the TVM block and read by `postprocessors`. The unroll step may be a variable, which TVM could not
+store: it is kept aside. So are the notes of cooperative fetches and of software pipelines, for the postprocessors of
+GPUs. Other notes only steer rules that have already run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from felixlike.algebra.expression import Expr, const
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.replay import Replay
+
+
+def _annotate(state: Replay, instruction: Any, _: int) -> None:
+    key, (target, value) = str(instruction.attrs[0]), instruction.inputs
+    value, target = state.get(value), state.get(target)
+    match key:
+        case "meta_schedule.unroll_explicit" if isinstance(value, Expr):
+            state.unroll = value
+        case "meta_schedule.cooperative_fetch":
+            vector = value if isinstance(value, Expr) else const(int(value))
+            state.fetches[str(state.schedule.get(target).name_hint)] = state.loops(target)[-1], vector
+        case "software_pipeline_stage":
+            state.stages = 1 + max(int(stage) for stage in value)
+            state.pipeline = target.variables
+        case "software_pipeline_order" | "software_pipeline_async_stages":
+            pass
+        case _ if isinstance(value, Sequence) and not isinstance(value, str):
+            state.schedule.annotate(target, key, list(value))
+        case _:
+            state.schedule.annotate(target, key, value)
+
+
+def _unannotate(state: Replay, instruction: Any, _: int) -> None:
+    state.schedule.unannotate(state.get(instruction.inputs[0]), str(instruction.attrs[0]))
+
+
+PRIMITIVES = {"Annotate": Primitive(_annotate), "Unannotate": Primitive(_unannotate)}

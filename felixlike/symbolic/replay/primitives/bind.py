@@ -1,0 +1,26 @@
+"""Bind: a loop's iterations are run by threads; loops fused in name are all bound to the same threads.
+
+for f in a·b:   →   a·b blocks (or threads), each for one (i, j)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike.symbolic.replay.loops import Part, members
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.replay import Replay
+
+
+def _bind(state: Replay, instruction: Any, _: int) -> None:
+    loop, thread = state.get(instruction.inputs[0]), str(instruction.attrs[0])
+    if isinstance(loop, Part):
+        loop.kind = thread
+        return
+    for member in members(loop):
+        state.schedule.bind(member, thread)
+
+
+PRIMITIVES = {"Bind": Primitive(_bind, needs_regions=True)}

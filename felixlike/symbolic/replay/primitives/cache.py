@@ -1,0 +1,26 @@
+"""CacheRead, CacheWrite: a block reads from (or writes to) a buffer of its own, and a copy block is added.
+
+C[…] = …        →        C_global[…] = …;   C[…] = C_global[…]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.replay import Replay
+
+
+def _read(state: Replay, instruction: Any, _: int) -> None:
+    index, scope = int(instruction.attrs[0]), str(instruction.attrs[1])
+    state.put(instruction.outputs, [state.schedule.cache_read(state.get(instruction.inputs[0]), index, scope)])
+
+
+def _write(state: Replay, instruction: Any, _: int) -> None:
+    index, scope = int(instruction.attrs[0]), str(instruction.attrs[1])
+    state.put(instruction.outputs, [state.schedule.cache_write(state.get(instruction.inputs[0]), index, scope)])
+
+
+PRIMITIVES = {"CacheRead": Primitive(_read, needs_regions=True), "CacheWrite": Primitive(_write, needs_regions=True)}

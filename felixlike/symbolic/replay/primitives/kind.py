@@ -1,0 +1,27 @@
+"""Parallel, Vectorize, Unroll: how the iterations of a loop are run, said by the trace itself.
+
+    for i in t0:   →   parallel i in t0:   # by all cores;  vector: by the lanes of a register;  unroll: written out
+
+TVM's loops stay serial during a replay: it asks for extents that are numbers. The reader marks what is noted here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike.symbolic.replay.loops import members
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.replay import Replay
+
+
+def _as(kind: str) -> Primitive:
+    def replay(state: Replay, instruction: Any, _: int) -> None:
+        for member in members(state.get(instruction.inputs[0])):
+            state.kinds.append((state.schedule.get(member).loop_var, kind))
+
+    return Primitive(replay, needs_regions=True)
+
+
+PRIMITIVES = {"Parallel": _as("parallel"), "Vectorize": _as("vector"), "Unroll": _as("unrolled")}

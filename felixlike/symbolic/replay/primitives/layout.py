@@ -1,0 +1,39 @@
+"""TransformLayout: the dimensions of a buffer change places; a block that writes it alone keeps its loops.
+
+Y[n, k, h, w] = …   →   Y[n, h, w, k] = …
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.replay import Replay
+
+_KINDS = ("read", "write")
+
+
+def _transform(state: Replay, instruction: Any, _: int) -> None:
+    block, mapping = instruction.inputs
+    index, kind, padding, injective = instruction.attrs
+    if padding is not None:
+        raise UnsupportedSketch("a layout that pads is not understood", where="TransformLayout")
+    state.schedule.transform_layout(
+        state.get(block), (_KINDS[int(kind)], int(index)), mapping, assume_injective_transform=bool(injective)
+    )
+
+
+def _transform_block(state: Replay, instruction: Any, _: int) -> None:
+    block, *rest = instruction.inputs
+    (mapping,) = rest or instruction.attrs
+    state.schedule.transform_block_layout(state.get(block), mapping)
+    state.simplify(state.get(block))
+
+
+PRIMITIVES = {
+    "TransformLayout": Primitive(_transform, needs_regions=True),
+    "TransformBlockLayout": Primitive(_transform_block, needs_regions=True),
+}

@@ -1,0 +1,143 @@
+"""SampleComputeLocation, ComputeAt, ReverseComputeAt: a block moves under a loop of its consumer (or producer).
+
+    for i: for j: P[i, j] = …          for i:
+    for i: for j: C[i, j] = P[i, j]  →     for j: P[i, j] = …
+                                           for j: C[i, j] = P[i, j]
+
+Which locations TVM offers depends on the tiles (`CollectComputeLocation` in TVM's analysis.cc): loops of extent 1 are
+skipped, so are data-parallel loops below a reduction, and reductions below the last data-parallel loop. Each candidate
+therefore comes with a gate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from felixlike import tvmlib
+from felixlike.algebra.comparison import at_least
+from felixlike.algebra.expression import Expr, const, var
+from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.replay.convert import to_expr
+from felixlike.symbolic.replay.loops import Part, members
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.replay import Replay
+
+INLINE, ROOT = -2, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The places one SampleComputeLocation may choose: (decision, gate) pairs, the gate saying for which tiles."""
+
+    block: str
+    candidates: tuple[tuple[int, Expr], ...]
+
+
+def _sample(state: Replay, instruction: Any, _: int) -> None:
+    block = state.get(instruction.inputs[0])
+    loops = _common_loops(state, block)
+    candidates: list[tuple[int, Expr]] = []
+    if _can_inline(state, block):
+        candidates.append((INLINE, const(1)))
+    candidates.append((ROOT, const(1)))
+    candidates += [(i, gate) for i, gate in enumerate(_gates(state, loops)) if not (gate.is_const and gate.value == 0)]
+    state.locations.append(Location(str(state.schedule.get(block).name_hint), tuple(candidates)))
+    decision = state.next_location()
+    if not INLINE <= decision < len(loops):
+        raise UnsupportedSketch(f"there is no loop {decision} to compute it under", where=state.locations[-1].block)
+    state.put(instruction.outputs, [loops[decision] if decision >= 0 else decision])
+
+
+def _common_loops(state: Replay, block: Any) -> list[Any]:
+    """The loops that hold every consumer of the block, outermost first."""
+    schedule = state.schedule
+    nests = [list(schedule.get_loops(consumer)) for consumer in schedule.get_consumers(block)]
+    if not nests:
+        return []
+    common: list[Any] = []
+    for common_loops in zip(*nests, strict=False):
+        first = schedule.get(common_loops[0])
+        if not all(schedule.get(other).same_as(first) for other in common_loops[1:]):
+            break
+        common.append(common_loops[0])
+    return common
+
+
+def _gates(state: Replay, loops: list[Any]) -> list[Expr]:
+    """For every loop, the tiles for which TVM offers it as a location."""
+    parallel = [_data_parallel(state.schedule.get(loop)) for loop in loops]
+    last_parallel = max((i for i, p in enumerate(parallel) if p), default=-1)
+    reduced: Expr = const(0)  # whether a reduction of extent > 1 was passed
+    ended: Expr = const(0)  # whether TVM stopped looking
+    gates = []
+    table = dict(state.table)
+    for i, loop in enumerate(loops):
+        statement = state.schedule.get(loop)
+        extent = to_expr(statement.extent, table)
+        table[statement.loop_var] = var(f"loop {i}", 0, max(0.0, extent.high - 1))  # inner extents may name it
+        wide = at_least(extent, 2)
+        if parallel[i]:
+            ended = _either(ended, wide * reduced)
+        else:
+            reduced = _either(reduced, wide)
+            if i > last_parallel:
+                ended = _either(ended, wide)
+        gates.append(wide * (1 - ended))
+    return gates
+
+
+def _either(a: Expr, b: Expr) -> Expr:
+    return a + b - a * b
+
+
+def _data_parallel(loop: Any) -> bool:
+    """Whether only data-parallel block iterators depend on the loop (TVM's GetLoopIterType)."""
+    return all(
+        tvmlib.is_spatial(iterator)
+        for realize in tvmlib.found(loop.body, tvmlib.s_tir.SBlockRealize)
+        for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        if tvmlib.uses(value, loop.loop_var)
+    )
+
+
+def _can_inline(state: Replay, block: Any) -> bool:
+    """Whether TVM would inline the block here, tried on a copy."""
+    trial = state.schedule.copy()
+    try:
+        trial.compute_inline(trial.get_sblock(state.schedule.get(block).name_hint))
+    except tvmlib.TVM_ERRORS:
+        return False
+    return True
+
+
+def _compute_at(state: Replay, instruction: Any, _: int) -> None:
+    block, loop = (state.get(v) for v in instruction.inputs)
+    if isinstance(loop, int):
+        if loop == INLINE:
+            state.schedule.compute_inline(block)
+        return
+    state.schedule.compute_at(block, _inner(loop), preserve_unit_loops=bool(instruction.attrs[0]))
+    state.tidy()
+
+
+def _reverse_compute_at(state: Replay, instruction: Any, _: int) -> None:
+    block, loop = (state.get(v) for v in instruction.inputs)
+    state.schedule.reverse_compute_at(block, _inner(loop), preserve_unit_loops=bool(instruction.attrs[0]))
+    state.tidy()
+
+
+def _inner(loop: Any) -> Any:
+    """The loop itself, or the innermost of loops fused in name."""
+    if isinstance(loop, Part):
+        raise UnsupportedSketch("a block is computed inside a loop that is split in name", where="ComputeAt")
+    return members(loop)[-1]
+
+
+PRIMITIVES = {
+    "SampleComputeLocation": Primitive(_sample, needs_regions=True),
+    "ComputeAt": Primitive(_compute_at, needs_regions=True),
+    "ReverseComputeAt": Primitive(_reverse_compute_at, needs_regions=True),
+}

@@ -1,0 +1,34 @@
+"""GetSBlock, GetLoops, GetConsumers, GetProducers: find blocks and loops; the program stays as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.replay import Replay
+
+
+def _block(state: Replay, instruction: Any, _: int) -> None:
+    state.put(instruction.outputs, [state.schedule.get_sblock(str(instruction.attrs[0]))])
+
+
+def _loops(state: Replay, instruction: Any, _: int) -> None:
+    state.put(instruction.outputs, state.loops(state.get(instruction.inputs[0])))
+
+
+def _consumers(state: Replay, instruction: Any, _: int) -> None:
+    state.put(instruction.outputs, list(state.schedule.get_consumers(state.get(instruction.inputs[0]))))
+
+
+def _producers(state: Replay, instruction: Any, _: int) -> None:
+    state.put(instruction.outputs, list(state.schedule.get_producers(state.get(instruction.inputs[0]))))
+
+
+PRIMITIVES = {
+    "GetSBlock": Primitive(_block),
+    "GetLoops": Primitive(_loops),
+    "GetConsumers": Primitive(_consumers),
+    "GetProducers": Primitive(_producers),
+}

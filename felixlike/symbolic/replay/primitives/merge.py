@@ -1,0 +1,48 @@
+"""Merge, DecomposeReduction: nests that follow each other become one; initial values become a nest of their own.
+
+for i: A[i] = …              for i:                      for i:                          for i: S[i] = 0
+for i: B[i] = f(A[i])   →        A[i] = …         and        for k: S[i] += …      →     for i: for k: S[i] += …
+                                 B[i] = f(A[i])
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from felixlike import tvmlib
+from felixlike.symbolic.replay.loops import members
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.replay import Replay
+
+
+def _merge(state: Replay, instruction: Any, _: int) -> None:
+    """Of loops that are fused in name TVM merges the innermost ones, and those around them up to what they share."""
+    loops = [members(state.get(loop)) for loop in instruction.inputs]
+    merged = state.schedule.merge(*(loop[-1] for loop in loops))
+    whole = merged if len(loops[0]) == 1 else state.fuse(_nest(state.schedule, merged)[-len(loops[0]) :])
+    state.put(instruction.outputs, [whole])
+
+
+def _nest(schedule: Any, loop: Any) -> list[Any]:
+    """A loop and those around it, outermost first: of a block below it whose name no other has."""
+    names = Counter(str(b.name_hint) for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock))
+    below = [str(b.name_hint) for b in tvmlib.found(schedule.get(loop).body, tvmlib.s_tir.SBlock)]
+    around = schedule.get_loops(schedule.get_sblock(next(name for name in below if names[name] == 1)))
+    place = next(i for i, other in enumerate(around) if schedule.get(other).same_as(schedule.get(loop)))
+    return list(around[: place + 1])
+
+
+def _decompose(state: Replay, instruction: Any, _: int) -> None:
+    block, loop = (state.get(v) for v in instruction.inputs)
+    initial = state.schedule.decompose_reduction(block, loop)
+    state.initial.add(str(state.schedule.get(initial).name_hint))
+    state.put(instruction.outputs, [initial])
+
+
+PRIMITIVES = {
+    "Merge": Primitive(_merge, needs_regions=True),
+    "DecomposeReduction": Primitive(_decompose, needs_regions=True),
+}

@@ -1,0 +1,22 @@
+"""Reorder: loops of one nest in another order, the same iterations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike.symbolic.replay.loops import Part
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.replay import Replay
+
+
+def _reorder(state: Replay, instruction: Any, _: int) -> None:
+    loops = [state.get(loop) for loop in instruction.inputs]
+    if all(isinstance(loop, Part) for loop in loops):
+        loops[0].share[:] = loops
+        return
+    state.schedule.reorder(*loops)
+
+
+PRIMITIVES = {"Reorder": Primitive(_reorder)}

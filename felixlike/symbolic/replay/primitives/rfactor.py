@@ -1,0 +1,22 @@
+"""RFactor: a reduction is split in two, so that partial results can be computed in parallel or in vectors.
+
+for k_0, k_1: B += A[k_0, k_1]    →    for k_0, k_1: B_rf[k_0] += A[k_0, k_1]
+                                       for k_0: B += B_rf[k_0]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.replay import Replay
+
+
+def _rfactor(state: Replay, instruction: Any, _: int) -> None:
+    loop = state.get(instruction.inputs[0])
+    state.put(instruction.outputs, [state.schedule.rfactor(loop, int(instruction.attrs[0]))])
+
+
+PRIMITIVES = {"RFactor": Primitive(_rfactor, needs_regions=True)}

@@ -1,0 +1,18 @@
+"""SetScope: where a block's output lies: "global", "shared" or "local" memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.replay import Replay
+
+
+def _set_scope(state: Replay, instruction: Any, _: int) -> None:
+    index, scope = int(instruction.attrs[0]), str(instruction.attrs[1])
+    state.schedule.set_scope(state.get(instruction.inputs[0]), index, scope)
+
+
+PRIMITIVES = {"SetScope": Primitive(_set_scope, needs_regions=True)}

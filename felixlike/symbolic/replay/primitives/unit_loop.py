@@ -1,0 +1,19 @@
+"""AddUnitLoop: a loop of extent 1 around a block that has none, so that there is something to bind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from felixlike.symbolic.replay.loops import members
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.replay import Replay
+
+
+def _add(state: Replay, instruction: Any, _: int) -> None:
+    target = members(state.get(instruction.inputs[0]))[0]
+    state.put(instruction.outputs, [state.schedule.add_unit_loop(target)])
+
+
+PRIMITIVES = {"AddUnitLoop": Primitive(_add, needs_regions=True)}

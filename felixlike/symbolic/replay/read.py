@@ -1,0 +1,384 @@
+"""Read a symbolic program out of a live TVM schedule.
+
+In: a `Replay`. Out: a `Program` before postprocessors. Raises UnsupportedSketch where an index is not affine in the
+loops, which is where the formulas of this version end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.algebra.cases import by_cases
+from felixlike.algebra.comparison import at_least, at_most, maximum, minimum, select
+from felixlike.algebra.evaluation import evaluate
+from felixlike.algebra.expression import Expr, Op, add, const, linear_parts, mul, var
+from felixlike.algebra.polynomial import expand, nonnegative
+from felixlike.algebra.traversal import topological, variables
+from felixlike.errors import UnsupportedSketch, WrongSketch
+from felixlike.frontend.constants import packing_blocks
+from felixlike.symbolic.program import (
+    PIPELINE,
+    Access,
+    Buffer,
+    Index,
+    Lookup,
+    Loop,
+    Program,
+    Share,
+    Store,
+    stores_under,
+)
+from felixlike.symbolic.program.affine import affine
+from felixlike.symbolic.program.nest import told_apart
+from felixlike.symbolic.replay.convert import to_expr
+from felixlike.symbolic.replay.operations import count_operations
+from felixlike.symbolic.replay.primitives.storage_align import ALIGNED
+from felixlike.symbolic.replay.replay import Replay
+
+
+def read_program(replay: Replay) -> Program:
+    """The loop nest of a replayed schedule."""
+    return Reader(replay).program()
+
+
+class Reader:
+    """One pass over a PrimFunc's body."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+        self._main = replay.schedule.mod["main"]
+        self._tiles = dict(replay.table)
+        self._pipeline, self._stages = replay.pipeline, replay.stages
+        self._share_of = replay.share_of
+        self._kinds = replay.kinds
+        self._shares: dict[int, Share] = {}
+        self._table: dict[Any, Expr] = dict(replay.table)
+        self._loops: set[Expr] = set()
+        self._loops_in: dict[Any, tuple[Expr, ...]] = {}
+        """The loops that a variable of TVM's, a loop's or a block's, is made of, as TVM names them."""
+        self._extents: dict[Expr, Expr] = {}
+        self._chain: list[Expr] = []
+        """The loops around the present statement that hold nothing else, and that TVM may cut."""
+        self._shifts: dict[Any, Expr] = {}
+        """By how much cutting moves the iterators of the present block."""
+        self._uneven: set[Expr] = set()
+        """Loops that a guard keeps from running past the whole."""
+        self._fits: Expr = const(1)
+        self._unit: set[Expr] = set()
+        self._names: Counter[str] = Counter()
+        self._blocks: Counter[str] = Counter()
+        self._buffers: dict[Any, Buffer] = {}
+        self._internal: list[Any] = []
+        self._aligns: list[tuple[Any, tuple[int, int, int]]] = []
+        """How steps of buffers are aligned, as blocks that write them note it."""
+
+    def program(self) -> Program:
+        root = self._main.body.block
+        statements = root.body.seq if type(root.body).__name__ == "SeqStmt" else [root.body]
+        packing = [packing_blocks(statement) for statement in statements]
+        packed = [block.writes[0].source for blocks in packing for block in blocks]
+        self._aligns = list(_aligns(root))
+        self._internal = [b for b in root.alloc_buffers if not any(b.same_as(p) for p in packed)]
+        if self._main.body.block.name_hint != "root":
+            raise UnsupportedSketch("the function's outermost block is not a root block", where="main")
+        body = self._sequence([s for s, blocks in zip(statements, packing, strict=True) if not blocks])
+        self._check_spans(body)
+        return Program(body, tuple(self._buffers.values()), stages=self._stages, fits=self._fits)
+
+    def _check_spans(self, body: tuple[Loop | Store, ...]) -> None:
+        """Raise UnsupportedSketch where the values of an index cannot be told, WrongSketch where part of an output is
+        never written.
+
+        ReverseComputeAt moves a padding block into its producer's tiles, and its border, which reads nothing there, is
+        then left out."""
+        for store in (store for node in body for store in stores_under(node)):
+            for access in store.accesses:
+                spans = [index.span(self._extents) for index in access.indices]
+                scattered = any(index.lookup is not None for index in access.indices)
+                if access is store.target and not access.buffer.internal and not scattered:
+                    _check_written(access.buffer, [expand(high - low + 1) for low, high in spans])
+
+    def _visit(self, stmt: Any) -> tuple[Loop | Store, ...]:
+        match type(stmt).__name__:
+            case "For":
+                return (self._loop(stmt),)
+            case "SBlockRealize" if str(stmt.block.name_hint) in self._replay.initial:
+                return ()  # constants are no work; where they stand follows from the reduction
+            case "SBlockRealize":
+                return (self._store(stmt),)
+            case "SeqStmt":
+                return self._sequence(stmt.seq)
+        raise UnsupportedSketch(f"a statement of kind {type(stmt).__name__} is not understood", where="main")
+
+    def _sequence(self, statements: Sequence[Any]) -> tuple[Loop | Store, ...]:
+        around = self._chain
+        found: list[Loop | Store] = []
+        for statement in statements:
+            self._chain = []
+            found += self._visit(statement)
+        self._chain = around
+        return tuple(found)
+
+    def _loop(self, loop: Any) -> Loop:
+        extent = to_expr(loop.extent, self._table)
+        if self._loops_of(extent):
+            extent = self._settled(extent, self._replay.extents.get(loop.loop_var, loop.extent))
+        variable = var(self._unique(str(loop.loop_var.name)), 0, max(0.0, extent.high - 1))
+        self._table[loop.loop_var] = variable
+        self._loops.add(variable)
+        self._loops_in[loop.loop_var] = (variable,)
+        self._extents[variable] = extent
+        if extent.is_const and extent.value == 1:
+            self._unit.add(variable)
+        thread = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
+        if any(loop.loop_var.same_as(v) for v in self._pipeline):
+            thread = PIPELINE
+        if any(loop.loop_var.same_as(v) for v in self._replay.uneven):
+            self._uneven.add(variable)
+            body = self._visit(loop.body)
+        else:
+            self._chain.append(variable)
+            body = self._visit(loop.body)
+            self._chain.pop()
+        kind = next((kind for v, kind in self._kinds if loop.loop_var.same_as(v)), "")
+        return Loop(
+            variable,
+            self._extents[variable],
+            body,
+            parallel=const(int(kind == "parallel")),
+            vector=const(int(kind == "vector")),
+            thread=thread,
+            kind=kind,
+            share=self._share(loop.loop_var),
+        )
+
+    def _settled(self, extent: Expr, theirs: Any) -> Expr:
+        """An extent that holds floors of other loops' variables, as it is for each choice of tile factors.
+
+        theirs: as TVM left it.  TVM refuses points where its simplifier does not find it to be the same while those
+        loops run."""
+        moved = add(term * factor for term, factor in linear_parts(extent)[1] if self._loops_of(term))
+        loops = [v for v in variables([moved]) if v in self._loops]
+        named = {v: self._table[v] for v in tvmlib.found(theirs, tvmlib.tirx.Var)}
+        running = [self._extents[v] for v in dict.fromkeys((*loops, *named.values())) if v in self._loops]
+        tiles = [v for v in variables([moved, *named.values(), *running]) if v not in self._loops]
+
+        def numbers(values: Mapping[str, int]) -> tuple[int, int]:
+            table: dict[Any, Any] = {}
+            analyzer = tvmlib.sym.Analyzer()
+            for variable, ours in named.items():
+                if ours in self._loops:
+                    analyzer.bind(variable, tvmlib.ir.Range(0, round(evaluate(self._extents[ours], values))))
+                else:
+                    table[variable] = values[ours.name]
+            left = tvmlib.substituted(theirs, table)
+            same = isinstance(analyzer.simplify(left), tvmlib.tirx.IntImm)
+            return round(evaluate(moved, {**values, **{v.name: 0 for v in loops}})), int(same)
+
+        spans = _spans(moved, self._loops)
+        length, same = by_cases(tiles, numbers, [*spans, (*spans, *_steps(moved, loops), *running)])
+        self._fits = self._fits * same
+        return expand(extent - moved + length)
+
+    def _share(self, variable: Any) -> Share | None:
+        """The share of a loop that is split in name; the same object for all its loops."""
+        parts = self._share_of(variable)
+        if parts is None:
+            return None
+        if id(parts) not in self._shares:
+            self._shares[id(parts)] = Share(
+                tuple((part.kind, part.extent) for part in parts), tuple(part.place for part in parts)
+            )
+        return self._shares[id(parts)]
+
+    def _unique(self, name: str) -> str:
+        """A name no earlier loop has; loops of different nests often share one."""
+        return told_apart(name, self._names)
+
+    def _store(self, realize: Any) -> Store:
+        block = realize.block
+        where = f"block {block.name_hint}"
+        if block.alloc_buffers or block.match_buffers:
+            raise UnsupportedSketch("blocks with buffers of their own are not understood", where=where)
+        if type(block.body).__name__ != "BufferStore":
+            raise UnsupportedSketch(f"its body is a {type(block.body).__name__}, not one store", where=where)
+        outer = dict(self._table)
+        for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
+            self._loops_in[iterator.var] = self._named(value)
+            domain = to_expr(iterator.dom.extent, self._tiles)
+            place = to_expr(value, outer)
+            self._table[iterator.var] = self._cut(place, self._named(value), domain)
+            self._shifts[iterator.var] = expand(self._table[iterator.var] - place)
+        try:
+            return self._statement(realize)
+        finally:
+            self._table = outer
+
+    def _cut(self, place: Expr, named: tuple[Expr, ...], domain: Expr) -> Expr:
+        """The place of a block's iterator in its domain, after the block's loop is cut as TVM cuts it.
+
+        A moved block runs through all that its consumers need, and a guard skips what lies outside its domain: what
+        they need of padding, for instance. Where no loop around moves what is needed, TVM leaves out what lies outside
+        (BlockVarDomainInfo in its compute_at.cc). So it does where all of the domain is needed wherever those loops
+        are: such tiles do not fit here."""
+        line = affine(place, named)
+        if line is None or line.lookup is not None:
+            return place
+        low, high = line.span(self._extents)
+        if nonnegative(low) and nonnegative(expand(domain - 1 - high)):
+            return place
+        own = [v for v, stride in line.strides if v in self._chain and stride is const(1)]
+        around = {v: self._extents[v] for v in line.variables if v not in own}
+        if not own and not line.variables.isdisjoint(self._uneven):
+            return place
+        if len(own) != 1:
+            self._fits = self._fits * at_least(low, 0) * at_least(domain - 1 - high, 0)
+            return place
+        first, length = line.without(lambda _: True).offset, self._extents[own[0]]
+        low, high = line.span(around)
+        still = mul([const(1), *(at_most(extent, 1) for extent in around.values())])
+        if not nonnegative(first):  # what is needed may begin before the domain, and move there
+            whole = at_most(high, 0) * at_least(expand(low + length - domain), 0)
+            self._fits = self._fits * (1 - whole * (1 - still))
+        begin = maximum(first, 0)
+        self._extents[own[0]] = select(still, minimum(expand(first + length), domain) - begin, length)
+        return expand(place + select(still, begin - first, 0))
+
+    def _statement(self, realize: Any) -> Store:
+        block = realize.block
+        body = block.body
+        target = self._element(body.buffer, body.indices, block)
+        reads = Counter(self._element(load.source, load.indices, block) for load in loads_of(body.value))
+        spatial, reduction = (list(filter(kind, block.iter_vars)) for kind in (tvmlib.is_spatial, tvmlib.is_reduction))
+        return Store(
+            block=told_apart(str(block.name_hint).removesuffix("_update"), self._blocks),
+            target=target,
+            loads=tuple(reads),
+            repeats=tuple(reads.values()),
+            operations=count_operations(body.value),
+            spatial=self._loops_among(spatial),
+            reduction=self._loops_among(reduction),
+            is_reduction=bool(reduction),
+            regions=tuple(self._region(region, realize) for region in (*block.reads, *block.writes)),
+            text=str(body.value),
+        )
+
+    def _loops_among(self, iterators: Sequence[Any]) -> frozenset[Expr]:
+        """The loops that iterators of the present block depend on."""
+        return frozenset[Expr]().union(*(self._loops_of(self._table[iterator.var]) for iterator in iterators))
+
+    def _loops_of(self, expression: Expr) -> set[Expr]:
+        return {v for v in variables([expression]) if v in self._loops}
+
+    def _element(self, buffer: Any, indices: Any, block: Any) -> Access:
+        """An access without the loops of extent 1, which some primitives drop from indices and others keep."""
+        return self._access(buffer, indices, block).without(self._unit.__contains__)
+
+    def _named(self, tvm_expr: Any) -> tuple[Expr, ...]:
+        """The loops of a TVM expression, in the order in which it names them."""
+        named = tvmlib.found(tvm_expr, tvmlib.tirx.Var)
+        return tuple(dict.fromkeys(loop for variable in named for loop in self._loops_in.get(variable, ())))
+
+    def _access(self, buffer: Any, indices: Any, block: Any) -> Access:
+        found = tuple(self._index(buffer, d, index, block) for d, index in enumerate(indices))
+        return Access(self._buffer(buffer), found)
+
+    def _index(self, buffer: Any, dimension: int, index: Any, block: Any) -> Index:
+        loaded = loads_of(index)
+        if loaded:
+            sources = tuple(dict.fromkeys(self._access(load.source, load.indices, block) for load in loaded))
+            return Index(const(0), (), lookup=Lookup(sources, to_expr(buffer.shape[dimension], self._tiles)))
+        line = affine(to_expr(index, self._table), self._named(index))
+        if line is None:
+            raise UnsupportedSketch(
+                f"the index {index} of {buffer.name} is not affine in the loops", where=f"block {block.name_hint}"
+            )
+        return line
+
+    def _region(self, region: Any, realize: Any) -> Access:
+        """A block's region as TVM's walk for strides sees it: simplified without bounds; whatever is not a sum of
+        multiples counts as 0."""
+        values = dict(zip((i.var for i in realize.block.iter_vars), realize.iter_values, strict=True))
+        still = dict.fromkeys(values, const(0))
+        seen = []
+        for r in region.region:
+            place = tvmlib.simplify(tvmlib.substituted(r.min, values))
+            seen_place = tvmlib.structural_map(place, (_UNSEEN, _nothing))
+            line = affine(to_expr(seen_place, self._table), self._named(seen_place))
+            if line is None:
+                raise UnsupportedSketch(f"the region {region} is not affine in the loops", where="regions")
+            own = tvmlib.structural_map(r.min, (_UNSEEN, _nothing))
+            shift = to_expr(own, self._table | self._shifts) - to_expr(own, self._table | still)
+            seen.append(replace(line, offset=expand(line.offset + shift)))
+        return Access(self._buffer(region.source), tuple(seen))
+
+    def _buffer(self, buffer: Any) -> Buffer:
+        if buffer not in self._buffers:
+            self._buffers[buffer] = Buffer(
+                name=str(buffer.name),
+                shape=tuple(to_expr(extent, self._tiles) for extent in buffer.shape),
+                item_bytes=_item_bytes(str(buffer.dtype)),
+                internal=any(buffer.same_as(b) for b in self._internal),
+                scope=str(buffer.scope()).partition(".")[0],
+                aligns=tuple(align for theirs, align in self._aligns if buffer.same_as(theirs)),
+            )
+        return self._buffers[buffer]
+
+
+def _aligns(stmt: Any) -> Iterator[tuple[Any, tuple[int, int, int]]]:
+    """(buffer, (dimension, factor, offset)) of every note that aligns a step."""
+    for block in tvmlib.found(stmt, tvmlib.s_tir.SBlock):
+        for number, *align in block.annotations.get(ALIGNED, ()):
+            dimension, factor, offset = map(int, align)
+            yield block.writes[int(number)].source, (dimension, factor, offset)
+
+
+def _check_written(output: Buffer, reached: list[Expr]) -> None:
+    for count, extent in zip(reached, output.shape, strict=True):
+        if count.is_const and extent.is_const and count.value < extent.value:
+            raise WrongSketch(
+                f"TVM computes only {count} of {extent} elements along an axis of {output.name}", where="main"
+            )
+
+
+def _spans(expression: Expr, loops: set[Expr]) -> list[Expr]:
+    """x − y + 1 for two floors of x and of y, as they come of all values from y to x, where loops do not move it."""
+    floored = [node.args[0] for node in topological([expression]) if node.op is Op.FLOORDIV]
+    spans = [expand(x - y + 1) for x in floored for y in floored if x is not y]
+    return [span for span in spans if span.low >= 1 and not loops.intersection(variables([span]))]
+
+
+def _steps(expression: Expr, loops: Sequence[Expr]) -> list[Expr]:
+    """By how much the loops move what is divided in an expression."""
+    floored = [node.args[0] for node in topological([expression]) if node.op is Op.FLOORDIV]
+    lines = [affine(dividend, tuple(loops)) for dividend in floored]
+    steps = [stride for line in lines if line is not None for _, stride in line.strides]
+    return list(dict.fromkeys(step for step in steps if not step.is_const))
+
+
+_UNSEEN = (
+    *(tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod, tvmlib.tirx.Div, tvmlib.tirx.Mod, tvmlib.tirx.Min, tvmlib.tirx.Max),
+    tvmlib.ir.TensorLoad,
+)
+"""What TVM's walk for strides does not look into."""
+
+
+def _nothing(expression: Any) -> Any:
+    return tvmlib.tirx.const(0, str(expression.ty.dtype))
+
+
+def loads_of(expression: Any) -> list[Any]:
+    """The loads in a TVM expression, those within indices included."""
+    return tvmlib.found(expression, tvmlib.ir.TensorLoad)
+
+
+def _item_bytes(dtype: str) -> int:
+    """Bytes of storage of one element; a bool takes one."""
+    if dtype == "bool":
+        return 1
+    bits = int("".join(c for c in dtype.split("x")[0] if c.isdigit()) or 8)
+    return max(1, bits // 8)

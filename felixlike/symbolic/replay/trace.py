@@ -1,0 +1,193 @@
+"""Between MetaSchedule traces and points: variables from a trace, decisions to and from a row of numbers.
+
+In: a trace. Out: its `Variable`s; a trace with the decisions of a point; the point of a trace with decisions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.algebra.expression import Group
+from felixlike.algebra.factors import divisors
+from felixlike.errors import InvalidPoint
+from felixlike.symbolic.program.variables import Kind, Variable, groups
+from felixlike.words import counted
+
+_ANNOTATED = {"meta_schedule.unroll_explicit": Kind.UNROLL, "meta_schedule.cooperative_fetch": Kind.FETCH}
+"""What a sampled number decides, by the note it is written into."""
+
+
+def trace_variables(trace: Any, module: Any) -> tuple[Variable, ...]:
+    """One variable for each number that `trace`, a sketch of `module`, decides, in the order of the trace."""
+    axes = _axis_names(trace, module)
+    notes = _notes(trace)
+    taken: Counter[str] = Counter()
+    found: list[Variable] = []
+    for group, instruction in enumerate(trace.insts):
+        match str(instruction.kind.name):
+            case "SamplePerfectTile":
+                name = axes[group]
+                taken[name] += 1
+                name = name if taken[name] == 1 else f"{name}'{taken[name]}"
+                found += _tile(instruction, [int(f) for f in trace.decisions[instruction]], name, group)
+            case "SampleCategorical":
+                choices = tuple(sorted(int(c) for c in instruction.attrs[0]))
+                note = notes.get(tvmlib.identity(instruction.outputs[0]), "")
+                kind = _ANNOTATED.get(note, Kind.THREADS)
+                name = "unroll" if kind is Kind.UNROLL else f"{kind}.{taken[kind]}"
+                taken[kind] += 1
+                found.append(Variable(name, kind, 0, choices, group, 0))
+            case "SampleComputeLocation":
+                found.append(Variable(f"location.{taken['location']}", Kind.LOCATION, 0, (), group, 0))
+                taken["location"] += 1
+    return tuple(found)
+
+
+def _notes(trace: Any) -> dict[int | None, str]:
+    """For every random number that is written into a note, the note's key."""
+    return {
+        tvmlib.identity(instruction.inputs[1]): str(instruction.attrs[0])
+        for instruction in trace.insts
+        if str(instruction.kind.name) == "Annotate"
+    }
+
+
+def _tile(instruction: Any, decision: Sequence[int], name: str, index: int) -> Iterator[Variable]:
+    extent, largest_inner = math.prod(decision), int(instruction.attrs[1])
+    every = divisors(extent)
+    innermost = tuple(d for d in every if d <= largest_inner)
+    outer = every
+    if len(innermost) == 1 and len(decision) == 2:
+        outer = (extent // innermost[0],)  # a prime too large for the inner loop leaves no choice
+    choices = [*[outer] * (len(decision) - 1), innermost]
+    together = Group(name, extent, sum(len(c) > 1 for c in choices))
+    for position, values in enumerate(choices):
+        yield Variable(f"{name}.{position}", Kind.TILE, extent, values, index, position, together)
+
+
+def _axis_names(trace: Any, module: Any) -> dict[int, str]:
+    """For every SamplePerfectTile, the name of the axis it tiles, as the function's author wrote it."""
+    iterators = {
+        str(block.name_hint): [str(i.var.name).removeprefix("v_").removeprefix("v") for i in block.iter_vars]
+        for block in tvmlib.found(module["main"].body, tvmlib.s_tir.SBlock)
+    }
+    known_as: dict[int | None, str] = {}
+    names: dict[int, str] = {}
+    for index, instruction in enumerate(trace.insts):
+        match str(instruction.kind.name):
+            case "GetSBlock":
+                known_as[tvmlib.identity(instruction.outputs[0])] = str(instruction.attrs[0])
+            case "GetLoops":
+                axes = iterators.get(known_as.get(tvmlib.identity(instruction.inputs[0]), ""), [])
+                if len(axes) == len(instruction.outputs):
+                    known_as.update(zip(map(tvmlib.identity, instruction.outputs), axes, strict=True))
+            case "Fuse":
+                parts = [known_as.get(tvmlib.identity(x), "x") for x in instruction.inputs]
+                known_as[tvmlib.identity(instruction.outputs[0])] = "_".join(parts)
+            case "Split" if instruction.inputs[1] is None:  # vectors are split off; the rest keeps the name
+                known_as[tvmlib.identity(instruction.outputs[0])] = known_as.get(
+                    tvmlib.identity(instruction.inputs[0]), "x"
+                )
+            case "SamplePerfectTile":
+                names[index] = known_as.get(tvmlib.identity(instruction.inputs[0]), f"loop{index}")
+    return names
+
+
+def with_point(trace: Any, variables: Sequence[Variable], point: Sequence[int]) -> Any:
+    """The trace with the decisions of a point."""
+    if len(point) != len(variables):
+        raise InvalidPoint(f"{counted(len(point), 'number')} for {counted(len(variables), 'variable')}", where="point")
+    decisions: dict[Any, Any] = {}
+    for group, members in groups(variables):
+        instruction = trace.insts[group]
+        values = [int(point[i]) for i in members]
+        match variables[members[0]].kind:
+            case Kind.TILE:
+                decisions[instruction] = values
+            case Kind.UNROLL | Kind.FETCH | Kind.THREADS:
+                choices = [int(c) for c in instruction.attrs[0]]
+                if values[0] not in choices:
+                    raise ValueError(f"{variables[members[0]].name} is one of {', '.join(map(str, choices))}")
+                decisions[instruction] = choices.index(values[0])
+            case Kind.LOCATION:
+                decisions[instruction] = values[0]
+    return tvmlib.Trace(trace.insts, decisions)
+
+
+def point_of(trace: Any, variables: Sequence[Variable]) -> tuple[int, ...]:
+    """The point a trace's decisions stand for; the inverse of `with_point`. Postprocessors' steps may follow."""
+    point: list[int] = []
+    for group, members in groups(variables):
+        instruction = trace.insts[group]
+        decision = trace.decisions[instruction]
+        match variables[members[0]].kind:
+            case Kind.TILE:
+                point += [int(f) for f in decision]
+            case Kind.UNROLL | Kind.FETCH | Kind.THREADS:
+                point.append(int(instruction.attrs[0][int(decision)]))
+            case Kind.LOCATION:
+                point.append(int(decision))
+    return tuple(point)
+
+
+def point_of_json(
+    instructions: Sequence[Any], decisions: Mapping[int, Any], places: Sequence[int], variables: Sequence[Variable]
+) -> tuple[int, ...]:
+    """The point of a trace's JSON.  instructions: as `texts`.  decisions: by the instruction's place.  places: of the
+    instruction that decides each group.  Raises InvalidPoint where a decision is missing or of another kind."""
+    point: list[int] = []
+    try:
+        for place, (_, members) in zip(places, groups(variables), strict=True):
+            decision = decisions[place]
+            match variables[members[0]].kind:
+                case Kind.TILE:
+                    if len(decision) != len(members):
+                        raise InvalidPoint(
+                            f"{counted(len(decision), 'factor')} for {counted(len(members), 'loop')}", where="trace"
+                        )
+                    point += [int(f) for f in decision]
+                case Kind.UNROLL | Kind.FETCH | Kind.THREADS:
+                    point.append(int(instructions[place][2][0][int(decision)]))
+                case Kind.LOCATION:
+                    point.append(int(decision))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        if isinstance(error, InvalidPoint):
+            raise
+        raise InvalidPoint(f"a decision is missing or damaged ({error!r})", where="trace") from error
+    return tuple(point)
+
+
+def trace_json(trace: Any) -> str:
+    """A trace as MetaSchedule's databases hold it: JSON of [instructions, decisions]."""
+    return json.dumps(_plain(trace.as_json(), lambda number: number.value))
+
+
+def texts(value: Any) -> Any:
+    """JSON's lists with everything in them as text: TVM writes one number as 4 and as "4", and one truth as 1 and as
+    true."""
+    if isinstance(value, list):
+        return [texts(v) for v in value]
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def sketch_key(trace: Any) -> str:
+    """The same for equal instructions, whatever was decided, in every process."""
+    instructions = trace.as_json()[0]
+    return hashlib.sha256(json.dumps(_plain(instructions)).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any, leaf: Callable[[Any], Any] = str) -> Any:
+    """TVM's containers as Python's, for json.  leaf: what becomes of TVM's numbers."""
+    if isinstance(value, (str, int, float, type(None))):
+        return value
+    if hasattr(value, "items"):
+        return {str(k): _plain(v, leaf) for k, v in value.items()}
+    if hasattr(value, "__iter__"):
+        return [_plain(v, leaf) for v in value]
+    return leaf(value)

@@ -1,0 +1,160 @@
+"""The only room that knows TVM's unstable import paths, and the versions they are true for.
+
+In: nothing. Out: TVM's names under short ones, and helpers that need nothing but TVM; everyone else imports them from
+here. Importing this package does not import TVM (2–4 s): the first use of one of its names does. So
+`from felixlike import tvmlib` stands at the top of files, and `tvmlib.te` in functions.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from felixlike.tvmlib.lazy import lazily
+
+if TYPE_CHECKING:
+    from felixlike.tvmlib.names import TVM_ERRORS as TVM_ERRORS
+    from felixlike.tvmlib.names import IRModule as IRModule
+    from felixlike.tvmlib.names import PostOrderApply as PostOrderApply
+    from felixlike.tvmlib.names import PrimFunc as PrimFunc
+    from felixlike.tvmlib.names import Schedule as Schedule
+    from felixlike.tvmlib.names import ScheduleError as ScheduleError
+    from felixlike.tvmlib.names import SessionTimeout as SessionTimeout
+    from felixlike.tvmlib.names import Target as Target
+    from felixlike.tvmlib.names import Trace as Trace
+    from felixlike.tvmlib.names import array_item as array_item
+    from felixlike.tvmlib.names import derived_object as derived_object
+    from felixlike.tvmlib.names import estimate_tir_flops as estimate_tir_flops
+    from felixlike.tvmlib.names import ir as ir
+    from felixlike.tvmlib.names import load_module as load_module
+    from felixlike.tvmlib.names import ms as ms
+    from felixlike.tvmlib.names import pass_instrument as pass_instrument
+    from felixlike.tvmlib.names import relax as relax
+    from felixlike.tvmlib.names import rpc as rpc
+    from felixlike.tvmlib.names import runtime as runtime
+    from felixlike.tvmlib.names import s_tir as s_tir
+    from felixlike.tvmlib.names import structural_equal as structural_equal
+    from felixlike.tvmlib.names import structural_hash as structural_hash
+    from felixlike.tvmlib.names import structural_map as structural_map
+    from felixlike.tvmlib.names import structural_walk as structural_walk
+    from felixlike.tvmlib.names import sym as sym
+    from felixlike.tvmlib.names import te as te
+    from felixlike.tvmlib.names import tirx as tirx
+    from felixlike.tvmlib.names import topi as topi
+    from felixlike.tvmlib.names import transform as transform
+    from felixlike.tvmlib.names import tvm as tvm
+    from felixlike.tvmlib.names import tvm_ffi as tvm_ffi
+    from felixlike.tvmlib.on_demand import builders_end_their_blocks as builders_end_their_blocks
+    from felixlike.tvmlib.on_demand import dlight as dlight
+    from felixlike.tvmlib.on_demand import nvcc as nvcc
+    from felixlike.tvmlib.on_demand import onnx_importer as onnx_importer
+    from felixlike.tvmlib.on_demand import relax_api as relax_api
+    from felixlike.tvmlib.on_demand import relax_pipeline as relax_pipeline
+    from felixlike.tvmlib.on_demand import torch_importer as torch_importer
+    from felixlike.tvmlib.on_demand import vm_build as vm_build
+    from felixlike.tvmlib.processors import cpu_features as cpu_features
+    from felixlike.tvmlib.processors import device_of as device_of
+    from felixlike.tvmlib.processors import host_cpu as host_cpu
+    from felixlike.tvmlib.processors import host_features as host_features
+    from felixlike.tvmlib.processors import knows_cpu as knows_cpu
+    from felixlike.tvmlib.processors import launch_threads as launch_threads
+    from felixlike.tvmlib.processors import llvm_version as llvm_version
+    from felixlike.tvmlib.processors import remote_device as remote_device
+    from felixlike.tvmlib.processors import version as version
+    from felixlike.tvmlib.processors import wake_threads as wake_threads
+    from felixlike.tvmlib.processors import with_host as with_host
+    from felixlike.tvmlib.trees import bits as bits
+    from felixlike.tvmlib.trees import found as found
+    from felixlike.tvmlib.trees import identity as identity
+    from felixlike.tvmlib.trees import is_reduction as is_reduction
+    from felixlike.tvmlib.trees import is_spatial as is_spatial
+    from felixlike.tvmlib.trees import map_functions as map_functions
+    from felixlike.tvmlib.trees import runs_in_parallel as runs_in_parallel
+    from felixlike.tvmlib.trees import simplify as simplify
+    from felixlike.tvmlib.trees import substituted as substituted
+    from felixlike.tvmlib.trees import uses as uses
+    from felixlike.tvmlib.trees import without_attributes as without_attributes
+    from felixlike.tvmlib.versions import FFI_VERSION as FFI_VERSION
+    from felixlike.tvmlib.versions import TVM_VERSION as TVM_VERSION
+    from felixlike.tvmlib.versions import check_versions as check_versions
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "names": (
+            "IRModule",
+            "PostOrderApply",
+            "PrimFunc",
+            "Schedule",
+            "ScheduleError",
+            "SessionTimeout",
+            "TVM_ERRORS",
+            "Target",
+            "Trace",
+            "array_item",
+            "derived_object",
+            "estimate_tir_flops",
+            "ir",
+            "load_module",
+            "ms",
+            "pass_instrument",
+            "relax",
+            "rpc",
+            "runtime",
+            "s_tir",
+            "structural_equal",
+            "structural_hash",
+            "structural_map",
+            "structural_walk",
+            "sym",
+            "te",
+            "tirx",
+            "topi",
+            "transform",
+            "tvm",
+            "tvm_ffi",
+        ),
+        "on_demand": (
+            "builders_end_their_blocks",
+            "dlight",
+            "nvcc",
+            "onnx_importer",
+            "relax_api",
+            "relax_pipeline",
+            "torch_importer",
+            "vm_build",
+        ),
+        "processors": (
+            "cpu_features",
+            "device_of",
+            "host_cpu",
+            "host_features",
+            "knows_cpu",
+            "launch_threads",
+            "llvm_version",
+            "remote_device",
+            "version",
+            "wake_threads",
+            "with_host",
+        ),
+        "trees": (
+            "bits",
+            "found",
+            "identity",
+            "is_reduction",
+            "is_spatial",
+            "map_functions",
+            "runs_in_parallel",
+            "simplify",
+            "substituted",
+            "uses",
+            "without_attributes",
+        ),
+        "versions": ("FFI_VERSION", "TVM_VERSION", "check_versions"),
+    },
+)
+
+
+def load() -> None:
+    """Load TVM now: where processes are forked later, each of which would load it for itself, and where that is to be
+    timed or may fail. Raises VersionMismatch, ImportError."""
+    for module in ("names", "trees", "processors"):
+        import_module(f"{__name__}.{module}")

@@ -1,0 +1,30 @@
+"""What doctor says where TVM cannot be loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from felixlike import tvmlib
+from felixlike.cli import doctor
+from felixlike.errors import VersionMismatch
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            VersionMismatch("apache-tvm is 0.20", where="installed packages", remedy="install 0.27"),
+            "apache-tvm is 0.20",
+        ),
+        (ImportError("libtvm.so: cannot open shared object file"), "cannot open shared object file"),
+    ],
+)
+def test_tvm_that_does_not_load_is_a_finding(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(tvmlib, "load", fail)
+    (finding,) = doctor._tvm()
+    assert finding.problem
+    assert finding.value == "does not load"
+    assert said in finding.problem

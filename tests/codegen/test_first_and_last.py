@@ -1,0 +1,101 @@
+"""Blocks of a reduction: the same values, without passes over the sums before and after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from felixlike import codegen, tvmlib
+from felixlike.codegen.passes import BLOCKS, first_and_last
+
+
+def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, turned: bool = False) -> Any:
+    """Y[i, j] = max(Σ_k a[i, k] · b[k, j], 0) in tiles of 2 rows, k in blocks of 5; turned: written as Y[j, i]."""
+    a, b = tvmlib.te.placeholder((n, 15), name="a"), tvmlib.te.placeholder((15, n), name="b")
+    k = tvmlib.te.reduce_axis((0, 15), name="k")
+    s = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="s")
+    y = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.max(s[(j, i) if turned else (i, j)], 0.0), name="y")
+    schedule = tvmlib.Schedule(
+        tvmlib.IRModule({"main": tvmlib.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main")})
+    )
+    block, last = schedule.get_sblock("s"), schedule.get_sblock("y")
+    i, j, k_loop = schedule.get_loops(block)
+    i_0, i_1 = schedule.split(i, [None, 2])
+    j_0, j_1, j_2 = schedule.split(j, [None, vectors, lanes])
+    k_0, k_1 = schedule.split(k_loop, [None, 5])
+    schedule.reorder(j_0, k_0, i_0, k_1, i_1, j_1, j_2)
+    if not turned:
+        schedule.reverse_compute_at(last, j_0)
+        _, lane = schedule.split(schedule.get_loops(last)[-1], [None, lanes])
+        schedule.vectorize(lane)
+    for loop in (i_1, j_1):
+        schedule.unroll(loop)
+    schedule.vectorize(j_2)
+    if marked:
+        schedule.annotate(k_0, BLOCKS, True)
+    schedule.decompose_reduction(block, k_0)
+    return schedule.mod
+
+
+def _choices(module: Any) -> int:
+    return len(tvmlib.found(first_and_last(module)["main"].body, tvmlib.tirx.IfThenElse))
+
+
+@pytest.mark.parametrize(("n", "vectors"), [(8, 2), (16, 1), (24, 3)])
+def test_values(n: int, vectors: int) -> None:
+    module = _product(n, vectors=vectors)
+    assert _choices(module) == 2
+    rng = np.random.default_rng(0)
+    a, b = rng.uniform(-1, 1, (n, 15)).astype("float32"), rng.uniform(-1, 1, (15, n)).astype("float32")
+    y = tvmlib.runtime.tensor(np.full((n, n), np.nan, "float32"))
+    executable = codegen.compile_primfuncs(module, tvmlib.Target("llvm"))
+    executable.jit()["main"](tvmlib.runtime.tensor(a), tvmlib.runtime.tensor(b), y)
+    np.testing.assert_allclose(y.numpy(), np.maximum(a @ b, 0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [7, 13, 17])
+def test_values_of_tiles_that_reach_beyond(n: int) -> None:
+    a, b = tvmlib.te.placeholder((n, 15), name="a"), tvmlib.te.placeholder((15, n), name="b")
+    k = tvmlib.te.reduce_axis((0, 15), name="k")
+    s = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="s")
+    y = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.max(s[i, j], 0.0), name="y")
+    func = tvmlib.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
+    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    block, last = schedule.get_sblock("s"), schedule.get_sblock("y")
+    schedule.pad_einsum(block, [6, 8, 1])
+    for name in ("a_pad", "b_pad"):
+        schedule.compute_inline(schedule.get_sblock(name))
+    schedule.compute_inline(schedule.get_consumers(block)[0])
+    i, j, k_loop = schedule.get_loops(block)
+    (i_0, i_1), (j_0, j_1, j_2) = schedule.split(i, [None, 6]), schedule.split(j, [None, 2, 4])
+    k_0, k_1 = schedule.split(k_loop, [None, 5])
+    schedule.reorder(j_0, k_0, i_0, k_1, i_1, j_1, j_2)
+    schedule.reverse_compute_at(last, j_0)
+    _, lane = schedule.split(schedule.get_loops(last)[-1], [None, 4])
+    for loop in (i_1, j_1):
+        schedule.unroll(loop)
+    for loop in (lane, j_2):
+        schedule.vectorize(loop)
+    schedule.annotate(k_0, BLOCKS, True)
+    schedule.decompose_reduction(block, k_0)
+    assert _choices(schedule.mod) > 2
+    rng = np.random.default_rng(0)
+    x, z = rng.uniform(-1, 1, (n, 15)).astype("float32"), rng.uniform(-1, 1, (15, n)).astype("float32")
+    found = tvmlib.runtime.tensor(np.full((n, n), np.nan, "float32"))
+    executable = codegen.compile_primfuncs(schedule.mod, tvmlib.Target("llvm"))
+    executable.jit()["main"](tvmlib.runtime.tensor(x), tvmlib.runtime.tensor(z), found)
+    np.testing.assert_allclose(found.numpy(), np.maximum(x @ z, 0), rtol=1e-5, atol=1e-6)
+
+
+def test_tiles_across_what_is_written_stay() -> None:
+    """A tile at a time their vectors would be scattered."""
+    module = _product(8, turned=True)
+    assert _choices(module) == 0
+    assert not any(loop.annotations for loop in tvmlib.found(first_and_last(module)["main"].body, tvmlib.tirx.For))
+
+
+def test_functions_without_marks_stay() -> None:
+    module = _product(8, marked=False)
+    assert first_and_last(module)["main"].same_as(module["main"])

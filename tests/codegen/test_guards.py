@@ -1,0 +1,110 @@
+"""Vectors and tiles at the end of a dimension: the same values, no test in what is hot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from felixlike import codegen, tvmlib
+from felixlike.codegen.passes import GUARD, guard
+
+
+def _padded_copy(length: int, lanes: int, *, marked: bool = True) -> Any:
+    """y[i] = 2 x[i] where i < length, else 1, up to the next whole vector, but not written in the last one of two."""
+    whole = -(-length // lanes) * lanes
+    x = tvmlib.te.placeholder((length,), name="x")
+    y = tvmlib.te.compute((whole,), lambda i: tvmlib.te.if_then_else(i < length, x[i] * 2.0, 1.0), name="y")
+    schedule = tvmlib.Schedule(
+        tvmlib.IRModule({"main": tvmlib.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+    )
+    _, lane = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, lanes])
+    schedule.vectorize(lane)
+    if marked:
+        schedule.annotate(lane, GUARD, True)
+    return schedule.mod
+
+
+def _written_back(length: int, lanes: int) -> Any:
+    """y[i] = 2 x[i], the lanes of the last vector under a test."""
+    x = tvmlib.te.placeholder((length,), name="x")
+    y = tvmlib.te.compute((length,), lambda i: x[i] * 2.0, name="y")
+    schedule = tvmlib.Schedule(
+        tvmlib.IRModule({"main": tvmlib.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+    )
+    _, lane = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, lanes])
+    schedule.vectorize(lane)
+    schedule.annotate(lane, GUARD, True)
+    return schedule.mod
+
+
+def _rows(count: int, size: int) -> Any:
+    """y[i] = Σ_k x[i, k] in tiles of `size` rows, whatever of the last one exists."""
+    padded = -(-count // size) * size
+    x, k = tvmlib.te.placeholder((count, 7), name="x"), tvmlib.te.reduce_axis((0, 7), name="k")
+    y = tvmlib.te.compute(
+        (padded,), lambda i: tvmlib.te.sum(tvmlib.te.if_then_else(i < count, x[i, k], 0.0), axis=k), name="y"
+    )
+    schedule = tvmlib.Schedule(
+        tvmlib.IRModule({"main": tvmlib.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+    )
+    block = schedule.get_sblock("y")
+    i, k_loop = schedule.get_loops(block)
+    tile, row = schedule.split(i, [None, size])
+    schedule.reorder(tile, k_loop, row)
+    schedule.unroll(row)
+    schedule.annotate(k_loop, GUARD, True)
+    schedule.decompose_reduction(block, k_loop)
+    return schedule.mod
+
+
+def _run(module: Any, x: Any, size: int) -> Any:
+    y = tvmlib.runtime.tensor(np.full(size, np.nan, "float32"))
+    codegen.compile_primfuncs(module, tvmlib.Target("llvm")).jit()["main"](tvmlib.runtime.tensor(x), y)
+    return y.numpy()
+
+
+LENGTHS = [(1, 4), (7, 4), (13, 16), (16, 16), (53, 16), (113, 8)]
+
+
+@pytest.mark.parametrize(("length", "lanes"), LENGTHS)
+def test_values_of_padded_copies(length: int, lanes: int) -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, length).astype("float32")
+    whole = -(-length // lanes) * lanes
+    expected = np.concatenate([2 * x, np.ones(whole - length, "float32")])
+    np.testing.assert_array_equal(_run(_padded_copy(length, lanes), x, whole), expected)
+
+
+@pytest.mark.parametrize(("length", "lanes"), LENGTHS)
+def test_values_that_are_written_back(length: int, lanes: int) -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, length).astype("float32")
+    np.testing.assert_array_equal(_run(_written_back(length, lanes), x, length), 2 * x)
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 4), (7, 4), (13, 6), (53, 12), (113, 7), (8, 4), (12, 16)])
+def test_values_of_rows(count: int, size: int) -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, (count, 7)).astype("float32")
+    padded = -(-count // size) * size
+    expected = np.concatenate([x.sum(axis=1), np.zeros(padded - count, "float32")])
+    np.testing.assert_allclose(_run(_rows(count, size), x, padded), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_no_test_is_left_in_vectors() -> None:
+    """53 = 3 · 16 + 4 + 1."""
+    loops = tvmlib.found(guard(_written_back(53, 16))["main"].body, tvmlib.tirx.For)
+    vectors = [loop for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED]
+    assert sorted(int(loop.extent) for loop in vectors) == [4, 16]
+    assert not any(tvmlib.found(loop.body, tvmlib.tirx.IfThenElse) for loop in vectors)
+
+
+def test_no_test_is_left_in_tiles() -> None:
+    loops = tvmlib.found(guard(_rows(53, 12))["main"].body, tvmlib.tirx.For)
+    summing = [loop for loop in loops if loop.kind == tvmlib.tirx.ForKind.SERIAL and int(loop.extent) == 7]
+    assert sorted(int(loop.body.extent) for loop in summing) == [5, 12]
+    assert not any(tvmlib.found(loop.body, tvmlib.tirx.LT) for loop in summing)
+
+
+def test_functions_without_marks_stay() -> None:
+    module = _padded_copy(53, 16, marked=False)
+    assert guard(module)["main"].same_as(module["main"])

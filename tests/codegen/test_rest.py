@@ -1,0 +1,64 @@
+"""Peeled loops: the same values, in vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from felixlike import codegen, tvmlib
+from felixlike.codegen.passes import PEEL, peel_rests
+
+
+def _copy(length: int, width: int, lanes: int, *, marked: bool = True) -> Any:
+    """y[i] = 2 x[i], its loop split by a width that need not divide it."""
+    x = tvmlib.te.placeholder((length,), name="x")
+    func = tvmlib.te.create_prim_func([x, tvmlib.te.compute((length,), lambda i: x[i] * 2.0, name="y")])
+    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    outer, _ = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, width])
+    if marked:
+        schedule.annotate(outer, PEEL, [length, lanes])
+    return schedule.mod
+
+
+@pytest.mark.parametrize(("length", "width", "lanes"), [(7, 4, 4), (13, 8, 16), (53, 16, 16), (113, 64, 16), (5, 4, 8)])
+def test_values(length: int, width: int, lanes: int) -> None:
+    executable = codegen.compile_primfuncs(_copy(length, width, lanes), tvmlib.Target("llvm"))
+    x = np.random.default_rng(0).uniform(-1, 1, length).astype("float32")
+    y = tvmlib.runtime.tensor(np.full(length, np.nan, "float32"))
+    executable.jit()["main"](tvmlib.runtime.tensor(x), y)
+    np.testing.assert_array_equal(y.numpy(), 2 * x)
+
+
+def test_whole_vectors_then_halves() -> None:
+    """53 = 16 + 2 · 16 + 4 + 1, and no test is left."""
+    peeled = tvmlib.transform.Sequential([tvmlib.s_tir.transform.StmtSimplify()])(peel_rests(_copy(53, 16, 16)))
+    loops = tvmlib.found(peeled["main"].body, tvmlib.tirx.For)
+    vectors = [int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED]
+    assert vectors == [16, 16, 4]
+    assert [int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.SERIAL] == [2]
+    assert not tvmlib.found(peeled["main"].body, tvmlib.tirx.IfThenElse)
+
+
+def test_functions_without_marks_stay() -> None:
+    module = _copy(53, 16, 16, marked=False)
+    assert peel_rests(module)["main"].same_as(module["main"])
+
+
+@pytest.mark.parametrize(("length", "seam"), [(53, 13), (113, 100), (10, 1), (200, 64)])
+def test_no_vector_reaches_across_a_seam(length: int, seam: int) -> None:
+    """Two tensors one behind the other: no test of where an element comes from is left."""
+    x, y = tvmlib.te.placeholder((seam,), name="x"), tvmlib.te.placeholder((length - seam,), name="y")
+    both = tvmlib.te.compute((length,), lambda i: tvmlib.tirx.if_then_else(i < seam, x[i], y[i - seam]), name="z")
+    func = tvmlib.te.create_prim_func([x, y, both]).with_attr("global_symbol", "main")
+    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    outer, _ = schedule.split(schedule.get_loops(schedule.get_sblock("z"))[0], [None, length])
+    schedule.annotate(outer, PEEL, [length, 16, seam])
+    peeled = tvmlib.s_tir.transform.StmtSimplify()(peel_rests(schedule.mod))
+    assert not tvmlib.found(peeled["main"].body, tvmlib.tirx.LT)
+    a, b = np.arange(seam, dtype="float32"), -np.arange(length - seam, dtype="float32")
+    z = tvmlib.runtime.tensor(np.full(length, np.nan, "float32"))
+    executable = codegen.compile_primfuncs(schedule.mod, tvmlib.Target("llvm"))
+    executable.jit()["main"](tvmlib.runtime.tensor(a), tvmlib.runtime.tensor(b), z)
+    np.testing.assert_array_equal(z.numpy(), np.concatenate([a, b]))

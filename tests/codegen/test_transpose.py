@@ -1,0 +1,64 @@
+"""Tiles turned over: the same values, without a vector that is scattered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from felixlike import codegen, tvmlib
+from felixlike.codegen.passes import TRANSPOSE, transpose
+
+
+def _write_back(columns: int, rows: int, lanes: int, *, marked: bool = True, rows_last: bool = True) -> Any:
+    """Z[c, x] = 2 · T[x, c] + b[c] + R[c, x], of the tile T[x, c] = X[x, c]²."""
+    x, b = tvmlib.te.placeholder((rows, columns), name="x"), tvmlib.te.placeholder((columns,), name="b")
+    r = tvmlib.te.placeholder((columns, rows), name="r")
+    tile = tvmlib.te.compute((rows, columns), lambda i, c: x[i, c] * x[i, c], name="tile")
+    z = tvmlib.te.compute((columns, rows), lambda c, i: tile[i, c] * 2.0 + b[c] + r[c, i], name="z")
+    func = tvmlib.te.create_prim_func([x, b, r, z]).with_attr("global_symbol", "main")
+    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    loops = schedule.get_loops(schedule.get_sblock("z"))
+    if not rows_last:
+        schedule.reorder(*reversed(loops))
+    if marked:
+        schedule.annotate(loops[0], TRANSPOSE, lanes)
+    return schedule.mod
+
+
+def _shuffles(module: Any) -> int:
+    return len(tvmlib.found(transpose(module)["main"].body, tvmlib.tirx.Shuffle))
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "lanes"), [(16, 14, 16), (32, 7, 16), (16, 28, 16), (8, 5, 8), (12, 9, 4), (16, 4, 16)]
+)
+def test_values(columns: int, rows: int, lanes: int) -> None:
+    module = _write_back(columns, rows, lanes)
+    assert _shuffles(module) > 0
+    rng = np.random.default_rng(0)
+    x, b, r = (rng.uniform(-1, 1, s).astype("float32") for s in ((rows, columns), (columns,), (columns, rows)))
+    z = tvmlib.runtime.tensor(np.full((columns, rows), np.nan, "float32"))
+    executable = codegen.compile_primfuncs(module, tvmlib.Target("llvm"))
+    executable.jit()["main"](*map(tvmlib.runtime.tensor, (x, b, r)), z)
+    np.testing.assert_allclose(z.numpy(), 2 * x.T**2 + b[:, None] + r, rtol=1e-6)
+
+
+def test_squares_are_exchanged_in_log_steps() -> None:
+    """14 rows of 16 channels: two squares of 8 rows, each 3 · 8 exchanges, and 16 rows of 8 taken out."""
+    assert _shuffles(_write_back(16, 14, 16)) == 2 * (3 * 8 + 16)
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "lanes", "rows_last"), [(16, 3, 16, True), (24, 14, 16, True), (16, 14, 16, False)]
+)
+def test_what_has_no_squares_stays(columns: int, rows: int, lanes: int, rows_last: bool) -> None:
+    module = _write_back(columns, rows, lanes, rows_last=rows_last)
+    assert _shuffles(module) == 0
+    assert not any(loop.annotations for loop in tvmlib.found(transpose(module)["main"].body, tvmlib.tirx.For))
+
+
+def test_functions_without_marks_stay() -> None:
+    module = _write_back(16, 14, 16, marked=False)
+    assert transpose(module)["main"].same_as(module["main"])

@@ -1,0 +1,222 @@
+"""Written-out functions against float64, over dense grids and at the ends of the range."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from felixlike import codegen, tvmlib
+from felixlike.codegen.passes import FUNCTIONS, vectorise_math
+from felixlike.tvmlib import te, tirx
+
+_INF, _NAN = math.inf, math.nan
+_ERF = np.vectorize(math.erf)
+_TRUTH: dict[str, Any] = {
+    "exp": np.exp,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "erf": _ERF,
+    "log": np.log,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "nearbyint": np.rint,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+}
+_ULP = {"exp": 1.1, "sigmoid": 2.5, "tanh": 1.3, "erf": 1.2, "log": 1.0}
+_ULP |= {"rsqrt": 1.5, "nearbyint": 0, "sin": 2.0, "cos": 2.0, "tan": 3.5, "atan": 2.0, "sinh": 4.0, "cosh": 4.0}
+_TURNS, _HYPERBOLIC = ("sin", "cos", "tan"), ("sinh", "cosh")
+
+
+def _module(name: str, length: int, dtype: str = "float32", *, vector: int = 16) -> Any:
+    """y[i] = f(x[i]) as a scheduled function; vector: lanes, 1 leaves plain loops."""
+    x = te.placeholder((length,), dtype, name="x")
+    y = te.compute((length,), lambda i: getattr(tirx, name)(x[i]), name="y")
+    func = te.create_prim_func([x, y]).with_attr("global_symbol", "main")
+    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    if vector > 1:
+        (loop,) = schedule.get_loops(schedule.get_sblock("y"))
+        schedule.vectorize(schedule.split(loop, [None, vector])[1])
+    return schedule.mod
+
+
+def _target(cpu: str | None = None) -> Any:
+    return tvmlib.Target({"kind": "llvm", "mcpu": cpu or tvmlib.host_cpu(), "num-cores": 1})
+
+
+def _apply(name: str, x: Any, *, vector: int = 16, cpu: str | None = None) -> Any:
+    padded = np.resize(x.astype("float32"), -(-x.size // vector) * vector)
+    executable = codegen.compile_primfuncs(_module(name, padded.size, vector=vector), _target(cpu))
+    y = tvmlib.runtime.tensor(np.zeros_like(padded))
+    executable.jit()["main"](tvmlib.runtime.tensor(padded), y)
+    return y.numpy()[: x.size]
+
+
+def _points(name: str) -> Any:
+    """Every magnitude of float32, and dense where the function changes."""
+    low, high = {"exp": (-87.33, 88.72), "sigmoid": (-87.3, 30.0)}.get(name, (-12.0, 12.0))
+    magnitudes = np.arange(0x00800000, 0x7F800000, 4099, dtype=np.int32).view("float32")
+    signed = np.concatenate([magnitudes, -magnitudes, np.linspace(low, high, 500_000, dtype="float32")])
+    if name in ("log", "rsqrt"):
+        return np.abs(signed[signed != 0])
+    if name in _TURNS:
+        return signed[np.abs(signed) < 2**25]
+    if name in _HYPERBOLIC:
+        return signed[np.abs(signed) < 89.4]
+    if name in ("exp", "sigmoid"):
+        signed = signed[(signed > low) & (signed < high)]
+    return signed
+
+
+def _error_in_ulp(got: Any, x: Any, name: str) -> float:
+    with np.errstate(all="ignore"):
+        truth = _TRUTH[name](x.astype("float64"))
+    unit = np.maximum(np.spacing(np.abs(truth).astype("float32")).astype("float64"), 2.0**-149)
+    return float(np.max(np.abs(got - truth) / unit))
+
+
+@pytest.mark.parametrize("cpu", [None, "x86-64-v2"])
+@pytest.mark.parametrize("name", sorted(_TRUTH))
+def test_accuracy(name: str, cpu: str | None) -> None:
+    """With the host's instructions, and with a processor's that has no fused multiply-add."""
+    if cpu and not tvmlib.host_features() >= {"sse4.2"}:
+        pytest.skip("not an x86-64 processor")
+    x = _points(name)
+    assert _error_in_ulp(_apply(name, x, cpu=cpu), x, name) <= _ULP[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "y"),
+    [
+        ("exp", [_INF, 89.0, 1e30, -_INF, -88.0, -104.0, -1e30, 0.0, -0.0], [_INF, _INF, _INF, 0, 0, 0, 0, 1, 1]),
+        ("sigmoid", [_INF, -_INF, 1e30, -1e30, 0.0], [1, 0, 1, 0, 0.5]),
+        ("tanh", [_INF, -_INF, 1e30, -1e30, 0.0, 9.1, -9.1], [1, -1, 1, -1, 0, 1, -1]),
+        ("erf", [_INF, -_INF, 1e30, -1e30, 0.0, 4.0, -4.0], [1, -1, 1, -1, 0, 1, -1]),
+        ("sin", [0.0, _INF, -_INF], [0, _NAN, _NAN]),
+        ("cos", [0.0, _INF, -_INF], [1, _NAN, _NAN]),
+        ("atan", [_INF, -_INF, 0.0], [np.float32(np.pi / 2), -np.float32(np.pi / 2), 0]),
+        ("sinh", [_INF, -_INF, 90.0, -1e30, 0.0], [_INF, -_INF, _INF, -_INF, 0]),
+        ("cosh", [_INF, -_INF, 90.0, -1e30, 0.0], [_INF, _INF, _INF, _INF, 1]),
+        ("rsqrt", [_INF, 0.0, 4.0, -1.0], [0, _INF, 0.5, _NAN]),
+        ("nearbyint", [0.5, 1.5, 2.5, -0.5, -3.5, 2.0**70, _INF], [0, 2, 2, 0, -4, 2.0**70, _INF]),
+        ("log", [_INF, 0.0, -0.0, 1.0, -1.0, -_INF, -1e-40], [_INF, -_INF, -_INF, 0, _NAN, _NAN, _NAN]),
+    ],
+)
+@pytest.mark.parametrize("vector", [1, 16])
+def test_ends(name: str, x: list[float], y: list[float], vector: int) -> None:
+    np.testing.assert_array_equal(_apply(name, np.array(x), vector=vector), y)
+
+
+@pytest.mark.parametrize("name", sorted(_TRUTH))
+def test_not_a_number(name: str) -> None:
+    """Of whatever payload: it takes part in integer arithmetic on the way."""
+    bits = np.arange(0x7F800001, 0x80000000, 8191, dtype=np.uint32)
+    x = np.concatenate([bits, bits | 0x80000000]).view("float32")
+    assert np.isnan(_apply(name, x)).all()
+
+
+def test_largest_and_smallest_powers() -> None:
+    x = np.array([88.72283, np.log(2.0**-126) * (1 - 1e-7)], "float32")
+    np.testing.assert_allclose(_apply("exp", x), np.exp(x.astype("float64")), rtol=1.2e-7)
+
+
+def test_logarithms_of_subnormals() -> None:
+    x = np.arange(1, 0x00800000, 1021, dtype=np.int32).view("float32")
+    assert _error_in_ulp(_apply("log", x), x, "log") <= _ULP["log"]
+
+
+@pytest.mark.parametrize("name", sorted(_TRUTH))
+def test_no_calls_are_left(name: str) -> None:
+    """The library of a vector loop calls nothing but TVM."""
+    executable = codegen.compile_primfuncs(_module(name, 64), _target())
+    code = executable.mod.inspect_source("ll")
+    assert f"@llvm.{name}.f32" not in code
+    assert f"@{name}f" not in code
+    assert f"tail call float @{name}" not in code
+    assert "<16 x float>" in code
+
+
+def test_other_types_and_functions_stay() -> None:
+    double = _module("exp", 64, "float64")
+    root = _module("sqrt", 64)
+    for module in (double, root):
+        assert tvmlib.structural_hash(vectorise_math(module)) == tvmlib.structural_hash(module)
+
+
+def test_the_workload_stays_as_it_is() -> None:
+    module = _module("exp", 64)
+    before = str(module)
+    codegen.compile_primfuncs(module, _target())
+    assert str(module) == before
+    assert "tirx.exp" in FUNCTIONS
+
+
+def test_nested_calls_stay_small() -> None:
+    x = te.placeholder((64,), name="x")
+
+    def nested(value: Any) -> Any:
+        for _ in range(6):
+            value = tirx.tanh(tirx.exp(value))
+        return value
+
+    func = te.create_prim_func([x, te.compute((64,), lambda i: nested(x[i]), name="y")])
+    assert len(str(vectorise_math(tvmlib.IRModule({"main": func})))) < 20_000
+
+
+@pytest.mark.parametrize("exponent", [1, 2, 3, 5, 16, -1, -3])
+def test_whole_powers_are_products(exponent: int) -> None:
+    module = _power(float(exponent))
+    assert not tvmlib.found(vectorise_math(module)["main"].body, tvmlib.ir.Call)
+    x = np.concatenate([np.linspace(-4, 4.1, 997, dtype="float32"), np.array([_INF, -_INF, _NAN], "float32")])
+    y = tvmlib.runtime.tensor(np.zeros_like(x))
+    codegen.compile_primfuncs(module, _target()).jit()["main"](tvmlib.runtime.tensor(x), y)
+    np.testing.assert_allclose(y.numpy(), x.astype("float64") ** exponent, rtol=2e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("exponent", [0.5, -0.5])
+def test_roots_are_those_of_the_processor(exponent: float) -> None:
+    x = np.geomspace(1e-30, 1e30, 1000, dtype="float32")
+    np.testing.assert_allclose(_powers(_power(exponent), x), x.astype("float64") ** exponent, rtol=1.2e-7)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 2.5, 17.0, -0.3, 0.333])
+def test_other_powers_have_vectors(exponent: float) -> None:
+    x = np.concatenate([np.geomspace(1e-12, 1e12, 500), -np.geomspace(1e-12, 1e12, 500)]).astype("float32")
+    with np.errstate(all="ignore"):
+        truth = x.astype("float64") ** float(np.float32(exponent))
+    normal = (np.abs(truth) < 3.4e38) & (np.abs(truth) > 1.2e-38) | np.isnan(truth)
+    np.testing.assert_allclose(_powers(_power(float(np.float32(exponent))), x)[normal], truth[normal], rtol=1.2e-7)
+
+
+def test_powers_of_every_kind() -> None:
+    """As C's pow, where |x| or y is an end of the range, or a sign depends on y."""
+    ends = np.array([0, -0.0, 1, -1, 2, -2, 3, -3, 0.5, -0.5, 0.3, 1e30, -1e30, _INF, -_INF, _NAN], "float32")
+    x, y = (side.ravel() for side in np.meshgrid(ends, ends))
+    with np.errstate(all="ignore"):
+        truth = x.astype("float64") ** y.astype("float64")
+        in_float32 = truth.astype("float32")
+    a, b = (te.placeholder(x.shape, name=name) for name in "ab")
+    func = te.create_prim_func([a, b, te.compute(x.shape, lambda i: tirx.power(a[i], b[i]), name="y")])
+    got = _powers(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}), x, y)
+    normal = ~((np.abs(truth) < 2.0**-126) & (truth != 0))
+    np.testing.assert_allclose(got[normal], in_float32[normal], rtol=1.2e-7)
+    np.testing.assert_array_equal(np.signbit(got[in_float32 == 0]), np.signbit(in_float32[in_float32 == 0]))
+
+
+def _powers(module: Any, *arguments: Any) -> Any:
+    assert not [c for c in tvmlib.found(vectorise_math(module)["main"].body, tvmlib.ir.Call) if "pow" in str(c.op)]
+    y = tvmlib.runtime.tensor(np.zeros_like(arguments[0]))
+    codegen.compile_primfuncs(module, _target()).jit()["main"](*map(tvmlib.runtime.tensor, arguments), y)
+    return y.numpy()
+
+
+def _power(exponent: float) -> Any:
+    x = te.placeholder((1000,), name="x")
+    y = te.compute((1000,), lambda i: tirx.power(x[i], tirx.const(exponent, "float32")), name="y")
+    return tvmlib.IRModule({"main": te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
