@@ -16,9 +16,11 @@ demo: $(STAMP) ## tune ResNet-18 for a few minutes and compare it with PyTorch a
 test: $(STAMP) ## pass the tests
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
-check: $(STAMP) ## lint, format, types
+check: $(STAMP) ## lint, format, layers, dead names, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/vulture
 	$(BIN)/mypy
 
 golden: $(STAMP) ## rewrite the golden texts; read the difference before you commit it
