@@ -25,6 +25,14 @@ def test_what_only_shows_loads_neither_torch_nor_tvm() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_rooms_that_use_tvm_do_not_load_it_before_they_need_it() -> None:
+    code = (
+        "import sys, felixlike.codegen, felixlike.frontend, felixlike.spaces, felixlike.symbolic\n"
+        "print([m for m in ('torch', 'tvm', 'egglog') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
 def test_public_names_load() -> None:
     for name in felixlike.__all__:
         assert getattr(felixlike, name) is not None

@@ -17,6 +17,7 @@ def test_a_stored_sketch_is_the_one_it_was(space: str) -> None:
         again = stored_sketch(task, sketch.trace_json())
         assert again is not None
         assert str(again.program) == str(sketch.program)
+        assert [p.name for p in again.postprocessors] == [p.name for p in sketch.postprocessors]
         points = sketch.sample(20, 0)
         assert again.valid(points).all()
 

@@ -307,11 +307,11 @@ class Reader:
         seen = []
         for r in region.region:
             place = tvmlib.simplify(tvmlib.substituted(r.min, values))
-            seen_place = tvmlib.structural_map(place, (_UNSEEN, _nothing))
+            seen_place = tvmlib.structural_map(place, (_unseen(), _nothing))
             line = affine(to_expr(seen_place, self._table), self._named(seen_place))
             if line is None:
                 raise UnsupportedSketch(f"the region {region} is not affine in the loops", where="regions")
-            own = tvmlib.structural_map(r.min, (_UNSEEN, _nothing))
+            own = tvmlib.structural_map(r.min, (_unseen(), _nothing))
             shift = to_expr(own, self._table | self._shifts) - to_expr(own, self._table | still)
             seen.append(replace(line, offset=expand(line.offset + shift)))
         return Access(self._buffer(region.source), tuple(seen))
@@ -360,11 +360,10 @@ def _steps(expression: Expr, loops: Sequence[Expr]) -> list[Expr]:
     return list(dict.fromkeys(step for step in steps if not step.is_const))
 
 
-_UNSEEN = (
-    *(tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod, tvmlib.tirx.Div, tvmlib.tirx.Mod, tvmlib.tirx.Min, tvmlib.tirx.Max),
-    tvmlib.ir.TensorLoad,
-)
-"""What TVM's walk for strides does not look into."""
+def _unseen() -> tuple[Any, ...]:
+    """What TVM's walk for strides does not look into."""
+    kinds = ("FloorDiv", "FloorMod", "Div", "Mod", "Min", "Max")
+    return (*(getattr(tvmlib.tirx, kind) for kind in kinds), tvmlib.ir.TensorLoad)
 
 
 def _nothing(expression: Any) -> Any:

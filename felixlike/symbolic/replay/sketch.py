@@ -97,7 +97,7 @@ class Sketch:
         self.key = sketch_key(trace)
         self.variables: tuple[Variable, ...] = trace_variables(trace, task.module)
         self._trace = trace
-        self._postprocessors = tuple(postprocessors)
+        self.postprocessors = tuple(postprocessors)
         self._structures: dict[tuple[int, ...], Structure | UnsupportedSketch] = {}
         self._urns: dict[tuple[int, ...], Urn] = {}
         self.location_columns = tuple(i for i, v in enumerate(self.variables) if v.kind is Kind.LOCATION)
@@ -156,7 +156,7 @@ class Sketch:
         return found
 
     def _build(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
-        names = [postprocessor.name for postprocessor in self._postprocessors]
+        names = [postprocessor.name for postprocessor in self.postprocessors]
         try:
             replay = Replay(self.task.module, self.task.target, self._trace, self.variables, chosen)
             program = modelled(read_program(replay), replay, self.task, names)
@@ -367,7 +367,7 @@ class Sketch:
             with_point(self._trace, self.variables, wanted).apply_to_schedule(schedule, remove_postproc=True)
             found = point_of(schedule.trace, self.variables)
             schedule.enter_postproc()
-            accepted = all(p.apply(schedule) for p in self._postprocessors)
+            accepted = all(p.apply(schedule) for p in self.postprocessors)
         except tvmlib.TVM_ERRORS as error:
             if isinstance(error, InvalidPoint):
                 raise

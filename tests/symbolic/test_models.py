@@ -1,0 +1,38 @@
+"""Every postprocessor of every space has a model; one without makes its sketches ones that are only sampled."""
+
+from __future__ import annotations
+
+import pytest
+
+from felixlike.frontend import Task, make_task
+from felixlike.hardware import resolve_target
+from felixlike.spaces import Postprocessor, default_space
+from felixlike.spaces.design import RULES
+from felixlike.symbolic import Sketch, sketches
+from felixlike.symbolic.replay.postprocessors import MODELS
+from felixlike.testing.operators import matmul
+
+
+def _task(target: str = "cpu") -> Task:
+    return make_task(matmul(32, 48, 40), resolve_target(target), name="task")
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_90"])
+def test_metaschedules_postprocessors_have_models(target: str) -> None:
+    names = [postprocessor.name for postprocessor in default_space(_task(target)).postprocessors]
+    assert names[0] == "DisallowDynamicLoop"
+    assert set(names) <= set(MODELS)
+    assert ("VerifyGPUCode" in names) is (target != "cpu")
+
+
+def test_postprocessors_of_our_rules_have_models() -> None:
+    assert {name for rule in RULES for name in rule.postprocessors} <= set(MODELS)
+
+
+def test_a_postprocessor_without_a_model_is_named() -> None:
+    known = sketches(_task(), space="default")[0]
+    strange = Postprocessor("RewriteTensorize", known.postprocessors[0].runner)
+    sketch = Sketch(_task(), known._trace, [*known.postprocessors, strange], 0)
+    assert not sketch.understood
+    assert "the postprocessor RewriteTensorize is not understood" in sketch.reason
+    assert sketch.sample(2, 0).shape == (2, len(known.variables))
