@@ -8,13 +8,13 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.cuda import cuda_compiler
 from felixlike.codegen.lone_output import lone_output
-from felixlike.codegen.passes import lower
+from felixlike.codegen.pipeline import lower
 
 
 def compile_primfuncs(module: Any, target: Any) -> Any:
     """An IRModule of scheduled PrimFuncs as an Executable.  CUDA code is compiled by nvrtc, or by nvcc where the
     Python package of nvrtc is missing, for the architecture the target names.  On CPUs exp and its like become
-    arithmetic (felixlike.codegen.passes)."""
+    arithmetic (`codegen/pipeline.py`)."""
     if target.kind.name != "cuda":
         return tvmlib.tvm.compile(lower(module), target=target)
     target = tvmlib.with_host(target)

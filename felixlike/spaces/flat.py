@@ -16,7 +16,7 @@ from math import gcd, prod
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.codegen.passes import PEEL
+from felixlike.codegen.marks import Peel
 from felixlike.hardware.vectors import power_of_two_below
 from felixlike.spaces.stages import Stage, contiguous, in_plain_nests, stages_of
 
@@ -99,7 +99,7 @@ def _in_vectors(sch: Any, stage: Stage, lanes: int) -> bool:
             sch.parallel(sch.add_unit_loop(inner))
         width = length if seams else min(4 * lanes, power_of_two_below(length))
         vectors, _ = sch.split(inner, [None, width])
-        sch.annotate(vectors, PEEL, [length, lanes, *seams])
+        Peel(length, lanes, tuple(seams)).put(sch, vectors)
     return True
 
 

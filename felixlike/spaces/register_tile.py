@@ -28,7 +28,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.codegen.passes import BLOCKS, GUARD, PREFETCH, SKIP, TRANSPOSE
+from felixlike.codegen.marks import Blocks, Guard, Prefetch, Skip, Transpose
+from felixlike.codegen.padding import padded
 from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, Machine, VectorUnit, widths
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
@@ -242,7 +243,7 @@ def _tile(
     if panel is not None:
         schedule.compute_at(panel, blocks[0] if blocks else v_outer, preserve_unit_loops=True)
     if padding:
-        schedule.annotate((*outer_taps, *summed, *inner_tap)[0], GUARD, True)
+        Guard().put(schedule, (*outer_taps, *summed, *inner_tap)[0])
     for copy in copies:
         schedule.compute_at(copy, shared, preserve_unit_loops=True)
     schedule.parallel(shared)
@@ -253,12 +254,12 @@ def _tile(
     if unrolled:
         schedule.unroll(inner_tap[0])
     for loop in blocks:
-        schedule.annotate(loop, BLOCKS, True)
+        Blocks().put(schedule, loop)
     for tap, axis in zip(outer_taps, taps[:-1], strict=True):
         if axis.extent > 1:
-            schedule.annotate(tap, SKIP, True)
+            Skip().put(schedule, tap)
     if summed and any(o.constant and roles.vector.place in o.axes for o in contraction.operands):
-        schedule.annotate(summed[0], PREFETCH, True)
+        Prefetch().put(schedule, summed[0])
     bounds = reachable_bounds(extents, registers=machine.unit.registers, unrolled=unrolled, cores=machine.cores)
     note_bounds(schedule, block, bounds)
     if panel is not None:
@@ -294,11 +295,12 @@ def _padding_of_rows(
 
 def _adds_zeros(value: Any, rows: list[Any]) -> bool:
     """Whether a value is an element where some row exists, else zero."""
-    if str(getattr(getattr(value, "op", None), "name", "")) != "prim.if_then_else":
+    found = padded(value)
+    if found is None:
         return False
-    test, element, other = value.args
+    test, element = found
     bounded = isinstance(test, tvmlib.tirx.LT) and any(test.a.same_as(row) for row in rows)
-    return bounded and isinstance(element, tvmlib.ir.TensorLoad) and float(getattr(other, "value", 1.0)) == 0.0
+    return bounded and isinstance(element, tvmlib.ir.TensorLoad)
 
 
 def _block(extent: int) -> int:
@@ -356,7 +358,7 @@ def _turn(schedule: Any, last: Any, tile: Any, lanes: int) -> None:
     read = next(r for r in statement.reads if r.source.same_as(source))
     across = next((i for i, v in enumerate(statement.iter_vars) if read.region[-1].min.same_as(v.var)), None)
     if across is not None:
-        schedule.annotate(loops[across], TRANSPOSE, lanes)
+        Transpose(lanes).put(schedule, loops[across])
 
 
 def _vectorize(schedule: Any, block: Any, place: int, lanes: int) -> None:
@@ -369,4 +371,4 @@ def _vectorize(schedule: Any, block: Any, place: int, lanes: int) -> None:
     if costs(schedule, block) or not isinstance(
         schedule.get_sref(block).parent.stmt.body.predicate, tvmlib.tirx.IntImm
     ):
-        schedule.annotate(lane, GUARD, True)
+        Guard().put(schedule, lane)

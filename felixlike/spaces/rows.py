@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from felixlike.codegen.passes import COLUMNS, PEEL
+from felixlike.codegen.marks import Columns, Peel
 from felixlike.hardware.vectors import power_of_two_below
 from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
 
@@ -184,7 +184,7 @@ def _along_columns(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any,
         group, vector = sch.split(vectors, tile)
         sch.reorder(*others, group, *along, vector, lane)
         groups.append(sch.fuse(*others, group) if others else group)
-    return _columns_in_vectors(sch, stages, groups, 2, [length, width] if length % width else [])
+    return _columns_in_vectors(sch, stages, groups, 2, Columns(length, width) if length % width else None)
 
 
 def _image(stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> int:
@@ -209,11 +209,11 @@ def _image_by_image(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any
         groups.append(sch.fuse(*others) if len(others) > 1 else others[0] if others else sch.add_unit_loop(outermost))
     first = stages[0]
     length = prod(first.extents[v] for v in rows[first.name][-image:])
-    return _columns_in_vectors(sch, stages, groups, image, [length, lanes])
+    return _columns_in_vectors(sch, stages, groups, image, Columns(length, lanes))
 
 
 def _columns_in_vectors(
-    sch: Any, stages: Sequence[Stage], groups: Sequence[Any], inner: int, mark: Sequence[int]
+    sch: Any, stages: Sequence[Stage], groups: Sequence[Any], inner: int, mark: Columns | None
 ) -> Any:
     """Stages joined at their loops over groups, of whose columns the `inner` innermost loops make vectors.
 
@@ -230,7 +230,7 @@ def _columns_in_vectors(
             nests.append(sch.decompose_reduction(block, sch.get_loops(block)[1]))
         if mark:
             for nest in nests:
-                sch.annotate(sch.get_loops(nest)[1], COLUMNS, list(mark))
+                mark.put(sch, sch.get_loops(nest)[1])
     return sch
 
 
@@ -288,7 +288,7 @@ def _in_vectors(sch: Any, nest: _Nest, lanes: int) -> None:
     loops = sch.get_loops(nest.block)[2:]
     if nest.length % nest.width:
         # TVM refuses to vectorise, and to take initial values out of, what is under a test.
-        sch.annotate(loops[-2], PEEL, [nest.length, lanes])
+        Peel(nest.length, lanes).put(sch, loops[-2])
         return
     if nest.width > lanes:
         more, lane = sch.split(loops[-1], [None, lanes])

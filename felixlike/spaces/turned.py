@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.codegen.passes import TRANSPOSE
+from felixlike.codegen.marks import Transpose
 from felixlike.spaces.surroundings import blocks_of, costs, elementwise
 
 _NARROWEST = 4
@@ -57,7 +57,7 @@ def turned_copies(schedule: Any, lanes: int) -> list[Any]:
     (row_task, row_block, row), (column_task, column_block, column) = parts
     schedule.reorder(row_task, column_task, column_block, row_block, row, column)
     schedule.parallel(schedule.fuse(*others, row_task, column_task))
-    schedule.annotate(row, TRANSPOSE, size)
+    Transpose(size).put(schedule, row)
     return [schedule]
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from felixlike import codegen, tvmlib
-from felixlike.codegen.passes import COLUMNS, peel_columns
+from felixlike.codegen.marks import Columns
+from felixlike.codegen.passes import peel_columns
 
 
 def _sum(rows: int, columns: int, vectors: int, lanes: int, *, marked: bool = True) -> Any:
@@ -27,7 +28,7 @@ def _sum(rows: int, columns: int, vectors: int, lanes: int, *, marked: bool = Tr
     schedule.vectorize(lane)
     for nest in (schedule.decompose_reduction(block, k_loop), block):
         if marked:
-            schedule.annotate(schedule.get_loops(nest)[1], COLUMNS, [columns, lanes])
+            Columns(columns, lanes).put(schedule, schedule.get_loops(nest)[1])
     return schedule.mod
 
 

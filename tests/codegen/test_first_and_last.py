@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from felixlike import codegen, tvmlib
-from felixlike.codegen.passes import BLOCKS, first_and_last
+from felixlike.codegen.marks import Blocks
+from felixlike.codegen.passes import first_and_last
 
 
 def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, turned: bool = False) -> Any:
@@ -34,7 +35,7 @@ def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, t
         schedule.unroll(loop)
     schedule.vectorize(j_2)
     if marked:
-        schedule.annotate(k_0, BLOCKS, True)
+        Blocks().put(schedule, k_0)
     schedule.decompose_reduction(block, k_0)
     return schedule.mod
 
@@ -78,7 +79,7 @@ def test_values_of_tiles_that_reach_beyond(n: int) -> None:
         schedule.unroll(loop)
     for loop in (lane, j_2):
         schedule.vectorize(loop)
-    schedule.annotate(k_0, BLOCKS, True)
+    Blocks().put(schedule, k_0)
     schedule.decompose_reduction(block, k_0)
     assert _choices(schedule.mod) > 2
     rng = np.random.default_rng(0)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from felixlike import codegen, tvmlib
-from felixlike.codegen.passes import GUARD, guard
+from felixlike.codegen.marks import Guard
+from felixlike.codegen.passes import guard
 
 
 def _padded_copy(length: int, lanes: int, *, marked: bool = True) -> Any:
@@ -22,7 +23,7 @@ def _padded_copy(length: int, lanes: int, *, marked: bool = True) -> Any:
     _, lane = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, lanes])
     schedule.vectorize(lane)
     if marked:
-        schedule.annotate(lane, GUARD, True)
+        Guard().put(schedule, lane)
     return schedule.mod
 
 
@@ -35,7 +36,7 @@ def _written_back(length: int, lanes: int) -> Any:
     )
     _, lane = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, lanes])
     schedule.vectorize(lane)
-    schedule.annotate(lane, GUARD, True)
+    Guard().put(schedule, lane)
     return schedule.mod
 
 
@@ -54,7 +55,7 @@ def _rows(count: int, size: int) -> Any:
     tile, row = schedule.split(i, [None, size])
     schedule.reorder(tile, k_loop, row)
     schedule.unroll(row)
-    schedule.annotate(k_loop, GUARD, True)
+    Guard().put(schedule, k_loop)
     schedule.decompose_reduction(block, k_loop)
     return schedule.mod
 

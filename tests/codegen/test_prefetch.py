@@ -9,7 +9,8 @@ import pytest
 from expressions import number
 
 from felixlike import codegen, tvmlib
-from felixlike.codegen.passes import PREFETCH, prefetch
+from felixlike.codegen.marks import Prefetch
+from felixlike.codegen.passes import prefetch
 
 _LANES, _LINE = 16, 16  # elements
 
@@ -29,7 +30,7 @@ def _product(rows: int, steps: int, blocks: int, *, marked: bool = True) -> Any:
     schedule.vectorize(lane)
     schedule.reverse_compute_at(schedule.cache_write(block, 0, "global"), row)
     if marked:
-        schedule.annotate(step, PREFETCH, True)
+        Prefetch().put(schedule, step)
     schedule.decompose_reduction(block, step)
     return schedule.mod
 

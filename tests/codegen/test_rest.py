@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from felixlike import codegen, tvmlib
-from felixlike.codegen.passes import PEEL, peel_rests
+from felixlike.codegen.marks import Peel
+from felixlike.codegen.passes import peel_rests
 
 
 def _copy(length: int, width: int, lanes: int, *, marked: bool = True) -> Any:
@@ -18,7 +19,7 @@ def _copy(length: int, width: int, lanes: int, *, marked: bool = True) -> Any:
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}))
     outer, _ = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, width])
     if marked:
-        schedule.annotate(outer, PEEL, [length, lanes])
+        Peel(length, lanes).put(schedule, outer)
     return schedule.mod
 
 
@@ -54,7 +55,7 @@ def test_no_vector_reaches_across_a_seam(length: int, seam: int) -> None:
     func = tvmlib.te.create_prim_func([x, y, both]).with_attr("global_symbol", "main")
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
     outer, _ = schedule.split(schedule.get_loops(schedule.get_sblock("z"))[0], [None, length])
-    schedule.annotate(outer, PEEL, [length, 16, seam])
+    Peel(length, 16, (seam,)).put(schedule, outer)
     peeled = tvmlib.s_tir.transform.StmtSimplify()(peel_rests(schedule.mod))
     assert not tvmlib.found(peeled["main"].body, tvmlib.tirx.LT)
     a, b = np.arange(seam, dtype="float32"), -np.arange(length - seam, dtype="float32")

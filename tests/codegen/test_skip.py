@@ -10,7 +10,8 @@ import pytest
 from expressions import number
 
 from felixlike import codegen, tvmlib
-from felixlike.codegen.passes import SKIP, skip_padding
+from felixlike.codegen.marks import Skip
+from felixlike.codegen.passes import skip_padding
 
 
 def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, marked: bool = True) -> Any:
@@ -34,7 +35,7 @@ def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, marked: b
     schedule.reorder(outer, inner, r_loop, c_loop, k)
     schedule.compute_at(schedule.get_sblock("padded"), outer)
     if marked:
-        schedule.annotate(r_loop, SKIP, True)
+        Skip().put(schedule, r_loop)
     schedule.decompose_reduction(block, r_loop)
     return schedule.mod
 

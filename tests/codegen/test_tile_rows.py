@@ -10,7 +10,8 @@ import pytest
 
 from felixlike import codegen, tvmlib
 from felixlike.codegen import plain_loops
-from felixlike.codegen.passes import PREFETCH, prefetch, tile_rows
+from felixlike.codegen.marks import Prefetch
+from felixlike.codegen.passes import prefetch, tile_rows
 
 
 def _product(tile: int, *, vectors: int = 3, marked: bool = True, unrolled: bool = True) -> Any:
@@ -37,7 +38,7 @@ def _product(tile: int, *, vectors: int = 3, marked: bool = True, unrolled: bool
     for loop in [row, vector, *([] if written is None else [written])]:
         schedule.unroll(loop)
     if marked:
-        schedule.annotate(step, PREFETCH, True)
+        Prefetch().put(schedule, step)
     schedule.decompose_reduction(block, step)
     return schedule.mod
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from felixlike import codegen, tvmlib
-from felixlike.codegen.passes import TRANSPOSE, transpose
+from felixlike.codegen.marks import Transpose
+from felixlike.codegen.passes import transpose
 
 
 def _write_back(columns: int, rows: int, lanes: int, *, marked: bool = True, rows_last: bool = True) -> Any:
@@ -23,7 +24,7 @@ def _write_back(columns: int, rows: int, lanes: int, *, marked: bool = True, row
     if not rows_last:
         schedule.reorder(*reversed(loops))
     if marked:
-        schedule.annotate(loops[0], TRANSPOSE, lanes)
+        Transpose(lanes).put(schedule, loops[0])
     return schedule.mod
 
 

@@ -5,7 +5,7 @@
             if 64·g + 16·v + l < 113:                                          1 element:       Y[64·g + 48] += …
                 Y[64·g + 16·v + l] += …
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked loops with COLUMNS. Out: the same without blocks, the
+In: an IRModule of scheduled PrimFuncs in which a schedule marked loops with `Columns`. Out: the same without blocks,
 marked loops written out for whole groups and for the last one. TVM would test every column, and so compute none of them
 in vectors. Whoever compiles without this gets the same values, slowly.
 """
@@ -17,22 +17,19 @@ from math import prod
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.codegen.passes.marks import unmarked, with_marked_loops
-from felixlike.codegen.passes.rest import halves, like, piece
-
-COLUMNS = "felixlike.columns"
-"""Annotation of a loop around, or over, a group's columns: unrolled loops around a vectorised one, in which a test asks
-whether the column exists; or without a test, where the group is an image, all of whose columns are neighbours.
-Its value: [columns of all groups together, elements of a vector]."""
+from felixlike.codegen.marks import Columns
+from felixlike.codegen.passes.loops import like, unmarked, variable_like, with_marked_loops
+from felixlike.codegen.passes.rest import halves, piece
 
 
 def peel_columns(module: Any) -> Any:
     """The IRModule with tests around marked loops: functions without any are left alone."""
-    return with_marked_loops(module, COLUMNS, lambda _: _whole_or_last, flat=True)
+    return with_marked_loops(module, Columns, lambda _: _whole_or_last, flat=True)
 
 
 def _whole_or_last(loop: Any) -> Any:
-    length, lanes = (int(value) for value in loop.annotations[COLUMNS])
+    mark = Columns.of(loop)
+    length, lanes = mark.length, mark.lanes
     nest = unmarked(loop)
     loops = [nest]
     while isinstance(loops[-1].body, tvmlib.tirx.For):
@@ -59,7 +56,7 @@ def _flat(columns: Sequence[Any]) -> tuple[Any, Any]:
     Without a test, neighbours' indices are what the loops around leave, so that they cancel out."""
     lane = columns[-1]
     tested = isinstance(lane.body, tvmlib.tirx.IfThenElse)
-    number = tvmlib.tirx.Var(lane.loop_var.name, str(lane.loop_var.ty.dtype))
+    number = variable_like(lane.loop_var)
     size, rest, values = prod(int(f.extent) for f in columns), number, {}
     stride = size
     for f in columns[:-1]:

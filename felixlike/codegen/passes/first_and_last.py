@@ -6,7 +6,7 @@
             S[…] += a · b                       for k_1: tile: T += a · b
     for i, j: Z[i, j] = f(S[i, j])              tile: S[…] = T, or where k_0 = 3: Z[…] = f(T)
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked loops over blocks with BLOCKS. Out: the same without
+In: an IRModule of scheduled PrimFuncs in which a schedule marked loops over blocks with `Blocks`. Out: the same without
 IR blocks, each nest rewritten with the nests before and after it, where these run over the same sums and nothing else.
 Sums of many rows do not stay in the L1 cache: two passes over them are a twentieth of the time of four blocks.
 """
@@ -18,28 +18,24 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen import plain_loops
-from felixlike.codegen.passes.guards import GUARD
-from felixlike.codegen.passes.marks import annotated, unmarked, with_marked_loops
-from felixlike.codegen.passes.tile_rows import TILE
-
-BLOCKS = "felixlike.blocks"
-"""Annotation of the loop over blocks of a reduction."""
+from felixlike.codegen.marks import Blocks, Guard, Tile
+from felixlike.codegen.passes.loops import anew, number_of, unmarked, with_mark, with_marked_loops
 
 
 def first_and_last(module: Any) -> Any:
     """The IRModule with the nests around marked loops rewritten: functions without any are left alone."""
-    return with_marked_loops(tvmlib.map_functions(module, _changed), BLOCKS, lambda _: unmarked)
+    return with_marked_loops(tvmlib.map_functions(module, _changed), Blocks, lambda _: unmarked)
 
 
 def _changed(func: Any) -> Any:
-    if not any(BLOCKS in loop.annotations for loop in tvmlib.found(func.body, tvmlib.tirx.For)):
+    if not any(map(Blocks.on, tvmlib.found(func.body, tvmlib.tirx.For))):
         return func
     return tvmlib.structural_map(plain_loops.without_blocks(func), (tvmlib.tirx.SeqStmt, _rewritten))
 
 
 def _rewritten(sequence: Any) -> Any:
     parts = list(sequence.seq)
-    marked = [i for i, part in enumerate(parts) if isinstance(part, tvmlib.tirx.For) and BLOCKS in part.annotations]
+    marked = [i for i, part in enumerate(parts) if isinstance(part, tvmlib.tirx.For) and Blocks.on(part)]
     if len(marked) != 1 or not 0 < marked[0] < len(parts) - 1:
         return sequence
     place = marked[0]
@@ -76,7 +72,7 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
         return None  # vectors would be scattered
     rows, row = tile[:-2], tile[-2:]
     held = tvmlib.tirx.decl_buffer([_size(rows), _size(row)], sums.dtype, name="tile")
-    own = _number(rows), _number(row)
+    own = number_of(rows), number_of(row)
 
     def in_tile(root: Any) -> Any:
         return tvmlib.structural_map(
@@ -94,10 +90,12 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
             _under(tile, tvmlib.tirx.BufferStore(held, zero.value, own)),
             _under(tile, tvmlib.tirx.BufferStore(held, sums[place], own)),
         ),
-        _under([_marked(summing[0], TILE), *summing[1:]], tvmlib.tirx.BufferStore(held, in_tile(update.value), own)),
+        _under(
+            [with_mark(summing[0], Tile()), *summing[1:]], tvmlib.tirx.BufferStore(held, in_tile(update.value), own)
+        ),
         tvmlib.tirx.IfThenElse(
             number.equal(ends[1]),
-            _under([*tile[:-1], _marked(tile[-1], GUARD)], tvmlib.substituted(in_tile(result), values)),
+            _under([*tile[:-1], with_mark(tile[-1], Guard())], tvmlib.substituted(in_tile(result), values)),
             _under(tile, tvmlib.tirx.BufferStore(sums, held[own], place)),
         ),
     )
@@ -119,19 +117,6 @@ def _largest(value: Any, loops: list[Any]) -> int:
     for f in loops:
         analyzer.bind(f.loop_var, tvmlib.ir.Range(0, f.extent))
     return int(analyzer.const_int_bound(value).max_value)
-
-
-def _marked(loop: Any, mark: str) -> Any:
-    """A loop with one more annotation."""
-    return annotated(loop, {**loop.annotations, mark: True})
-
-
-def _number(loops: list[Any]) -> Any:
-    """Which iteration of all that a nest has is the current one."""
-    number: Any = 0
-    for f in loops:
-        number = number * f.extent + f.loop_var
-    return number
 
 
 def _size(loops: list[Any]) -> int:
@@ -164,7 +149,5 @@ def _elsewhere(read: Any, loops: list[Any], place: tuple[Any, ...], tile: list[A
 def _under(loops: list[Any], body: Any) -> Any:
     """A statement under loops like these, with variables of their own."""
     for loop in reversed(loops):
-        variable = tvmlib.tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
-        body = tvmlib.substituted(body, {loop.loop_var: variable})
-        body = tvmlib.tirx.For(variable, loop.min, loop.extent, loop.kind, body, annotations=loop.annotations)
+        body = anew(loop, body)
     return body

@@ -4,7 +4,7 @@
         if 16·i + l < 197:          →   else if 16·i < 197: vector l in 4: Y[16·i + l] = T[l];  Y[16·i + 4] = T[4]
             Y[16·i + l] = T[l]
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked loops over lanes with GUARD. Out: the same without
+In: an IRModule of scheduled PrimFuncs in which a schedule marked loops over lanes with `Guard`. Out: the same without
 blocks, the tests outside the vectors. TVM would test every lane, and so compute none of them in vectors. How many lanes
 exist in the last vector is known: what is tested begins with a multiple of the lanes. A condition on which of two
 values is stored, as where a copy pads with zeros, is treated alike. So are rows of a tile, where a loop that sums up is
@@ -17,17 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.codegen.passes.marks import annotated, unmarked, with_marked_loops
-from felixlike.codegen.passes.rest import halves, like, piece
-
-GUARD = "felixlike.guard"
-"""Annotation of a vectorised loop in which a test asks whether the lane exists, or of a loop that sums up a tile in
-which one asks whether the row does, whose product is zero if not."""
+from felixlike.codegen.marks import Guard
+from felixlike.codegen.passes.loops import anew, like, unmarked, with_marked_loops, without_mark
+from felixlike.codegen.passes.rest import halves, piece
 
 
 def guard(module: Any) -> Any:
     """The IRModule with tests around marked loops: functions without any are left alone."""
-    return with_marked_loops(module, GUARD, lambda _: _guarded)
+    return with_marked_loops(module, Guard, lambda _: _guarded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +38,7 @@ class _Edge:
 
 def _guarded(loop: Any) -> Any:
     """A marked loop under a test that none of its iterations has to make any more."""
-    others = {name: value for name, value in loop.annotations.items() if name != GUARD}
-    plain = annotated(loop, others)
+    plain = without_mark(loop, Guard)
     lanes = loop.kind == tvmlib.tirx.ForKind.VECTORIZED
     inside = [f for f in tvmlib.found(loop.body, tvmlib.tirx.For) if f.kind == tvmlib.tirx.ForKind.UNROLLED]
     for tested in [loop] if lanes else inside:
@@ -108,9 +104,7 @@ def _shortened(root: Any, rows: Any, count: int) -> Any:
     def shorter(loop: Any) -> Any:
         if not loop.loop_var.same_as(rows.loop_var):
             return loop
-        row = tvmlib.tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
-        body = tvmlib.substituted(loop.body, {loop.loop_var: row})
-        return tvmlib.tirx.For(row, loop.min, like(row, count), loop.kind, body)
+        return anew(unmarked(loop), extent=like(loop.loop_var, count))
 
     return tvmlib.structural_map(root, (tvmlib.tirx.For, shorter))
 

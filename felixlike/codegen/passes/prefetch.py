@@ -5,7 +5,7 @@
             tile += x[…] · W[block, c, …]  →       prefetch the row-th seventh of W[block + 1, c, …]
                                                    tile += x[…] · W[block, c, …]
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked reductions with PREFETCH. Out: the same without
+In: an IRModule of scheduled PrimFuncs in which a schedule marked reductions with `Prefetch`. Out: the same without
 blocks, with instructions that fetch. The first pass over a block of weights has to wait for memory, all others find it
 in the L2 cache; a network's weights do not stay in any cache from one call to the next. What fetches reads nothing and
 so is allowed to point past the end.
@@ -17,11 +17,9 @@ import math
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.codegen.passes.marks import Change, unmarked, with_marked_loops
+from felixlike.codegen.marks import Prefetch
+from felixlike.codegen.passes.loops import Change, number_of, unmarked, with_marked_loops
 from felixlike.codegen.passes.memory import bytes_of, place_of, same_element
-
-PREFETCH = "felixlike.prefetch"
-"""Annotation of the loop over summed channels where a constant operand is packed in the order of the loops."""
 
 _LINE = 64
 """Bytes."""
@@ -38,7 +36,7 @@ _L2 = 2
 
 def prefetch(module: Any) -> Any:
     """The IRModule with instructions that fetch ahead of marked loops: functions without any are left alone."""
-    return with_marked_loops(module, PREFETCH, _ahead)
+    return with_marked_loops(module, Prefetch, _ahead)
 
 
 def _ahead(func: Any) -> Change:
@@ -106,9 +104,7 @@ def _fetches(loop: Any, around: list[Any], load: Any) -> list[Any]:
     passes, block = _passes(around, first, steps * slab)
     if not dense or not passes or math.prod(shape) * size < _WORTH:
         return []
-    number, line = 0, _LINE // size
-    for f in passes:
-        number = number * f.extent + f.loop_var
+    number, line = number_of(passes), _LINE // size
     share = -(-slab // math.prod(int(f.extent) for f in passes))
     start = first + (block + number * (steps * share) + loop.loop_var * share)
     return [_fetch(buffer, start + n * line) for n in range(-(-share // line))]

@@ -1,6 +1,6 @@
 """Loops over vectors that do not divide what they run over: whole vectors first, then the rest in halves.
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked loops with PEEL. Out: the same without blocks, the
+In: an IRModule of scheduled PrimFuncs in which a schedule marked loops with `Peel`. Out: the same without blocks, the
 marked loops peeled. TVM would test every lane of every iteration, and so compute none of them in vectors: it vectorises
 no loop under such a test, and its own peeling (pragma_loop_partition_hint) loses sight of loops counted in int64, as
 those of Relax are. Whoever compiles without this gets the same values, slowly.
@@ -12,13 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.codegen.passes.marks import unmarked, with_marked_loops
+from felixlike.codegen.marks import Peel
+from felixlike.codegen.passes.loops import like, unmarked, variable_like, with_marked_loops
 from felixlike.hardware.vectors import power_of_two_below
-
-PEEL = "felixlike.peel"
-"""Annotation of a loop that holds nothing but one loop over lanes, in which outer · lanes + lane is tested to be below
-a length.  Its value: [length, elements of a vector, places of seams …]: no vector reaches across a seam, where what is
-computed changes, as between parts of a concatenation. Where there are seams, the inner loop has the whole length."""
 
 _UNROLLED = 4
 """Vectors between seams that are computed without a test."""
@@ -26,17 +22,18 @@ _UNROLLED = 4
 
 def peel_rests(module: Any) -> Any:
     """The IRModule with marked loops peeled: functions without any are left alone."""
-    return with_marked_loops(module, PEEL, lambda _: _whole_and_rest, flat=True)
+    return with_marked_loops(module, Peel, lambda _: _whole_and_rest, flat=True)
 
 
 def _whole_and_rest(loop: Any) -> Any:
-    length, lanes, *seams = (int(value) for value in loop.annotations[PEEL])
-    if not seams:
+    mark = Peel.of(loop)
+    length, lanes = mark.length, mark.lanes
+    if not mark.seams:
         return tvmlib.tirx.stmt_seq(
             *_peeled(loop, length, int(loop.body.extent), lanes, lambda iteration: (iteration, 0))
         )
     parts, width = [], _UNROLLED * lanes
-    for start, end in pairwise([0, *seams, length]):
+    for start, end in pairwise([0, *mark.seams, length]):
         parts += _peeled(loop, end - start, width, lanes, partial(_behind, start, width))
     return tvmlib.tirx.stmt_seq(*parts)
 
@@ -51,7 +48,7 @@ def _peeled(loop: Any, length: int, width: int, lanes: int, begin: Callable[[Any
     # The first iteration stands alone: it is the one in which a reduction puts its initial values.
     parts = _vectors(loop, begin(0), width, lanes) if whole else []
     if whole > 1:
-        counter = tvmlib.tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
+        counter = variable_like(loop.loop_var)
         body = tvmlib.tirx.stmt_seq(*_vectors(loop, begin(counter), width, lanes))
         parts.append(
             tvmlib.tirx.For(counter, like(counter, 1), like(counter, whole - 1), tvmlib.tirx.ForKind.SERIAL, body)
@@ -77,7 +74,7 @@ def halves(start: int, size: int, lanes: int) -> Iterator[tuple[int, int]]:
 
 def piece(loop: Any, start: Any, size: int) -> Any:
     """Some neighbouring iterations of a loop, at once.  start: the first of them, a number or an expression."""
-    lane = tvmlib.tirx.Var(loop.loop_var.name, str(loop.loop_var.ty.dtype))
+    lane = variable_like(loop.loop_var)
     first = like(lane, start) if isinstance(start, int) else start
     body = tvmlib.substituted(loop.body, {loop.loop_var: lane + first if size > 1 else first})
     return (
@@ -85,8 +82,3 @@ def piece(loop: Any, start: Any, size: int) -> Any:
         if size > 1
         else body
     )
-
-
-def like(variable: Any, value: int) -> Any:
-    """A number of a variable's type."""
-    return tvmlib.tirx.const(value, str(variable.ty.dtype))

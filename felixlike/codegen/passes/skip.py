@@ -4,7 +4,7 @@
         for c in 512:                         if 1 <= row + tap and row + tap < 8:
             tile += P[row + tap, …] · W   →       for c in 512: tile += P[row + tap, …] · W
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked loops over taps with SKIP. Out: the same without
+In: an IRModule of scheduled PrimFuncs in which a schedule marked loops over taps with `Skip`. Out: the same without
 blocks, with a test in each marked loop: what it reads is known to be zero where the copy that pads tests the same. On
 small images that is a good part of the work: 10 % of a 3×3 window's rows on 7 rows.
 """
@@ -15,19 +15,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.codegen.passes.marks import Change, unmarked, with_marked_loops
-
-SKIP = "felixlike.skip"
-"""Annotation of a loop over taps in which nothing but products with a padded copy is summed up."""
+from felixlike.codegen.marks import Skip
+from felixlike.codegen.padding import padded
+from felixlike.codegen.passes.loops import Change, unmarked, with_marked_loops
 
 
 def skip_padding(module: Any) -> Any:
     """The IRModule with a test in marked loops: functions without any are left alone."""
-    return with_marked_loops(module, SKIP, _tested)
+    return with_marked_loops(module, Skip, _tested)
 
 
 def _tested(func: Any) -> Change:
-    copies = [store for store in tvmlib.found(func.body, tvmlib.tirx.BufferStore) if _pads(store)]
+    copies = [store for store in tvmlib.found(func.body, tvmlib.tirx.BufferStore) if padded(store.value)]
 
     def tested(loop: Any) -> Any:
         tests = [test for copy in copies for test in _tests(loop, copy)]
@@ -35,13 +34,6 @@ def _tested(func: Any) -> Change:
         return unmarked(loop, body)
 
     return tested
-
-
-def _pads(store: Any) -> bool:
-    """Whether a store writes an element or, under some condition, zero."""
-    value = store.value
-    conditional = str(getattr(getattr(value, "op", None), "name", "")) == "prim.if_then_else"
-    return conditional and float(getattr(value.args[2], "value", 1.0)) == 0.0
 
 
 def _tests(loop: Any, copy: Any) -> Iterator[Any]:

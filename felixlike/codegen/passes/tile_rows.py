@@ -4,7 +4,7 @@
     for k:                               →    for k:
         unroll r in 8, v in 3: T[r, v] += …       unroll v in 3: T_0[v] += …   …   unroll v in 3: T_7[v] += …
 
-In: an IRModule of scheduled PrimFuncs with reductions marked PREFETCH or TILE. Out: the same without
+In: an IRModule of scheduled PrimFuncs with reductions marked `Prefetch` or `Tile`. Out: the same without
 blocks, with the tiles that they sum up in rows. Of what lies on the stack LLVM knows that no instruction that fetches
 reads it, and only such sums stay in registers from one step to the next.
 """
@@ -16,11 +16,9 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen import plain_loops
+from felixlike.codegen.marks import Prefetch, Tile
 from felixlike.codegen.passes.memory import bytes_of
-from felixlike.codegen.passes.prefetch import PREFETCH, STACK
-
-TILE = "felixlike.tile"
-"""Annotation of a loop that sums up a tile."""
+from felixlike.codegen.passes.prefetch import STACK
 
 
 def tile_rows(module: Any) -> Any:
@@ -46,7 +44,7 @@ def _changed(func: Any) -> Any:
 
 
 def _sums_up(loop: Any) -> bool:
-    return PREFETCH in loop.annotations or TILE in loop.annotations
+    return Prefetch.on(loop) or Tile.on(loop)
 
 
 def _in_rows(func: Any, buffer: Any) -> Any:

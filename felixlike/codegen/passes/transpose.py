@@ -4,7 +4,7 @@
         Z[c, x] = f(tile[x, c])   →         R = tile[start : start + 8, 0 : 16], transposed by shuffles
                                             for c in 16: vector x in 8: Z[c, start + x] = f(R[c, x])
 
-In: an IRModule of scheduled PrimFuncs in which a schedule marked such pairs of loops with TRANSPOSE. Out: the same
+In: an IRModule of scheduled PrimFuncs in which a schedule marked such pairs of loops with `Transpose`. Out: the same
 without blocks, the pairs rewritten. LLVM would scatter vectors, an element a cycle, while nothing else goes on: a
 seventh of the time where few channels are summed. Squares of rows are exchanged in log₂ steps (Eklundh 1972, A fast
 computer method for matrix transposing), for all squares of a vector at once. Where squares do not divide the rows, the
@@ -17,13 +17,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.codegen.passes.marks import unmarked, with_marked_loops
+from felixlike.codegen.marks import Transpose
+from felixlike.codegen.passes.loops import step_along, unmarked, variable_like, with_marked_loops
 from felixlike.codegen.passes.memory import place_of, same_element
 from felixlike.hardware.vectors import power_of_two_below
-
-TRANSPOSE = "felixlike.transpose"
-"""Annotation of a loop over the elements of vectors, around nothing but a loop over the tile's rows. Its value:
-elements of a vector, a power of two."""
 
 _LEAST, _MOST = 4, 8
 """Rows of a square. Less does not pay; more would need more registers than there are."""
@@ -31,17 +28,17 @@ _LEAST, _MOST = 4, 8
 
 def transpose(module: Any) -> Any:
     """The IRModule with marked loops rewritten: functions without any are left alone."""
-    return with_marked_loops(module, TRANSPOSE, lambda _: _turned)
+    return with_marked_loops(module, Transpose, lambda _: _turned)
 
 
 def _turned(loop: Any) -> Any:
-    lanes = int(loop.annotations[TRANSPOSE])
+    lanes = Transpose.of(loop).lanes
     rows, load = loop.body, _across(loop)
     size = min(lanes, _MOST, power_of_two_below(int(rows.extent))) if load is not None else 0
     if load is None or size < _LEAST or int(loop.extent) % lanes:
         return unmarked(loop)
     column, row, store = loop.loop_var, rows.loop_var, rows.body
-    outer = tvmlib.tirx.Var(column.name, str(column.ty.dtype))
+    outer = variable_like(column)
     turned = tvmlib.tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
     read = _along(load.source, load.indices, loop, column)
     written = _along(store.buffer, store.indices, loop, row)
@@ -49,7 +46,7 @@ def _turned(loop: Any) -> Any:
     for start in (*range(0, int(rows.extent) - size, size), int(rows.extent) - size):
         places = [{column: outer * lanes, row: start + i} for i in range(size)]
         statements += _shuffled(turned, load.source, [_placed(read, place) for place in places])
-        lane, step = (tvmlib.tirx.Var(v.name, str(v.ty.dtype)) for v in (column, row))
+        lane, step = variable_like(column), variable_like(row)
         value = tvmlib.structural_map(
             store.value,
             (tvmlib.ir.TensorLoad, lambda one, at=(lane, step): turned[at] if same_element(one, load) else one),
@@ -72,7 +69,7 @@ def _across(loop: Any) -> Any | None:
 
     def steps(access: Any, buffer: Any) -> tuple[int | None, int | None]:
         place = _place(buffer, access.indices, loop)
-        return _step(place, column), _step(place, row)
+        return step_along(place, column), step_along(place, row)
 
     loads = [(load, *steps(load, load.source)) for load in tvmlib.found(rows.body.value, tvmlib.ir.TensorLoad)]
     found = [load for load, by_column, by_row in loads if by_column == 1 and by_row is not None and by_row > 1]
@@ -93,19 +90,13 @@ def _along(buffer: Any, indices: Any, loop: Any, variable: Any) -> list[Any]:
     """The indices, where the variable steps through the last dimension alone; or the same element counted in the order
     of memory, as after loops over neighbouring dimensions were fused."""
     *outer, last = indices
-    if _step(last, variable) == 1 and not any(tvmlib.uses(index, variable) for index in outer):
+    if step_along(last, variable) == 1 and not any(tvmlib.uses(index, variable) for index in outer):
         return [*indices]
     return [*(0 for _ in outer), _place(buffer, indices, loop)]
 
 
 def _placed(indices: list[Any], values: dict[Any, Any]) -> list[Any]:
     return [tvmlib.simplify(tvmlib.substituted(index, values)) if hasattr(index, "ty") else index for index in indices]
-
-
-def _step(place: Any, variable: Any) -> int | None:
-    """By how much a step of a variable changes a place; None where that depends on it."""
-    step = tvmlib.simplify(tvmlib.substituted(place, {variable: variable + 1}) - place)
-    return int(step) if isinstance(step, tvmlib.tirx.IntImm) else None
 
 
 def _shuffled(turned: Any, tile: Any, places: list[list[Any]]) -> Iterator[Any]:

@@ -1,0 +1,83 @@
+"""What passes do with loops: find marked ones, give them other bodies and variables, count steps and iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.codegen import plain_loops
+from felixlike.codegen.marks import Mark
+
+Change = Callable[[Any], Any]
+"""A marked loop → what takes its place."""
+
+
+def with_marked_loops(module: Any, mark: type[Mark], change: Callable[[Any], Change], *, flat: bool = False) -> Any:
+    """The IRModule without blocks, and with every loop changed that carries such a mark; functions without any are left
+    alone.
+
+    change: a function as plain loops → what to do with such a loop in it. Inner loops are changed first.  flat: its
+    buffers have one dimension then."""
+    return tvmlib.map_functions(module, lambda func: _changed(func, mark, change, flat=flat))
+
+
+def unmarked(loop: Any, body: Any = None) -> Any:
+    """A loop without its annotations; with another body, if one is given."""
+    return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body if body is None else body)
+
+
+def annotated(loop: Any, annotations: Mapping[str, Any]) -> Any:
+    """A loop with these annotations instead of its own."""
+    return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations=dict(annotations))
+
+
+def without_mark(loop: Any, mark: type[Mark]) -> Any:
+    """A loop with all of its annotations but one."""
+    return annotated(loop, {name: value for name, value in loop.annotations.items() if name != mark.key})
+
+
+def with_mark(loop: Any, mark: Mark) -> Any:
+    """A loop with one more annotation."""
+    return annotated(loop, {**loop.annotations, mark.key: mark.value})
+
+
+def like(variable: Any, value: int) -> Any:
+    """A number of a variable's type."""
+    return tvmlib.tirx.const(value, str(variable.ty.dtype))
+
+
+def variable_like(variable: Any) -> Any:
+    """Another variable with the name and type of one."""
+    return tvmlib.tirx.Var(variable.name, str(variable.ty.dtype))
+
+
+def anew(loop: Any, body: Any = None, *, extent: Any = None) -> Any:
+    """A loop with a variable of its own, and the annotations of another; with another body or extent, if given."""
+    variable = variable_like(loop.loop_var)
+    body = tvmlib.substituted(loop.body if body is None else body, {loop.loop_var: variable})
+    extent = loop.extent if extent is None else extent
+    return tvmlib.tirx.For(variable, loop.min, extent, loop.kind, body, annotations=loop.annotations)
+
+
+def number_of(loops: Sequence[Any]) -> Any:
+    """Which iteration of all that a nest has is the current one.  loops: outermost first."""
+    number: Any = 0
+    for loop in loops:
+        number = number * loop.extent + loop.loop_var
+    return number
+
+
+def step_along(place: Any, variable: Any) -> int | None:
+    """By how much a step of a variable changes a place; None where that depends on it."""
+    step = tvmlib.simplify(tvmlib.substituted(place, {variable: variable + 1}) - place)
+    return int(step) if isinstance(step, tvmlib.tirx.IntImm) else None
+
+
+def _changed(func: Any, mark: type[Mark], change: Callable[[Any], Change], *, flat: bool) -> Any:
+    if not any(mark.on(loop) for loop in tvmlib.found(func.body, tvmlib.tirx.For)):
+        return func
+    plain = plain_loops.without_blocks(func)
+    plain = plain_loops.with_flat_buffers(plain) if flat else plain
+    changed = change(plain)
+    return tvmlib.structural_map(plain, (tvmlib.tirx.For, lambda loop: changed(loop) if mark.on(loop) else loop))

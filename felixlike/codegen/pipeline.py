@@ -1,0 +1,116 @@
+"""What functions undergo on the way into the compiler, in which order, and why in this one.
+
+In: an IRModule of scheduled PrimFuncs. Out: the same, ready for TVM's compiler. The schedules and workloads that
+everybody else sees stay as they are; only the code differs. Each pass says what it needs and what it changes, and
+`out_of_order` tells where a list of passes does not keep to that: a test asks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from felixlike.codegen.marks import Blocks, Columns, Guard, Mark, Peel, Prefetch, Skip, Tile, Transpose
+from felixlike.codegen.passes import (
+    first_and_last,
+    from_infinity,
+    guard,
+    keep_nan,
+    peel_columns,
+    peel_rests,
+    prefetch,
+    share_reciprocals,
+    skip_padding,
+    tile_rows,
+    transpose,
+    vectorise_math,
+    write_out_halves,
+)
+
+
+class Form(Enum):
+    """What holds of a function between passes."""
+
+    DIMENSIONS = "buffers of marked functions have the dimensions that they were declared with"
+    ROWS = "tiles of sums that were too large for the stack are buffers of a row each"
+    WHOLE_TILES = "a loop that sums up a tile writes one buffer, in unrolled loops"
+    NAMELESS = "no value has a name, on which TVM's own conversions of bfloat16 could depend"
+    EXTREMES = "maxima and minima are TVM's, and inequalities those of the workload"
+    PADDING = "copies that pad do so under the conditions that the workload has"
+    DIVISIONS = "divisions are written as the workload has them"
+    CALLS = "elementary functions are calls"
+
+
+AT_FIRST = frozenset(
+    {Form.DIMENSIONS, Form.WHOLE_TILES, Form.NAMELESS, Form.EXTREMES, Form.PADDING, Form.DIVISIONS, Form.CALLS}
+)
+"""What holds of functions as schedules leave them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """run: an IRModule → an IRModule.  marks: what it looks for; nobody may put one on a loop after it.  takes: those
+    of them that are gone afterwards.  puts: marks of its own.  needs: what must hold before.  gives, ends: what holds
+    after it, and what does no longer."""
+
+    run: Callable[[Any], Any]
+    marks: tuple[type[Mark], ...] = ()
+    takes: tuple[type[Mark], ...] = ()
+    puts: tuple[type[Mark], ...] = ()
+    needs: tuple[Form, ...] = ()
+    gives: tuple[Form, ...] = ()
+    ends: tuple[Form, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of its function."""
+        return self.run.__name__
+
+
+def _of(run: Callable[[Any], Any], mark: type[Mark], **others: Any) -> Pass:
+    """A pass that rewrites loops with one mark, which are unmarked then."""
+    return Pass(run, marks=(mark,), takes=(mark,), **others)
+
+
+CPU_PASSES = (
+    Pass(from_infinity, needs=(Form.EXTREMES,)),
+    _of(skip_padding, Skip, needs=(Form.DIMENSIONS, Form.PADDING)),
+    _of(transpose, Transpose, needs=(Form.DIMENSIONS,)),
+    _of(first_and_last, Blocks, puts=(Tile, Guard), needs=(Form.DIMENSIONS, Form.WHOLE_TILES)),
+    _of(guard, Guard, needs=(Form.DIMENSIONS, Form.WHOLE_TILES), ends=(Form.PADDING,)),
+    Pass(tile_rows, (Prefetch, Tile), needs=(Form.DIMENSIONS,), gives=(Form.ROWS,), ends=(Form.WHOLE_TILES,)),
+    _of(prefetch, Prefetch, needs=(Form.DIMENSIONS, Form.ROWS)),
+    _of(peel_rests, Peel, ends=(Form.DIMENSIONS,)),
+    _of(peel_columns, Columns, ends=(Form.DIMENSIONS,)),
+    Pass(share_reciprocals, needs=(Form.DIVISIONS,)),
+    Pass(write_out_halves, needs=(Form.NAMELESS,), ends=(Form.NAMELESS,)),
+    Pass(keep_nan, needs=(Form.EXTREMES,), ends=(Form.EXTREMES, Form.NAMELESS)),
+    # Its formulas have names, compare, and divide, by what is computed anew for each element.
+    Pass(vectorise_math, needs=(Form.CALLS,), ends=(Form.CALLS, Form.DIVISIONS, Form.NAMELESS, Form.EXTREMES)),
+)
+"""For CPUs."""
+
+
+def lower(module: Any) -> Any:
+    """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for CPUs."""
+    for one in CPU_PASSES:
+        module = one.run(module)
+    return module
+
+
+def out_of_order(passes: Sequence[Pass]) -> Iterator[str]:
+    """Why these passes cannot run in this order: a sentence for each reason."""
+    holds = set(AT_FIRST)
+    for number, one in enumerate(passes):
+        for form in one.needs:
+            if form not in holds:
+                yield f"{one.name} needs that {form.value}"
+        holds = (holds | set(one.gives)) - set(one.ends)
+        for mark in one.marks:
+            late = [other.name for other in passes[number + 1 :] if mark in other.puts]
+            yield from (f"{name} puts {mark.__name__} after {one.name} has looked for it" for name in late)
+        for mark in one.takes:
+            later = [other.name for other in passes[number + 1 :] if mark in other.marks]
+            yield from (f"{one.name} takes {mark.__name__}, which {name} looks for after it" for name in later)

@@ -1,0 +1,91 @@
+"""Passes run in an order that gives each of them what it needs; marks say in a schedule what rules meant."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from felixlike import tvmlib
+from felixlike.codegen import marks
+from felixlike.codegen.marks import Blocks, Columns, Guard, Mark, Peel, Prefetch, Skip, Tile, Transpose
+from felixlike.codegen.pipeline import CPU_PASSES, Form, Pass, lower, out_of_order
+from felixlike.testing.operators import matmul
+
+BY_NAME = {one.name: one for one in CPU_PASSES}
+
+
+def _moved(name: str, *, before: str) -> list[Pass]:
+    others = [one for one in CPU_PASSES if one.name != name]
+    place = next(i for i, one in enumerate(others) if one.name == before)
+    return [*others[:place], BY_NAME[name], *others[place:]]
+
+
+def test_the_passes_are_in_order() -> None:
+    assert list(out_of_order(CPU_PASSES)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "why"),
+    [
+        ("guard", "first_and_last", "first_and_last puts Guard after guard has looked for it"),
+        ("tile_rows", "first_and_last", "first_and_last puts Tile after tile_rows has looked for it"),
+        ("prefetch", "tile_rows", "prefetch takes Prefetch, which tile_rows looks for after it"),
+        ("prefetch", "tile_rows", f"prefetch needs that {Form.ROWS.value}"),
+        ("tile_rows", "guard", f"guard needs that {Form.WHOLE_TILES.value}"),
+        ("guard", "skip_padding", f"skip_padding needs that {Form.PADDING.value}"),
+        ("peel_rests", "skip_padding", f"skip_padding needs that {Form.DIMENSIONS.value}"),
+        ("peel_columns", "prefetch", f"prefetch needs that {Form.DIMENSIONS.value}"),
+        ("vectorise_math", "write_out_halves", f"write_out_halves needs that {Form.NAMELESS.value}"),
+        ("vectorise_math", "keep_nan", f"keep_nan needs that {Form.EXTREMES.value}"),
+        ("keep_nan", "from_infinity", f"from_infinity needs that {Form.EXTREMES.value}"),
+        ("keep_nan", "write_out_halves", f"write_out_halves needs that {Form.NAMELESS.value}"),
+        ("vectorise_math", "share_reciprocals", f"share_reciprocals needs that {Form.DIVISIONS.value}"),
+    ],
+)
+def test_another_order_is_told(name: str, before: str, why: str) -> None:
+    assert why in list(out_of_order(_moved(name, before=before)))
+
+
+def test_every_mark_has_a_pass_that_looks_for_it_and_a_key_of_its_own() -> None:
+    kinds = [
+        kind for kind in vars(marks).values() if isinstance(kind, type) and issubclass(kind, Mark) and kind is not Mark
+    ]
+    assert {mark for one in CPU_PASSES for mark in one.marks} == set(kinds)
+    assert len({kind.key for kind in kinds}) == len(kinds) == 8
+    assert all(kind.key == f"felixlike.{kind.__name__.lower()}" for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("mark", "value"),
+    [
+        (Guard(), True),
+        (Blocks(), True),
+        (Skip(), True),
+        (Prefetch(), True),
+        (Tile(), True),
+        (Transpose(16), 16),
+        (Columns(113, 16), [113, 16]),
+        (Peel(197, 16), [197, 16]),
+        (Peel(197, 16, (32, 96)), [197, 16, 32, 96]),
+    ],
+)
+def test_marks_are_what_they_were_after_a_schedule(mark: Mark, value: object) -> None:
+    """What stands in a trace is what stores have always held."""
+    schedule = tvmlib.Schedule(matmul(8, 8, 8))
+    loop = schedule.get_loops(schedule.get_sblock("C"))[0]
+    assert not type(mark).on(schedule.get(loop))
+    mark.put(schedule, loop)
+    assert mark.value == value
+    assert type(mark).on(schedule.get(loop))
+    assert type(mark).of(schedule.get(loop)) == mark
+
+
+def test_functions_without_marks_keep_their_loops() -> None:
+    module = tvmlib.IRModule({"main": matmul(8, 8, 8)})
+    assert tvmlib.structural_equal(lower(module), module)
+
+
+def test_passes_are_different() -> None:
+    assert all(one.name != other.name for one, other in pairwise(CPU_PASSES))
+    assert len(BY_NAME) == len(CPU_PASSES)
