@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.spaces.blocks import bound, realize_of
 
 _NOTE = "felixlike."
 """What the notes' names begin with."""
@@ -85,9 +86,7 @@ def _sizes(schedule: Any, reference: Any) -> tuple[int, int, int]:
 
 
 def _reduction_values(schedule: Any, reference: Any) -> list[Any]:
-    realize: Any = schedule.get_sref(reference).parent.stmt.body
-    iterators = schedule.get(reference).iter_vars
-    return [v for i, v in zip(iterators, realize.iter_values, strict=True) if tvmlib.is_reduction(i)]
+    return [value for i, value in bound(realize_of(schedule, reference)) if tvmlib.is_reduction(i)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.spaces.surroundings import blocks_of, costs, elementwise
+from felixlike.spaces.blocks import blocks_of, costs, elementwise
 
 _MOST_TILES = 64
 """Tiles of a task, which share a copy of the padded input, at most along one dimension."""

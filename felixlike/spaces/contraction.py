@@ -12,6 +12,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.frontend.constants import layout_free_parameters
+from felixlike.spaces.blocks import are_loops, realize_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +137,9 @@ def _parts(axis: Any, size: int | None) -> tuple[Any, ...]:
 
 def _plain(schedule: Any, block: Any, loops: Sequence[Any]) -> bool:
     """Whether the block's iterators are its loops, in order, of known extents, in a nest of its own."""
-    realize: Any = getattr(schedule.get_sref(block).parent.stmt, "body", None)
-    if type(realize).__name__ != "SBlockRealize":
-        return False
-    if any(type(schedule.get(loop).extent).__name__ != "IntImm" for loop in loops):
-        return False
-    return all(
-        value.same_as(schedule.get(loop).loop_var) for value, loop in zip(realize.iter_values, loops, strict=True)
-    )
+    realize = realize_of(schedule, block)
+    known = all(isinstance(schedule.get(loop).extent, tvmlib.tirx.IntImm) for loop in loops)
+    return realize is not None and known and are_loops(schedule, realize.iter_values, loops)
 
 
 def _bare(expression: Any) -> Any:

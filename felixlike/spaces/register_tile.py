@@ -31,10 +31,11 @@ from felixlike import tvmlib
 from felixlike.codegen.marks import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
 from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, Machine, VectorUnit, widths
+from felixlike.spaces.blocks import costs, realize_of
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, whole_vectors
-from felixlike.spaces.surroundings import Surroundings, costs, settle_surroundings
+from felixlike.spaces.surroundings import Surroundings, settle_surroundings
 
 _LONGEST = 128
 """Steps of a block of the reduction, or down to a quarter of that: storing and loading a tile then hardly matters."""
@@ -368,7 +369,6 @@ def _vectorize(schedule: Any, block: Any, place: int, lanes: int) -> None:
     if place > 1:
         schedule.reorder(outer, *loops[1 - place :], lane)
     schedule.vectorize(lane)
-    if costs(schedule, block) or not isinstance(
-        schedule.get_sref(block).parent.stmt.body.predicate, tvmlib.tirx.IntImm
-    ):
+    realize: Any = realize_of(schedule, block)
+    if costs(schedule, block) or not isinstance(realize.predicate, tvmlib.tirx.IntImm):
         Guard().put(schedule, lane)

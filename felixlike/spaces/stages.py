@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.spaces.blocks import are_loops, moving, realizes
 
 _CHEAP = frozenset(["prim.if_then_else", "prim.likely", "tirx.reinterpret"])
 """Calls that may be computed again wherever their value is read; others, like exp, are worth a buffer."""
@@ -21,13 +22,12 @@ def in_plain_nests(sch: Any) -> bool:
     """True if every block stands in a perfect nest of loops, one for each of its variables, in their order; a single
     element stands in none."""
     probe = sch.copy()
-    for realize in tvmlib.found(probe.mod["main"].body, tvmlib.s_tir.SBlockRealize):
-        if realize.block.name_hint != "root":
-            loops = [probe.get(loop).loop_var for loop in probe.get_loops(probe.get_sblock(realize.block.name_hint))]
-            values = [value for _, value in _moving(realize)]
-            if len(loops) != len(values) or not all(a.same_as(b) for a, b in zip(loops, values, strict=True)):
-                return False
-    return True
+    return all(
+        are_loops(
+            probe, [value for _, value in moving(realize)], probe.get_loops(probe.get_sblock(realize.block.name_hint))
+        )
+        for realize in realizes(probe.mod["main"].body)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,14 @@ def stages_of(sch: Any) -> list[Stage]:
     """The function's blocks in their order."""
     main = sch.mod["main"]
     stages = []
-    for realize in tvmlib.found(main.body, tvmlib.s_tir.SBlockRealize):
+    for realize in realizes(main.body):
         block = realize.block
-        if block.name_hint == "root":
-            continue
         calls = {str(getattr(call.op, "name", "")) for call in tvmlib.found(block.body, tvmlib.ir.Call)}
         written = [region.source for region in block.writes]
         stages.append(
             Stage(
                 name=str(block.name_hint),
-                extents={i.var: int(i.dom.extent) for i, _ in _moving(realize)},
+                extents={i.var: int(i.dom.extent) for i, _ in moving(realize)},
                 reduced=tuple(i.var for i in block.iter_vars if tvmlib.is_reduction(i)),
                 reads=tuple(
                     (load.source, tuple(load.indices))
@@ -84,12 +82,6 @@ def stages_of(sch: Any) -> list[Stage]:
             )
         )
     return stages
-
-
-def _moving(realize: Any) -> list[tuple[Any, Any]]:
-    """A block's variables with their values; without those that a constant is bound to, as in single elements."""
-    bound = zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    return [(i, value) for i, value in bound if not isinstance(value, tvmlib.tirx.IntImm)]
 
 
 def contiguous(stage: Stage, along: Sequence[Any]) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.spaces.blocks import costs, elementwise, loads_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +88,8 @@ def _follow(schedule: Any, epilogue: Any, block: Any) -> None:
     where there is no such order, as for a part of the output."""
     statement, source = schedule.get(epilogue), schedule.get(block).writes[0].source
     variables = [iterator.var for iterator in statement.iter_vars]
-    loads = tvmlib.found(statement.body, tvmlib.ir.TensorLoad)
-    (indices, *others) = [load.indices for load in loads if load.source.same_as(source)]
+    (indices, *others) = [load.indices for load in loads_of(statement.body, source)]
     if any(not tvmlib.structural_equal(indices, other) for other in others):
         raise ValueError("the epilogue reads two elements")
     if not all(any(index.same_as(variable) for variable in variables) for index in indices):
         schedule.transform_block_layout(epilogue, tvmlib.tirx.IndexMap(variables, list(indices), None))
-
-
-def blocks_of(schedule: Any) -> list[Any]:
-    """The function's blocks in their order, without the root."""
-    names = [str(b.name_hint) for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock)]
-    return [schedule.get_sblock(name) for name in names if name != "root"]
-
-
-def elementwise(schedule: Any, block: Any) -> bool:
-    """Whether all its axes are data-parallel."""
-    statement = schedule.get(block)
-    return statement.init is None and all(map(tvmlib.is_spatial, statement.iter_vars))
-
-
-def costs(schedule: Any, block: Any) -> bool:
-    """Whether a condition says where it reads, or a function is called: neither may stand in the hot loop."""
-    return bool(tvmlib.found(schedule.get(block).body, tvmlib.ir.Call))

@@ -17,7 +17,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen.marks import Transpose
-from felixlike.spaces.surroundings import blocks_of, costs, elementwise
+from felixlike.spaces.blocks import blocks_of, costs, elementwise
 
 _NARROWEST = 4
 """Elements of the shortest vector that a block is worth being turned in."""
