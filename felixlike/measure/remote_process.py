@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.measure import machine, trial_process
+from felixlike.measure import machine, runner
 from felixlike.measure.assistant import Assistant
 from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
@@ -19,7 +19,7 @@ from felixlike.measure.messages import Message
 def visit(request: Message) -> Message:
     """server: host, port, password.  seconds: for the session.  assistant: file of its library.  target: TVM's text.
     memory: bytes for the session.  library: file of the candidate, None to look at the machine only.  run: the run
-    request of trial_process.  survey: whether to look at the version, too.
+    request of runner.run.  survey: whether to look at the version, too.
 
     More in the answer: device: its name.  version: of TVM there, if asked to.  unfit: how the server differs from the
     target.  lost: "before" the candidate was there, or "during" its run."""
@@ -41,7 +41,7 @@ def visit(request: Message) -> Message:
             assistant.limit_memory(request["memory"])
             answer.update(_run(session, target, request))
     except Exception as error:
-        failure = trial_process.failure(error, Status.RUN_ERROR, started)
+        failure = runner.failure(error, Status.RUN_ERROR, started)
         # A server that ends a session says so, unless something else was being sent.
         late = isinstance(error, tvmlib.SessionTimeout) or failure["elapsed"] > request["seconds"]
         if stage == "during" and late:
@@ -57,8 +57,8 @@ def _run(session: Any, target: Any, request: Message) -> Message:
     """What a local candidate's process does once it has built."""
     library = Path(request["library"])
     session.upload(str(library))
-    built = trial_process.Built.beside(session.load_module(library.name), library)
-    return trial_process.run(built, tvmlib.remote_device(session, target), request["run"])[0]
+    built = runner.Built.beside(session.load_module(library.name), library)
+    return runner.run(built, tvmlib.remote_device(session, target), request["run"])[0]
 
 
 def _alive(session: Any) -> bool:

@@ -26,7 +26,6 @@ def main(control_fd: int, directory: str) -> None:
     # tvm_ffi imports torch if it can; nothing here needs it, and without it the start is 2.5 s and 200 MB cheaper.
     sys.modules["torch"] = None  # type: ignore[assignment]
     # Loaded here once, not in every process that needs it.
-    import felixlike.measure.remote_process  # noqa: F401
     from felixlike import tvmlib
     from felixlike.measure import trial_process
 

@@ -14,7 +14,8 @@ from felixlike.measure.examination import Examination, unverified, verified
 from felixlike.measure.limits import Timing
 from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
-from felixlike.measure.trial_process import build, run
+from felixlike.measure.runner import run
+from felixlike.measure.trial_process import build
 from felixlike.testing.faulty import elementwise, matmul, task_of, te, tirx, topi
 
 
