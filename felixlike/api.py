@@ -197,7 +197,7 @@ def optimize(
     return optimized
 
 
-def _pool_of(tracker: str | None, key: str | None) -> Callable[[Any], MeasurePool]:
+def _pool_of(tracker: str | None, key: str | None) -> Callable[[Any], MeasurePool | RpcPool]:
     """How to open a pool for a target: here, or on a tracker's servers."""
     if tracker is None and key is None:
         return MeasurePool

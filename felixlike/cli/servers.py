@@ -15,7 +15,7 @@ from felixlike.words import counted
 
 if TYPE_CHECKING:
     from felixlike.frontend import Task
-    from felixlike.measure.rpc import Seen
+    from felixlike.measure.survey import Seen
     from felixlike.measure.tracker import Servers
 
 _PATIENCE_SECONDS = 10.0

@@ -2,8 +2,9 @@
 
 import warnings
 from collections.abc import Mapping
+from typing import NoReturn
 
-from felixlike.errors import TrackerFailed, WrongDevice
+from felixlike.errors import TrackerFailed, WorkerFailed, WrongDevice
 from felixlike.measure.tracker import Address, Request, Servers, Tracker, check_servers
 
 
@@ -52,6 +53,16 @@ class Fleet:
             )
         for address, reason in new.items():
             warnings.warn(f"server {as_text(address)} is not used: {reason}", RuntimeWarning, stacklevel=2)
+
+    def give_up(self, what: str, complaint: str) -> NoReturn:
+        """Raises WorkerFailed, its kind TrackerFailed where the tracker has none.  complaint: what went wrong last, or
+        empty."""
+        self.registered()
+        raise WorkerFailed(
+            what + (f"; what went wrong last: {complaint}" if complaint else ""),
+            where=str(self),
+            remedy="ask `felixlike doctor --tracker HOST:PORT`, and start the servers again that do not answer",
+        )
 
 
 def as_text(address: Address) -> str:

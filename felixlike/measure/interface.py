@@ -1,4 +1,4 @@
-"""What every pool can do, whether it measures on this machine or on servers."""
+"""What every pool can do, whether it measures on this machine or on servers, and what makes the difference."""
 
 from collections.abc import Generator, Iterable
 from typing import Protocol
@@ -37,4 +37,17 @@ class Pool(Protocol):
 
     def close(self) -> None:
         """End all processes and remove the pool's files."""
+        ...
+
+
+class Place(Protocol):
+    """Where candidates run that a workshop has built: `Local` or `Remote`."""
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """As Pool.devices."""
+        ...
+
+    def stream(self, task: Task, candidates: Iterable[Schedulable], *, verify: bool, best: float | None) -> Results:
+        """As Pool.stream."""
         ...

@@ -126,7 +126,7 @@ def kill_a_worker(pool: MeasurePool, delay: float) -> bool:
     Whether there was one."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        server = pool._server._process
+        server = pool._workshop.processes.server._process
         if server is not None and _children(server.pid):
             break
         time.sleep(0.001)

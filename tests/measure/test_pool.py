@@ -43,7 +43,7 @@ def pool() -> Iterator[MeasurePool]:
 
 def server_of(pool: MeasurePool) -> int:
     """The fork server's process id."""
-    server: ForkServer = pool._server
+    server: ForkServer = pool._workshop.processes.server
     server.fork()[1].close()  # waits until it is ready; the process ends when its channel closes
     assert server._process is not None
     return server._process.pid
@@ -52,8 +52,8 @@ def server_of(pool: MeasurePool) -> int:
 def kill_server(pool: MeasurePool) -> None:
     """End the server and all its processes from outside, and wait until it is gone."""
     os.killpg(server_of(pool), signal.SIGKILL)
-    assert pool._server._process is not None
-    pool._server._process.wait(10)
+    assert pool._workshop.processes.server._process is not None
+    pool._workshop.processes.server._process.wait(10)
 
 
 def assert_healthy(measurement: Measurement) -> None:
@@ -149,9 +149,9 @@ def test_more_candidates_than_a_batch_are_asked_for_as_needed(pool: MeasurePool)
 def test_closing_a_stream_ends_what_is_under_way(pool: MeasurePool) -> None:
     results = pool.stream(TASK, [tiled(), Refused(), *[tiled()] * 6])
     assert next(results)[1].status is Status.INVALID  # told while the first one is being built
-    assert pool._trials
+    assert pool._workshop.processes.under_way
     results.close()
-    assert not pool._trials
+    assert not pool._workshop.processes.under_way
     assert_healthy(pool.measure(TASK, [tiled()])[0])
 
 
@@ -171,7 +171,7 @@ def test_other_errors_of_a_candidate_reach_the_caller(pool: MeasurePool) -> None
 
     with pytest.raises(ZeroDivisionError, match="in the sketch"):
         pool.measure(TASK, [tiled(), Broken()])
-    assert not pool._trials
+    assert not pool._workshop.processes.under_way
     assert_healthy(pool.measure(TASK, [tiled()])[0])
 
 
@@ -277,7 +277,7 @@ def test_candidates_waiting_for_their_turn_survive_their_server(pool: MeasurePoo
 
 def test_a_closed_pool_says_so() -> None:
     pool = MeasurePool(TASK.target)
-    directory = pool._directory
+    directory = pool._workshop.processes.directory
     pool.close()
     pool.close()
     assert not directory.exists()

@@ -20,7 +20,8 @@ from felixlike.measure import Limits, MeasurePool
 task = task_of(matmul())
 with MeasurePool(task.target, limits=Limits(run_seconds=100.0)) as pool:
     pool.measure(task, [tiled()])
-    print(pool._server._process.pid, pool._directory, flush=True)
+    processes = pool._workshop.processes
+    print(processes.server._process.pid, processes.directory, flush=True)
     pool.measure(task, [calling(task.module["main"], "pause")])
 """
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from felixlike.hardware.placement import Share, apart, unbound
 from felixlike.hardware.probe import usable_cores, usable_processors
-from felixlike.measure import MeasurePool, Status
+from felixlike.measure import Status
+from felixlike.measure.workshop import Workshop
 from felixlike.testing.faulty import matmul, task_of, tiled
 
 pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="one core is all there is")
@@ -28,15 +30,16 @@ def bound() -> Iterator[None]:
 @pytest.mark.usefixtures("bound")
 def test_threads_of_a_candidate_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
-    with MeasurePool(TASK.target) as pool:
-        examination = pool._examine(TASK, verify=False)
-        trial = pool._open(0, tiled().module(), examination.bytes)
+    workshop = Workshop(TASK.target)
+    with closing(workshop.processes) as processes:
+        examination = workshop.examine(TASK, verify=False)
+        trial = workshop.build(0, tiled().module(), examination.bytes)
         assert trial.wait(60)["status"] is Status.OK
-        request = examination.request(base=1e-3, timing=pool.limits.timing, best=None)
+        request = examination.request(base=1e-3, timing=workshop.limits.timing, best=None)
         assert trial.run(request, 60)["status"] is Status.OK
         threads = [int(thread) for thread in os.listdir(f"/proc/{trial._process}/task")]
         places = [Share(thread, frozenset(os.sched_getaffinity(thread))) for thread in threads]
-        pool._close(trial)
+        processes.end(trial)
     assert len(places) == 2
     assert apart(places), places
     assert frozenset().union(*(place.processors for place in places)) == frozenset().union(*usable_processors())
