@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 
 from felixlike.errors import TrackerFailed
 from felixlike.frontend.task import Task
@@ -68,9 +69,9 @@ class Remote:
             more = True
             while True:
                 while more and self._has_room(traffic):
-                    index, candidate = next(source, (0, None))
-                    more = candidate is not None
-                    if candidate is not None:
+                    more = False
+                    for index, candidate in islice(source, 1):
+                        more = True
                         yield from self._begin(traffic, index, candidate, examination.bytes)
                 if traffic.is_over:
                     return

@@ -5,11 +5,12 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from felixlike import tvmlib
-from felixlike.errors import TrackerFailed, WorkerFailed, WrongDevice
+from felixlike.errors import InvalidOption, TrackerFailed, WorkerFailed, WrongDevice
 from felixlike.frontend import make_task
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import device_name, host_device
@@ -119,6 +120,18 @@ def test_a_stream_can_be_closed_early(pool: RpcPool) -> None:
         pool.measure(TASK, [tiled()])
     stream.close()
     assert_healthy(pool.measure(TASK, [tiled()])[0])
+
+
+def test_what_is_no_task_or_candidate_is_refused_as_here(pool: RpcPool) -> None:
+    wrong: Any = None
+    with pytest.raises(InvalidOption, match="measure: task is None"):
+        pool.measure(wrong, [tiled()])
+    with pytest.raises(InvalidOption, match="measure: candidates is None"):
+        pool.measure(TASK, wrong)
+    with pytest.raises(InvalidOption, match="None is no candidate"):
+        pool.measure(TASK, [tiled(), wrong])
+    with pytest.raises(InvalidOption, match="best is -1"):
+        pool.measure(TASK, [], best=-1)
 
 
 def test_killed_servers(loopback: Loopback) -> None:
