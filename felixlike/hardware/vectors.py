@@ -34,14 +34,6 @@ class VectorUnit:
         return max(1, self.bits // item_bits)
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What kernels are shaped for.  cores: that run a kernel together."""
-
-    unit: VectorUnit
-    cores: int
-
-
 def vector_unit(features: Collection[str]) -> VectorUnit:
     """The vector unit of a processor.  features: LLVM's names of what it can do."""
     return next((VectorUnit(bits, count) for name, bits, count in _UNITS if name in features), VectorUnit(*_PLAIN))

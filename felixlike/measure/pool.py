@@ -22,7 +22,7 @@ from typing import Any, Self
 from felixlike import options, tvmlib
 from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
-from felixlike.hardware import device_name, host_target, resolve_target
+from felixlike.hardware import device_name, host_target, kind_of, resolve_target
 from felixlike.hardware.probe import memory_bytes, usable_cores
 from felixlike.measure.candidate import Schedulable, schedulable
 from felixlike.measure.evaluator import better
@@ -36,8 +36,6 @@ from felixlike.measure.server import ForkServer, ServerDied
 from felixlike.measure.trial import Trial
 from felixlike.measure.turns import take_turns, without_turn
 
-_BATCH_PER_WORKER = 8
-"""Built candidates that wait for each other, to be compared in turns: on two cores, all of a round."""
 _WAITING_SHARE = 4
 """Buffers of candidates that wait for their turn take up a quarter of the memory at most."""
 
@@ -63,13 +61,12 @@ class MeasurePool:
             )
         if limits is not None:
             options.of_kind(limits, Limits, "limits", where="MeasurePool", remedy="give measure.Limits(…), or None")
-        on_gpu = str(target.kind.name) == "cuda"
-        cores = usable_cores() if on_gpu else int(target.attrs.get("num-cores", 1))
+        kind = kind_of(target)
+        cores = int(target.attrs.get("num-cores", 1)) if kind.on_host else usable_cores()
         self.limits = Limits() if limits is None else limits
         self._target = str(target)
-        self._host = str(host_target()) if on_gpu else self._target
-        # A process that waits holds memory of the GPU, so fewer of them wait there.
-        self._batch = (1 if on_gpu else _BATCH_PER_WORKER) * (workers or cores)
+        self._host = self._target if kind.on_host else str(host_target())
+        self._batch = kind.waiting * (workers or cores)
         self._workers = workers or cores
         self._examinations: dict[tuple[str, bool], Examination] = {}
         self._reuse = reuse

@@ -30,7 +30,8 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.marks import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
-from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, Machine, VectorUnit, widths
+from felixlike.hardware import Device
+from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, VectorUnit, widths
 from felixlike.spaces.blocks import costs, realize_of
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
@@ -61,7 +62,7 @@ class Roles:
     panel: Operand | None
 
 
-def register_tiles(schedule: Any, block: Any, machine: Machine) -> list[Any]:
+def register_tiles(schedule: Any, block: Any, device: Device) -> list[Any]:
     """The schedule, changed, with the block tiled for registers; empty where the block is no contraction, has no axis
     that is fit for vectors, or stands among blocks that sum up as well."""
     if read_contraction(schedule, block) is None:
@@ -70,15 +71,15 @@ def register_tiles(schedule: Any, block: Any, machine: Machine) -> list[Any]:
     contraction = read_contraction(schedule, block)
     if contraction is None:
         return []
-    contraction = _padded(schedule, block, contraction, machine.unit)
-    roles = choose_roles(contraction, machine.unit)
+    contraction = _padded(schedule, block, contraction, device.unit)
+    roles = choose_roles(contraction, device.unit)
     if roles is None:
         return []
     around = settle_surroundings(schedule, block)
     if around is None:
         return []
     around = _packed(schedule, block, contraction, roles, around)
-    _tile(schedule, block, contraction, roles, around, machine)
+    _tile(schedule, block, contraction, roles, around, device)
     return [schedule]
 
 
@@ -192,7 +193,7 @@ def _slides(contraction: Contraction, axis: Axis) -> bool:
 
 
 def _tile(
-    schedule: Any, block: Any, contraction: Contraction, roles: Roles, around: Surroundings, machine: Machine
+    schedule: Any, block: Any, contraction: Contraction, roles: Roles, around: Surroundings, device: Device
 ) -> None:
     last = around.epilogue if around.epilogue is not None else schedule.cache_write(block, 0, "global")
     if contraction.written[-1] != roles.vector.place:
@@ -222,7 +223,7 @@ def _tile(
     extents = _extents(contraction, roles)
     v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, extents.most_vectors)
     slides = roles.window is not None and _slides(contraction, roles.window)
-    shared_rows = slides or (panel is not None and _enough_without_rows(extents, machine))
+    shared_rows = slides or (panel is not None and _enough_without_rows(extents, device))
     rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - shared_rows, MOST_ROWS)
     window = [] if roles.window is None else _factors(schedule, loops[roles.window.place], 2, roles.window.extent)
     taken = (roles.vector, roles.rows, roles.window)
@@ -261,7 +262,7 @@ def _tile(
             Skip().put(schedule, tap)
     if summed and any(o.constant and roles.vector.place in o.axes for o in contraction.operands):
         Prefetch().put(schedule, summed[0])
-    bounds = reachable_bounds(extents, registers=machine.unit.registers, unrolled=unrolled, cores=machine.cores)
+    bounds = reachable_bounds(extents, registers=device.unit.registers, unrolled=unrolled, cores=device.cores)
     note_bounds(schedule, block, bounds)
     if panel is not None:
         _vectorize(schedule, panel, apart, roles.lanes)
@@ -311,9 +312,9 @@ def _block(extent: int) -> int:
     return max((d for d in range(_LONGEST // 4, _LONGEST + 1) if extent % d == 0), default=0)
 
 
-def _enough_without_rows(extents: Extents, machine: Machine) -> bool:
+def _enough_without_rows(extents: Extents, device: Device) -> bool:
     """Whether there are tasks enough although all rows share one panel."""
-    return extents.others * extents.vectors >= 2 * MOST_VECTORS * machine.cores
+    return extents.others * extents.vectors >= 2 * MOST_VECTORS * device.cores
 
 
 def _factors(schedule: Any, loop: Any, parts: int, most: int) -> list[Any]:
