@@ -106,10 +106,13 @@ def compare(meta: Mapping[str, Any], own: str | None, where: str) -> None:
     if not isinstance(truth, dict):
         raise InvalidArtefact("its code does not say what it is", where=where, remedy=_AGAIN)
     for field, value in truth.items():
-        if json.dumps(meta.get(field), sort_keys=True) != json.dumps(
-            value, sort_keys=True
-        ):  # NaN is not equal to itself
+        if _canonical(meta.get(field)) != _canonical(value):
             raise _wrong(field, f"is {_shown(meta.get(field))}, but of the code {_shown(value)}", where)
+
+
+def _canonical(value: Any) -> str:
+    """What is in JSON, as text: equal where values are, NaN included, which is not equal to itself."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _check_versions(meta: Mapping[str, Any], where: str) -> None:

@@ -93,7 +93,9 @@ def _padded(schedule: Any, block: Any, contraction: Contraction, unit: VectorUni
         return contraction
     try:
         schedule.pad_einsum(block, wanted)
-    except tvmlib.TVM_ERRORS:
+    except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
         return contraction  # windows of one tap are plain to us, but not to TVM
     found = read_contraction(schedule, block)
     if found is None:

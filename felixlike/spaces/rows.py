@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.codegen.marks import Columns, Peel
 from felixlike.hardware.vectors import power_of_two_below
 from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
@@ -44,7 +45,9 @@ def row_by_row(sch: Any, lanes: int) -> list[Any]:
     for accumulators in _ACCUMULATORS:
         try:
             new = _scheduled(sch.copy(), lanes, accumulators)
-        except RuntimeError:  # a ScheduleError, or a check of TVM's that failed
+        except RuntimeError as error:  # a ScheduleError, or a check of TVM's that failed
+            if not tvmlib.refusal(error):
+                raise
             continue
         if new is None:
             break  # what one accumulator does not suit, more do not either

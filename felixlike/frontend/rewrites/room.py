@@ -108,7 +108,7 @@ def _roomier(expression: Any, rewriter: Rewriter, unit: VectorUnit) -> Any:
     dtype = str(expression.ty.dtype)
     if not dtype.startswith("float"):
         return None
-    lanes = unit.lanes(int(dtype.removeprefix("float")))
+    lanes = unit.lanes(tvmlib.bits(dtype))
     convolution, dimension = _read(expression)
     channels, columns = convolution.channels, convolution.columns
     best = min(

@@ -95,6 +95,8 @@ class Replay:
             try:
                 primitive.replay(self, instruction, index)
             except tvmlib.TVM_ERRORS as error:
+                if not tvmlib.refusal(error):
+                    raise
                 reason = str(error).strip().splitlines()
                 raise UnsupportedSketch(
                     f"TVM refused {name} on symbolic loops: {reason[-1][:160] if reason else ''}", where=f"step {index}"
