@@ -39,10 +39,13 @@ from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, wh
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
 
 _LONGEST = 128
-"""Steps of a block of the reduction, or down to a quarter of that: storing and loading a tile then hardly matters."""
+"""Steps of a block of the reduction, or down to a quarter of that: an accumulator is then stored and loaded once in 128
+(32) products; and a panel of `MOST_VECTORS` vectors of 64 bytes has 64 KiB, a small part of any L2 cache.  Longer
+blocks were measured to be slower as soon as others use the cache; no benchmark repeats that."""
 
 _REUSES = 16
-"""Rows from which copying an operand into panels pays."""
+"""Rows from which copying an operand into panels pays: a load and a store are an eighth of as many products.  Chosen by
+hand: no benchmark compares other values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,8 @@ def choose_roles(contraction: Contraction, unit: VectorUnit, *, padded: bool = F
 
 def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Operand]) -> float:
     """Instructions in vectors, about: products, nearly twice where each has to load its vector; copies of what is apart
-    in memory, two an element; and what turns an output over whose vectors lie across, a quarter.
+    in memory, two an element; and what turns an output over whose vectors lie across, a quarter.  The weights are
+    chosen by hand: no benchmark compares others.
 
     extent: of the axis in vectors, padded."""
     others = [a for a in contraction.axes if a is not roles.vector]
