@@ -17,7 +17,7 @@ from felixlike import costmodel, deploy, options, records
 from felixlike.errors import InvalidOption
 from felixlike.finish import About, Finish, closing, versions
 from felixlike.frontend import Task, import_model
-from felixlike.hardware import device_name, resolve_target
+from felixlike.hardware import device_name, kind_of, resolve_target
 from felixlike.hardware.placement import settle
 from felixlike.interrupts import joined
 from felixlike.measure import MeasurePool, RpcPool
@@ -146,10 +146,11 @@ def optimize(
     seed, space = options.seed(seed), check_space(space)
     target = resolve_target(target)
     device = device_name(target)  # raises where the GPU it needs is missing
-    if target.kind.name != "cuda":
+    kind = kind_of(target)
+    if kind.on_host:
         settle()  # raises where the calling thread could not run the result
     pool_of = _pool_of(tracker, key)
-    predictor = costmodel.load("cuda" if target.kind.name == "cuda" else "cpu", weights, seed=seed)
+    predictor = costmodel.load(kind.device, weights, seed=seed)
     problems: list[str] = []
     with (
         joined() as interrupts,

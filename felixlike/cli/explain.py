@@ -27,6 +27,7 @@ def add_parser(commands: Any) -> None:
     )
     add_model(parser)
     parser.add_argument("task", nargs="?", metavar="TASK", help="a task's name, or the beginning of its key")
+    parser.add_argument("--pipeline", action="store_true", help="only what models undergo for this kind of target")
     parser.add_argument("--space", default="best", help="whose sketches: best, own, default or all")
     parser.add_argument("--sketch", type=int, default=0, help="which of the task's sketches")
     parser.add_argument("--store", help="which block's formulas (default: the one with most work)")
@@ -40,11 +41,16 @@ def run(options: argparse.Namespace) -> int:
     """Print the explanation; 0."""
     model, shapes = read_model(options)
     from felixlike.api import extract_tasks
+    from felixlike.hardware import resolve_target
+    from felixlike.pipelines import pipeline_of
     from felixlike.report import tasks_text
     from felixlike.report.explanation import DEFAULT_COLUMNS, explain
     from felixlike.report.layout import stream_width
     from felixlike.symbolic import sketches
 
+    if options.pipeline:
+        print(pipeline_of(resolve_target(options.target)))
+        return 0
     tasks = extract_tasks(model, shapes, options.target)
     if options.task is None:
         print(tasks_text(tasks, width=stream_width()))

@@ -9,14 +9,16 @@ from felixlike import tvmlib
 from felixlike.codegen.cuda import cuda_compiler
 from felixlike.codegen.lone_output import lone_output
 from felixlike.codegen.pipeline import lower
+from felixlike.hardware import kind_of
 
 
 def compile_primfuncs(module: Any, target: Any) -> Any:
     """An IRModule of scheduled PrimFuncs as an Executable.  CUDA code is compiled by nvrtc, or by nvcc where the
-    Python package of nvrtc is missing, for the architecture the target names.  On CPUs exp and its like become
-    arithmetic (`codegen/pipeline.py`)."""
-    if target.kind.name != "cuda":
-        return tvmlib.tvm.compile(lower(module), target=target)
+    Python package of nvrtc is missing, for the architecture the target names.  First the passes of the target's kind
+    are run (`codegen/pipeline.py`)."""
+    module = lower(module, target)
+    if kind_of(target).on_host:
+        return tvmlib.tvm.compile(module, target=target)
     target = tvmlib.with_host(target)
     with target, cuda_compiler():
         return tvmlib.tvm.compile(module, target=target)
@@ -27,22 +29,22 @@ def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
 
     The second half of TVM's own pipelines (relax/backend/cpu_generic/pipeline.py, relax/backend/cuda/pipeline.py): the
     first half, legalising and fusing, must have been done, so that what was tuned is what is compiled."""
-    if target.kind.name == "cuda":
+    kind = kind_of(target)
+    if not kind.on_host:
         target = tvmlib.with_host(target)
-        module = default_schedules(module, target)
-    pipeline = tvmlib.relax_pipeline(target.kind.name)
-    with target, cuda_compiler() if target.kind.name == "cuda" else nullcontext():
+    module = default_schedules(module, target)
+    pipeline = tvmlib.relax_pipeline(kind.name)
+    with target, nullcontext() if kind.on_host else cuda_compiler():
         lowered = lone_output(tvmlib.transform.Sequential(pipeline.dataflow_lower_passes(target))(module))
         lowered = tvmlib.transform.Sequential(pipeline.finalize_passes(target))(lowered)
-        kernels = lowered if target.kind.name == "cuda" else lower(lowered)
-        return lowered, tvmlib.tvm.compile(kernels, target=target, relax_pipeline=None)
+        return lowered, tvmlib.tvm.compile(lower(lowered, target), target=target, relax_pipeline=None)
 
 
 def default_schedules(module: Any, target: Any) -> Any:
     """An IRModule whose unscheduled PrimFuncs have TVM's default GPU schedule (dlight); for CPUs the module itself.
 
     Plain loops cannot run on a GPU: nothing in them is bound to threads."""
-    if target.kind.name != "cuda":
+    if not kind_of(target).binds_threads:
         return module
     dlight = tvmlib.dlight()
     gpu = dlight.gpu

@@ -28,6 +28,7 @@ from felixlike.codegen.passes import (
     vectorise_math,
     write_out_halves,
 )
+from felixlike.hardware import kind_of
 
 
 class Form(Enum):
@@ -93,9 +94,13 @@ CPU_PASSES = (
 """For CPUs."""
 
 
-def lower(module: Any) -> Any:
-    """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for CPUs."""
-    for one in CPU_PASSES:
+PASSES: dict[str, tuple[Pass, ...]] = {"llvm": CPU_PASSES, "cuda": ()}
+"""For each kind of target."""
+
+
+def lower(module: Any, target: Any) -> Any:
+    """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for a target."""
+    for one in PASSES[kind_of(target).name]:
         module = one.run(module)
     return module
 

@@ -21,6 +21,7 @@ from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.train import Training, train
 from felixlike.costmodel.weights import InvalidWeights, load_weights, shipped
 from felixlike.features import FeatureArray
+from felixlike.hardware import KINDS
 from felixlike.modes import own_modes
 
 Scores = npt.NDArray[np.float64]
@@ -106,7 +107,7 @@ def load(target: str = "cpu", path: str | Path | None = None, *, seed: int = 0) 
     target: "cpu" or "cuda".  seed: of the initial weights where there are none, and of training. Raises InvalidWeights,
     InvalidOption."""
     seed = options.seed(seed, where="costmodel.load")
-    target = options.one_of(target, "costmodel.load", ("cpu", "cuda"), what="a kind of target")
+    target = options.one_of(target, "costmodel.load", [kind.device for kind in KINDS.values()], what="a kind of target")
     network = Network(seed=seed)
     if path is None:
         found = shipped(target)

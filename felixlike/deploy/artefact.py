@@ -23,7 +23,7 @@ from felixlike.deploy.callable import Compiled
 from felixlike.deploy.library import Library
 from felixlike.deploy.output import check_writable, written_whole
 from felixlike.errors import CompilationFailed, InvalidArtefact, first_line
-from felixlike.hardware import COMPILERS, c_compiler
+from felixlike.hardware import COMPILERS, c_compiler, kind_of
 
 _BYTES = "a pickled model"
 """Where bytes come from, in messages."""
@@ -80,7 +80,7 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
         return compiled.library.path.read_bytes()
     compiler = linker()
     try:
-        target = tvmlib.with_host(compiled.target) if compiled.device.type == "cuda" else compiled.target
+        target = compiled.target if kind_of(compiled.target).on_host else tvmlib.with_host(compiled.target)
         executable = codegen.relink_relax(compiled.lowered, compiled.runtime, target, json.dumps(code))
         with tempfile.TemporaryDirectory(prefix="felixlike-") as folder:
             library = Path(folder) / "model.so"

@@ -18,7 +18,7 @@ from felixlike import tvmlib
 from felixlike._version import __version__
 from felixlike.errors import InvalidArtefact, UnknownTarget, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Structure
-from felixlike.hardware import device_name, host_target, instruction_sets, resolve_target
+from felixlike.hardware import device_name, host_target, instruction_sets, kind_of, resolve_target
 
 if TYPE_CHECKING:
     from felixlike.deploy.callable import Compiled
@@ -106,8 +106,13 @@ def compare(meta: Mapping[str, Any], own: str | None, where: str) -> None:
     if not isinstance(truth, dict):
         raise InvalidArtefact("its code does not say what it is", where=where, remedy=_AGAIN)
     for field, value in truth.items():
-        if meta.get(field) != value:
+        if _canonical(meta.get(field)) != _canonical(value):
             raise _wrong(field, f"is {_shown(meta.get(field))}, but of the code {_shown(value)}", where)
+
+
+def _canonical(value: Any) -> str:
+    """What is in JSON, as text: equal where values are, NaN included, which is not equal to itself."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _check_versions(meta: Mapping[str, Any], where: str) -> None:
@@ -224,4 +229,4 @@ def _shown(value: Any) -> str:
 
 def _host(target: Any) -> Any:
     """The CPU part of a target."""
-    return host_target() if target.kind.name == "cuda" else target
+    return target if kind_of(target).on_host else host_target()

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.hardware import kind_of
 
 CONSTANTS = "felixlike.constants"
 """The attribute of a task's function that lists all its constant parameters."""
@@ -76,9 +77,9 @@ def with_indices(func: Any, name: str, indices: Sequence[int]) -> Any:
 
 
 def layout_free(func: Any, target: Any, constants: Iterable[int]) -> tuple[int, ...]:
-    """Those of a PrimFunc's constant parameters that are worth another layout on a target: on CPUs, the floating-point
-    ones that one reduction reads once, element by element."""
-    if str(target.kind.name) == "cuda":
+    """Those of a PrimFunc's constant parameters that are worth another layout on a target: where constants may be
+    packed, the floating-point ones that one reduction reads once, element by element."""
+    if not kind_of(target).packs_constants:
         return ()
     reads = _reads(func)
     return tuple(index for index in constants if _is_weight(func.params[index], reads))

@@ -4,6 +4,7 @@ from felixlike.hardware.compiler import COMPILERS, c_compiler
 from felixlike.hardware.device import Device
 from felixlike.hardware.gpu import gpu_at_hand
 from felixlike.hardware.instructions import instruction_sets
+from felixlike.hardware.kinds import KINDS, Kind, kind_of
 from felixlike.hardware.known import described, machines
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.target import (
@@ -18,7 +19,9 @@ from felixlike.hardware.target import (
 
 __all__ = [
     "COMPILERS",
+    "KINDS",
     "Device",
+    "Kind",
     "Target",
     "c_compiler",
     "described",
@@ -29,6 +32,7 @@ __all__ = [
     "host_target",
     "imitated_target",
     "instruction_sets",
+    "kind_of",
     "machines",
     "resolve_target",
     "target_device",

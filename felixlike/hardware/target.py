@@ -8,6 +8,7 @@ from felixlike.errors import UnknownTarget
 from felixlike.hardware.device import Device
 from felixlike.hardware.gpu import gpu_at_hand, gpu_device, require_gpu
 from felixlike.hardware.instructions import instruction_sets
+from felixlike.hardware.kinds import kind_of
 from felixlike.hardware.known import described, imitated, machines, with_processor
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.vectors import vector_unit
@@ -19,11 +20,6 @@ Target = Any
 _CPU = ("cpu", "llvm")
 _CUDA = ("cuda", "sm_80", "sm_90")
 _NO_GPU = "sm_90"
-_NEEDED = {
-    "llvm": ("num-cores",),
-    "cuda": ("arch", "max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size"),
-}
-"""What TVM's rules for a kind of target read from it."""
 
 
 def resolve_target(target: "str | Target") -> Target:
@@ -33,17 +29,15 @@ def resolve_target(target: "str | Target") -> Target:
     GPU of this machine, sm_90 where there is none.
     Raises UnknownTarget for other names, and for targets that lack what TVM's rules need."""
     if isinstance(target, tvmlib.Target):
-        kind = str(target.kind.name)
-        if kind not in _NEEDED:
-            raise UnknownTarget(f"targets of kind {kind!r} are not known", where="target", remedy='use "cpu" or "cuda"')
-        missing = [name for name in _NEEDED[kind] if name not in target.attrs]
+        kind = kind_of(target)
+        missing = [name for name in kind.needs if name not in target.attrs]
         if missing:
             raise UnknownTarget(
-                f"the {kind} target {target} has no {', '.join(missing)}",
+                f"the {kind.name} target {target} has no {', '.join(missing)}",
                 where="target",
                 remedy='say it, as in Target({"kind": "llvm", "num-cores": 4}), or use "cpu" or "cuda"',
             )
-        if kind == "llvm":
+        if kind.on_host:
             _check_cpu(target)
         return target
     if not isinstance(target, str):
@@ -116,7 +110,7 @@ def target_device(target: Target) -> Device:
     machine if that is its processor or the target names none, else those of the described machine with this
     processor, else modest ones. Of a target that imitates a described machine, all of that machine. Cores are always
     the target's."""
-    if target.kind.name == "cuda":
+    if not kind_of(target).on_host:
         return gpu_device(target)
     model, mcpu = str(target.attrs.get(_MODEL, "")), str(target.attrs.get("mcpu", ""))
     if model in machines():
@@ -140,7 +134,7 @@ def _modest(mcpu: str) -> Device:
 def device_name(target: Target) -> str:
     """The name of the device that candidates for a target are measured on.  Raises UnknownTarget without such a GPU,
     and where this processor lacks instructions that code for the target may use: it would end the process."""
-    if target.kind.name == "cuda":
+    if not kind_of(target).on_host:
         return require_gpu(target)
     _require_cpu(target)
     return host_device().name

@@ -15,11 +15,20 @@ _PLAIN = (128, 16)
 """Of processors that have none of them."""
 
 
+SHORTEST = _PLAIN[0] // 32
+"""Elements of the shortest vectors worth having: those of float32 that fill a register of the plainest unit."""
+
+IN_FLIGHT = 2 * 4
+"""Sums of products that must be independent of each other, so that none waits for another: two multipliers of four
+cycles' latency, as Intel's processors since Skylake and AMD's since Zen 2 have."""
+
 MOST_VECTORS, MOST_ROWS = 8, 16
-"""Factors of a register tile at most, in vectors and in rows; how many registers it may fill is for `spaces.bounds`."""
+"""Factors of a register tile at most, in vectors and in rows; how many registers it may fill is for `spaces.bounds`.
+Bounds of a search, chosen by hand: either alone fills a quarter, or half, of 32 registers."""
 
 UNROLLED_TAPS = 7
-"""The innermost axis of a window is unrolled up to this extent."""
+"""The innermost axis of a window is unrolled up to this extent: the longest that networks usually have.  Chosen by
+hand: no benchmark compares other values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +43,6 @@ class VectorUnit:
         return max(1, self.bits // item_bits)
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What kernels are shaped for.  cores: that run a kernel together."""
-
-    unit: VectorUnit
-    cores: int
-
-
 def vector_unit(features: Collection[str]) -> VectorUnit:
     """The vector unit of a processor.  features: LLVM's names of what it can do."""
     return next((VectorUnit(bits, count) for name, bits, count in _UNITS if name in features), VectorUnit(*_PLAIN))
@@ -49,7 +50,7 @@ def vector_unit(features: Collection[str]) -> VectorUnit:
 
 def widths(lanes: int) -> list[int]:
     """Vector lengths worth using, longest first: powers of two, since LLVM takes others apart."""
-    return [lanes >> shift for shift in range(lanes.bit_length()) if lanes >> shift >= min(4, lanes)]
+    return [lanes >> shift for shift in range(lanes.bit_length()) if lanes >> shift >= min(SHORTEST, lanes)]
 
 
 def power_of_two_below(number: int) -> int:

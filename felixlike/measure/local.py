@@ -25,8 +25,6 @@ from felixlike.measure.trial import Trial
 from felixlike.measure.turns import take_turns, without_turn
 from felixlike.measure.workshop import Workshop
 
-_BATCH_PER_WORKER = 8
-"""Built candidates that wait for each other, to be compared in turns: on two cores, all of a round."""
 _WAITING_SHARE = 4
 """Buffers of candidates that wait for their turn take up a quarter of the memory at most."""
 
@@ -37,8 +35,7 @@ class Local:
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
         self._processes = workshop.processes
-        # A process that waits holds memory of the GPU, so fewer of them wait there.
-        self._batch = (1 if workshop.on_gpu else _BATCH_PER_WORKER) * workshop.workers
+        self._batch = workshop.kind.waiting * workshop.workers
 
     @property
     def devices(self) -> frozenset[str]:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.hardware import host_target, instruction_sets
+from felixlike.hardware import host_target, instruction_sets, kind_of
 from felixlike.measure.assistant import Assistant
 from felixlike.words import counted
 
@@ -37,7 +37,7 @@ def look(session: Any, assistant: Assistant, target: Any) -> Machine:
     mcpu = str(ask("tvm.codegen.llvm.GetHostCPUName")())
     found = str(ask("ffi.ReprPrint")(ask("tvm.codegen.llvm.GetHostCPUFeatures")()))
     name, arch = _processor_name(assistant) or mcpu, ""
-    if target.kind.name == "cuda":
+    if not kind_of(target).on_host:
         gpu = tvmlib.remote_device(session, target)
         if gpu.exist:
             name, arch = str(gpu.device_name), "sm_" + str(gpu.compute_version).replace(".", "")
@@ -64,7 +64,7 @@ def version(session: Any, assistant: Assistant) -> str:
 
 def unfit(machine: Machine, target: Any) -> str:
     """How a server's machine differs from the target; empty if it does not."""
-    if target.kind.name == "cuda":
+    if not kind_of(target).on_host:
         wanted = str(target.attrs["arch"])
         if not machine.arch:
             return "TVM finds no GPU there"

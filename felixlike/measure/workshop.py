@@ -12,7 +12,7 @@ from typing import Any
 from felixlike import options, tvmlib
 from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
-from felixlike.hardware import host_target, resolve_target
+from felixlike.hardware import host_target, kind_of, resolve_target
 from felixlike.hardware.probe import usable_cores
 from felixlike.measure.candidate import Schedulable, schedulable
 from felixlike.measure.earlier import Earlier
@@ -28,7 +28,7 @@ from felixlike.measure.trial import Trial
 class Workshop:
     """For one user at a time, and one target.
 
-    target, limits, workers, reuse: as MeasurePool's.  on_gpu: whether the target is one.  processes: all that it has
+    target, limits, workers, reuse: as MeasurePool's.  kind: the target's.  processes: all that it has
     started.  earlier: what came of earlier candidates."""
 
     def __init__(
@@ -41,13 +41,13 @@ class Workshop:
             )
         if limits is not None:
             options.of_kind(limits, Limits, "limits", where="MeasurePool", remedy="give measure.Limits(…), or None")
-        self.on_gpu = str(target.kind.name) == "cuda"
-        cores = usable_cores() if self.on_gpu else int(target.attrs.get("num-cores", 1))
+        self.kind = kind_of(target)
+        cores = int(target.attrs.get("num-cores", 1)) if self.kind.on_host else usable_cores()
         self.limits = Limits() if limits is None else limits
         self.target = str(target)
         self.workers = workers or cores
         self.earlier = Earlier(reuse=reuse)
-        self._host = str(host_target()) if self.on_gpu else self.target
+        self._host = self.target if self.kind.on_host else str(host_target())
         self._examinations: dict[tuple[str, bool], Examination] = {}
         self._busy = False
         self.processes = Processes(threads=cores)

@@ -20,7 +20,8 @@ from felixlike import tvmlib
 from felixlike.spaces.blocks import blocks_of, costs, elementwise
 
 _MOST_TILES = 64
-"""Tiles of a task, which share a copy of the padded input, at most along one dimension."""
+"""Tiles of a task, which share a copy of the padded input, at most along one dimension: a bound of what is sampled,
+chosen by hand."""
 
 _Tile = dict[Any, set[int]]
 """For each buffer the dimensions that walk through a tile."""

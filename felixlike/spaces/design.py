@@ -1,7 +1,7 @@
 """Design spaces: the sketches that a search may choose from, as MetaSchedule's traces.
 
-In: a task. Out: `DesignSpace`s: MetaSchedule's default one, and, on CPUs, one of our own rules. Those are rules as
-MetaSchedule has them, so that their traces replay, are stored and exported as any other.
+In: a task. Out: `DesignSpace`s: MetaSchedule's default one, and one of our own rules for the target's kind, if it has
+any. Those are rules as MetaSchedule has them, so that their traces replay, are stored and exported as any other.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
-from felixlike.hardware import target_device
-from felixlike.hardware.vectors import Machine
+from felixlike.hardware import Device, kind_of, target_device
 from felixlike.spaces import metaschedule
 from felixlike.spaces.bounds import keeps_to_bounds
 from felixlike.spaces.cases import case_by_case
 from felixlike.spaces.flat import flat
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import row_by_row
+from felixlike.spaces.stages import item_bits
 from felixlike.spaces.turned import turned_copies
 
 
 @dataclass(frozen=True, slots=True)
 class Postprocessor:
     """name: MetaSchedule's, or our own; there is a model for each (`symbolic/replay/postprocessors/model.py`).
-    runner: MetaSchedule's object."""
+    runner: MetaSchedule's object.  own: our function behind it; called directly, its errors do not look like TVM's."""
 
     name: str
     runner: Any
+    own: Callable[[Any], bool] | None = None
 
     def apply(self, schedule: Any) -> bool:
         """Change a schedule; whether it is accepted."""
-        return bool(self.runner.apply(schedule))
+        return bool(self.runner.apply(schedule) if self.own is None else self.own(schedule))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +58,24 @@ def default_space(task: Task) -> DesignSpace:
 
 
 def own_space(task: Task) -> DesignSpace:
-    """What the first of our rules that applies makes of a task; without traces where none does, and on GPUs."""
-    if task.target.kind.name == "llvm":
-        device = target_device(task.target)
-        machine = Machine(device.unit, device.cores)
-        for rule in RULES:
-            wrapped = metaschedule.schedule_rule(partial(rule.apply, machine=machine))
-            named = tuple(Postprocessor(name, _runner(name)) for name in rule.postprocessors)
-            own = metaschedule.generator([wrapped], [postprocessor.runner for postprocessor in named])
-            found = _generated(metaschedule.tune_context(task.module, task.target, space=own))
-            traces = tuple(trace for trace in found.traces if _schedules(trace))
-            if traces:
-                return DesignSpace(traces, named)
+    """What the first of our rules for the target's kind that applies makes of a task; no traces where none does."""
+    device = target_device(task.target)
+    for rule in RULES[kind_of(task.target).name]:
+        wrapped = metaschedule.schedule_rule(partial(rule.apply, device=device))
+        named = tuple(_postprocessor(name) for name in rule.postprocessors)
+        own = metaschedule.generator([wrapped], [postprocessor.runner for postprocessor in named])
+        found = _generated(metaschedule.tune_context(task.module, task.target, space=own))
+        traces = tuple(trace for trace in found.traces if _schedules(trace))
+        if traces:
+            return DesignSpace(traces, named)
     return DesignSpace((), ())
 
 
-def _runner(name: str) -> Any:
-    """What MetaSchedule runs for a name in the table of a rule."""
-    own = {KEEPS_TO_BOUNDS: keeps_to_bounds, "RewriteLayout": _rewrite_layout}
-    return metaschedule.postprocessor(own[name]) if name in own else getattr(tvmlib.ms.postproc, name)()
+def _postprocessor(name: str) -> Postprocessor:
+    """What a name in the table of a rule stands for."""
+    own = {KEEPS_TO_BOUNDS: keeps_to_bounds, "RewriteLayout": _rewrite_layout}.get(name)
+    runner = metaschedule.postprocessor(own) if own else getattr(tvmlib.ms.postproc, name)()
+    return Postprocessor(name, runner, own)
 
 
 def _rewrite_layout(schedule: Any) -> bool:
@@ -94,27 +94,30 @@ def _generated(context: Any) -> DesignSpace:
     return DesignSpace(traces, tuple(Postprocessor(type(runner).__name__, runner) for runner in runners))
 
 
-def _whole(rule: Callable[[Any, int], list[Any]], schedule: Any, block: Any, machine: Machine) -> list[Any]:
-    """A rule that does a whole function at once: for its root block, the first that MetaSchedule asks for."""
-    is_root = schedule.get_sref(block).parent is None
-    return rule(schedule, machine.unit.lanes(_BITS)) if is_root else []
-
-
-_BITS = 32
-"""Of the elements by which such rules count the lanes of a vector: float32, whatever the function computes in."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    """apply: (schedule, block, machine) → schedules with the block and all around it done; none where it does not
+class Rule:
+    """apply: (schedule, block, device) → schedules with the block and all around it done; none where it does not
     apply.  postprocessors: their names, in order."""
 
+    name: str
     apply: Callable[..., list[Any]]
     postprocessors: tuple[str, ...]
 
 
-RULES = (
-    _Rule(
+def _whole(rule: Callable[[Any, int], list[Any]]) -> Rule:
+    """A rule that does a whole function at once: for its root block, the first that MetaSchedule asks for.  rule: takes
+    the schedule and the elements of a vector."""
+
+    def apply(schedule: Any, block: Any, device: Device) -> list[Any]:
+        is_root = schedule.get_sref(block).parent is None
+        return rule(schedule, device.unit.lanes(item_bits(schedule))) if is_root else []
+
+    return Rule(rule.__name__, apply, ("DisallowDynamicLoop",))
+
+
+_CPU_RULES = (
+    Rule(
+        register_tiles.__name__,
         register_tiles,
         (
             "DisallowDynamicLoop",
@@ -124,9 +127,11 @@ RULES = (
         ),
     ),
     # It takes initial values out itself, and leaves in what stands under a test, where TVM refuses to.
-    _Rule(partial(_whole, row_by_row), ("DisallowDynamicLoop",)),
-    _Rule(partial(_whole, case_by_case), ("DisallowDynamicLoop",)),
-    _Rule(partial(_whole, turned_copies), ("DisallowDynamicLoop",)),
-    _Rule(partial(_whole, flat), ("DisallowDynamicLoop",)),
+    _whole(row_by_row),
+    _whole(case_by_case),
+    _whole(turned_copies),
+    _whole(flat),
 )
-"""Our rules, the first that applies wins."""
+
+RULES: dict[str, tuple[Rule, ...]] = {"llvm": _CPU_RULES, "cuda": ()}
+"""Our rules for each kind of target, the first that applies wins."""

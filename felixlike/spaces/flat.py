@@ -17,23 +17,25 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen.marks import Peel
-from felixlike.hardware.vectors import power_of_two_below
+from felixlike.hardware.vectors import SHORTEST, power_of_two_below
 from felixlike.spaces.stages import Stage, contiguous, in_plain_nests, stages_of
 
 _MOST_UNROLLED = 8
-"""Vectors that are computed one after another without a test."""
+"""Vectors that are computed one after another without a test: a bound of what is sampled, chosen by hand."""
 
 _MOST_ROWS = 64
-"""Rows a task."""
+"""Rows a task: a bound of what is sampled, chosen by hand."""
 
 _LONG = 4
-"""Vectors of a row that is long enough."""
+"""Vectors of a row that is long enough for its rest to matter little.  Chosen by hand: no benchmark compares other
+values."""
 
 _MOST_SEAMS = 8
-"""Seams along a loop, between which code is written out."""
+"""Seams along a loop, between which code is written out: as much code as one loop may become.  Chosen by hand."""
 
 _LONGEST_STEP = 4
-"""Elements between two lanes of what is read, from which on vectors do not pay."""
+"""Elements between two lanes of what is read, beyond which vectors do not pay: with 4, a vector of float32 touches four
+vectors' worth of memory.  Chosen by hand: no benchmark compares other values."""
 
 
 def flat(sch: Any, lanes: int) -> list[Any]:
@@ -77,7 +79,7 @@ def _in_vectors(sch: Any, stage: Stage, lanes: int) -> bool:
     loops = sch.get_loops(sch.get_sblock(stage.name))
     fused, seams = _fused(stage, sch.get(sch.get_sblock(stage.name)).body, lanes)
     length = prod(stage.extents[v] for v in variables[-fused:])
-    if length < min(4, lanes):
+    if length < min(SHORTEST, lanes):
         return False
     width = gcd(lanes, length, *seams)
     inner = sch.fuse(*loops[-fused:]) if fused > 1 else loops[-1]

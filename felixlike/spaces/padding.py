@@ -16,20 +16,19 @@ from collections.abc import Callable
 from typing import Any
 
 from felixlike.frontend.constants import PACKING
-from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, widths
+from felixlike.hardware.vectors import IN_FLIGHT, MOST_ROWS, MOST_VECTORS, widths
 from felixlike.spaces.contraction import Axis, Contraction
 
 _MULTIPLES = (1, 12, 8, 10, 9, 7, 11)
-"""What rows may be padded to multiples of: the divisors of 12 suit any vector unit."""
+"""What rows may be padded to multiples of: the divisors of 12 suit any vector unit; the others, tried after it, are the
+other heights of tiles of two or more vectors a row."""
 
 _WIDTHS = (1, 2, 3, 4)
 """What vectors that are padded anyway may be padded to multiples of: 13 of them lie in tiles of one."""
 
 _GAIN = 1.015
-"""How many times slower tiles that are not padded may be."""
-
-_IN_FLIGHT = 8
-"""Products of vectors that have to be independent of each other, so that none waits for its sum."""
+"""How many times slower, by `_time`, tiles that are not padded may be.  Chosen by hand: no benchmark compares other
+values."""
 
 
 def is_plain(contraction: Contraction) -> bool:
@@ -80,9 +79,10 @@ def _time(extent: int, multiple: int, vectors: int, wider: int, registers: int) 
 
 
 def _tile_time(rows: int, vectors: int) -> float:
-    """Half cycles of a tile's step: two products and two loads a cycle; loads should be few, some take longer."""
+    """Half cycles of a tile's step: two products and two loads a cycle; loads should be few, some take longer:
+    each counts a quarter more, chosen by hand."""
     loads = rows + vectors
-    return max(rows * vectors, loads, _IN_FLIGHT) + loads / 4 if rows else 0.0
+    return max(rows * vectors, loads, IN_FLIGHT) + loads / 4 if rows else 0.0
 
 
 def pack_when_compiled(schedule: Any, block: Any, moved: int, lanes: int) -> None:

@@ -30,7 +30,8 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.marks import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
-from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, Machine, VectorUnit, widths
+from felixlike.hardware import Device
+from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, VectorUnit, widths
 from felixlike.spaces.blocks import costs, realize_of
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
@@ -38,10 +39,13 @@ from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, wh
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
 
 _LONGEST = 128
-"""Steps of a block of the reduction, or down to a quarter of that: storing and loading a tile then hardly matters."""
+"""Steps of a block of the reduction, or down to a quarter of that: an accumulator is then stored and loaded once in 128
+(32) products; and a panel of `MOST_VECTORS` vectors of 64 bytes has 64 KiB, a small part of any L2 cache.  Longer
+blocks were measured to be slower as soon as others use the cache; no benchmark repeats that."""
 
 _REUSES = 16
-"""Rows from which copying an operand into panels pays."""
+"""Rows from which copying an operand into panels pays: a load and a store are an eighth of as many products.  Chosen by
+hand: no benchmark compares other values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Roles:
     panel: Operand | None
 
 
-def register_tiles(schedule: Any, block: Any, machine: Machine) -> list[Any]:
+def register_tiles(schedule: Any, block: Any, device: Device) -> list[Any]:
     """The schedule, changed, with the block tiled for registers; empty where the block is no contraction, has no axis
     that is fit for vectors, or stands among blocks that sum up as well."""
     if read_contraction(schedule, block) is None:
@@ -70,15 +74,15 @@ def register_tiles(schedule: Any, block: Any, machine: Machine) -> list[Any]:
     contraction = read_contraction(schedule, block)
     if contraction is None:
         return []
-    contraction = _padded(schedule, block, contraction, machine.unit)
-    roles = choose_roles(contraction, machine.unit)
+    contraction = _padded(schedule, block, contraction, device.unit)
+    roles = choose_roles(contraction, device.unit)
     if roles is None:
         return []
     around = settle_surroundings(schedule, block)
     if around is None:
         return []
     around = _packed(schedule, block, contraction, roles, around)
-    _tile(schedule, block, contraction, roles, around, machine)
+    _tile(schedule, block, contraction, roles, around, device)
     return [schedule]
 
 
@@ -92,7 +96,9 @@ def _padded(schedule: Any, block: Any, contraction: Contraction, unit: VectorUni
         return contraction
     try:
         schedule.pad_einsum(block, wanted)
-    except tvmlib.TVM_ERRORS:
+    except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
         return contraction  # windows of one tap are plain to us, but not to TVM
     found = read_contraction(schedule, block)
     if found is None:
@@ -146,7 +152,8 @@ def choose_roles(contraction: Contraction, unit: VectorUnit, *, padded: bool = F
 
 def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Operand]) -> float:
     """Instructions in vectors, about: products, nearly twice where each has to load its vector; copies of what is apart
-    in memory, two an element; and what turns an output over whose vectors lie across, a quarter.
+    in memory, two an element; and what turns an output over whose vectors lie across, a quarter.  The weights are
+    chosen by hand: no benchmark compares others.
 
     extent: of the axis in vectors, padded."""
     others = [a for a in contraction.axes if a is not roles.vector]
@@ -192,7 +199,7 @@ def _slides(contraction: Contraction, axis: Axis) -> bool:
 
 
 def _tile(
-    schedule: Any, block: Any, contraction: Contraction, roles: Roles, around: Surroundings, machine: Machine
+    schedule: Any, block: Any, contraction: Contraction, roles: Roles, around: Surroundings, device: Device
 ) -> None:
     last = around.epilogue if around.epilogue is not None else schedule.cache_write(block, 0, "global")
     if contraction.written[-1] != roles.vector.place:
@@ -222,7 +229,7 @@ def _tile(
     extents = _extents(contraction, roles)
     v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, extents.most_vectors)
     slides = roles.window is not None and _slides(contraction, roles.window)
-    shared_rows = slides or (panel is not None and _enough_without_rows(extents, machine))
+    shared_rows = slides or (panel is not None and _enough_without_rows(extents, device))
     rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - shared_rows, MOST_ROWS)
     window = [] if roles.window is None else _factors(schedule, loops[roles.window.place], 2, roles.window.extent)
     taken = (roles.vector, roles.rows, roles.window)
@@ -261,7 +268,7 @@ def _tile(
             Skip().put(schedule, tap)
     if summed and any(o.constant and roles.vector.place in o.axes for o in contraction.operands):
         Prefetch().put(schedule, summed[0])
-    bounds = reachable_bounds(extents, registers=machine.unit.registers, unrolled=unrolled, cores=machine.cores)
+    bounds = reachable_bounds(extents, registers=device.unit.registers, unrolled=unrolled, cores=device.cores)
     note_bounds(schedule, block, bounds)
     if panel is not None:
         _vectorize(schedule, panel, apart, roles.lanes)
@@ -311,9 +318,9 @@ def _block(extent: int) -> int:
     return max((d for d in range(_LONGEST // 4, _LONGEST + 1) if extent % d == 0), default=0)
 
 
-def _enough_without_rows(extents: Extents, machine: Machine) -> bool:
+def _enough_without_rows(extents: Extents, device: Device) -> bool:
     """Whether there are tasks enough although all rows share one panel."""
-    return extents.others * extents.vectors >= 2 * MOST_VECTORS * machine.cores
+    return extents.others * extents.vectors >= 2 * MOST_VECTORS * device.cores
 
 
 def _factors(schedule: Any, loop: Any, parts: int, most: int) -> list[Any]:

@@ -16,18 +16,19 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.codegen.marks import Columns, Peel
-from felixlike.hardware.vectors import power_of_two_below
+from felixlike.hardware.vectors import SHORTEST, power_of_two_below
 from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
 
 _ACCUMULATORS = (1, 4)
-"""Vectors of partial results a reduction is split into: more hide the latency of additions, fewer suit short rows."""
+"""Vectors of partial results a reduction is split into: more hide the latency of additions, several cycles where
+one may begin in each; fewer suit short rows.  Measurements decide between the two sketches."""
 _MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
-"""Rows a task, vectors of a row unrolled, vectors of columns a task: bounds of what is sampled."""
+"""Rows a task, vectors of a row unrolled, vectors of columns a task: bounds of what is sampled, chosen by hand."""
 _MOST_OF_IMAGE = 16
-"""Vectors of an image whose columns are one group."""
-_NARROWEST = 4
-"""Elements of the shortest vector that columns are worth being computed in."""
+"""Vectors of an image whose columns are one group: half of AVX-512's registers.  Chosen by hand: no benchmark compares
+other values."""
 
 
 def row_by_row(sch: Any, lanes: int) -> list[Any]:
@@ -44,7 +45,9 @@ def row_by_row(sch: Any, lanes: int) -> list[Any]:
     for accumulators in _ACCUMULATORS:
         try:
             new = _scheduled(sch.copy(), lanes, accumulators)
-        except RuntimeError:  # a ScheduleError, or a check of TVM's that failed
+        except RuntimeError as error:  # a ScheduleError, or a check of TVM's that failed
+            if not tvmlib.refusal(error):
+                raise
             continue
         if new is None:
             break  # what one accumulator does not suit, more do not either
@@ -170,7 +173,7 @@ def _along_columns(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any,
     if length % lanes and (image := _image(stages, rows, lanes)):
         return _image_by_image(sch, stages, rows, image, lanes)
     width = min(lanes, power_of_two_below(length))
-    if width < min(lanes, _NARROWEST):
+    if width < min(lanes, SHORTEST):
         return None
     groups, tile = [], None
     for stage in stages:
@@ -192,7 +195,7 @@ def _image(stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int
     these are several and few enough for one group; or 0."""
     count = min(contiguous(stage, rows[stage.name])[1] for stage in stages)
     extents = [stages[0].extents[v] for v in rows[stages[0].name]]
-    fitting = [n for n in range(2, count + 1) if min(lanes, _NARROWEST) <= prod(extents[-n:]) <= _MOST_OF_IMAGE * lanes]
+    fitting = [n for n in range(2, count + 1) if min(lanes, SHORTEST) <= prod(extents[-n:]) <= _MOST_OF_IMAGE * lanes]
     return max((n for n in fitting if extents[-n] > 1 and prod(extents[1 - n :]) > 1), default=0)
 
 

@@ -24,6 +24,10 @@ class Surroundings:
     epilogue: Any | None
 
 
+class _NoPlace(Exception):
+    """A block does what does not go around a tile."""
+
+
 def settle_surroundings(schedule: Any, block: Any) -> Surroundings | None:
     """Inline around a block of a schedule; None, the schedule then half changed, where other blocks do more than
     compute single elements, or what comes after it has several ends."""
@@ -43,7 +47,11 @@ def settle_surroundings(schedule: Any, block: Any) -> Surroundings | None:
             schedule.compute_inline(consumer)
         if chain:
             _follow(schedule, chain[-1], block)
-    except (ValueError, *tvmlib.TVM_ERRORS):
+    except _NoPlace:
+        return None
+    except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
         return None
     return Surroundings(tuple(copies), chain[-1] if chain else None)
 
@@ -69,10 +77,10 @@ def _after(schedule: Any, block: Any) -> list[Any] | None:
 def _settle_producer(schedule: Any, block: Any) -> list[Any]:
     """Inline what is before a block, and the block too unless it pads.  The blocks that stay."""
     if not elementwise(schedule, block):
-        raise ValueError("a block sums up")
+        raise _NoPlace("a block sums up")
     for producer in schedule.get_producers(block):
         if _settle_producer(schedule, producer):
-            raise ValueError("two blocks pad, one after the other")
+            raise _NoPlace("two blocks pad, one after the other")
     if costs(schedule, block):
         return [block]
     schedule.compute_inline(block)
@@ -84,12 +92,12 @@ def _follow(schedule: Any, epilogue: Any, block: Any) -> None:
 
     for y: Y[y] = X[y mod 2, y div 2]   →   for p, q: Y[2·q + p] = X[p, q]
 
-    TVM would move the first form into loops over p where half of what it writes is not there yet. Raises ValueError
+    TVM would move the first form into loops over p where half of what it writes is not there yet. Raises _NoPlace
     where there is no such order, as for a part of the output."""
     statement, source = schedule.get(epilogue), schedule.get(block).writes[0].source
     variables = [iterator.var for iterator in statement.iter_vars]
     (indices, *others) = [load.indices for load in loads_of(statement.body, source)]
     if any(not tvmlib.structural_equal(indices, other) for other in others):
-        raise ValueError("the epilogue reads two elements")
+        raise _NoPlace("the epilogue reads two elements")
     if not all(any(index.same_as(variable) for variable in variables) for index in indices):
         schedule.transform_block_layout(epilogue, tvmlib.tirx.IndexMap(variables, list(indices), None))

@@ -17,13 +17,11 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen.marks import Transpose
+from felixlike.hardware.vectors import SHORTEST
 from felixlike.spaces.blocks import blocks_of, costs, elementwise
 
-_NARROWEST = 4
-"""Elements of the shortest vector that a block is worth being turned in."""
-
 _MOST_BLOCKS = 64
-"""Blocks of a task along either dimension at most."""
+"""Blocks of a task along either dimension at most: a bound of what is sampled, chosen by hand."""
 
 
 def turned_copies(schedule: Any, lanes: int) -> list[Any]:
@@ -49,7 +47,7 @@ def turned_copies(schedule: Any, lanes: int) -> list[Any]:
     extents = [int(schedule.get(loop).extent) for loop in loops]
     sizes = [prod(extents[place] for place in group) for group in (rows, columns)]
     size = min(lanes, *(n & -n for n in sizes))  # the largest power of two that divides both
-    if size < _NARROWEST:
+    if size < SHORTEST:
         return []
     others = [loops[p] for p in range(len(loops)) if p not in (*rows, *columns)]
     schedule.reorder(*others, *(loops[p] for p in rows), *(loops[p] for p in columns))

@@ -50,8 +50,14 @@ def stored_sketch(task: Task, trace: str) -> Sketch | None:
     cannot read or replay it.  trace: JSON, as `trace_json` writes it."""
     schedule = tvmlib.Schedule(task.module)
     try:
-        tvmlib.Trace.apply_json_to_schedule(json.loads(trace), schedule)
-    except (*tvmlib.TVM_ERRORS, ValueError):
+        steps = json.loads(trace)
+    except (ValueError, RecursionError):
+        return None
+    try:
+        tvmlib.Trace.apply_json_to_schedule(steps, schedule)
+    except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
         return None
     design = default_space(task) if _leaves_loops(schedule.trace) else own_space(task)
     if not design.traces:

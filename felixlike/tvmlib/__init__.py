@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from felixlike.tvmlib.names import load_module as load_module
     from felixlike.tvmlib.names import ms as ms
     from felixlike.tvmlib.names import pass_instrument as pass_instrument
+    from felixlike.tvmlib.names import refusal as refusal
     from felixlike.tvmlib.names import relax as relax
     from felixlike.tvmlib.names import rpc as rpc
     from felixlike.tvmlib.names import runtime as runtime
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from felixlike.tvmlib.trees import identity as identity
     from felixlike.tvmlib.trees import is_reduction as is_reduction
     from felixlike.tvmlib.trees import is_spatial as is_spatial
+    from felixlike.tvmlib.trees import lanes as lanes
     from felixlike.tvmlib.trees import map_functions as map_functions
     from felixlike.tvmlib.trees import runs_in_parallel as runs_in_parallel
     from felixlike.tvmlib.trees import simplify as simplify
@@ -96,6 +98,7 @@ __getattr__, __dir__ = lazily(
             "load_module",
             "ms",
             "pass_instrument",
+            "refusal",
             "relax",
             "rpc",
             "runtime",
@@ -141,6 +144,7 @@ __getattr__, __dir__ = lazily(
             "identity",
             "is_reduction",
             "is_spatial",
+            "lanes",
             "map_functions",
             "runs_in_parallel",
             "simplify",

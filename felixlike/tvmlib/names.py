@@ -43,6 +43,7 @@ __all__ = [
     "load_module",
     "ms",
     "pass_instrument",
+    "refusal",
     "relax",
     "rpc",
     "runtime",
@@ -69,7 +70,15 @@ SessionTimeout = tvm.error.RPCSessionTimeoutError
 
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
-"""What TVM raises when it refuses something: its FFI turns C++ errors into these (InternalError is a RuntimeError)."""
+"""What TVM raises when it refuses something: its FFI turns C++ errors into these (InternalError is a RuntimeError).
+Python raises them for our own mistakes, too: ask `refusal` before calling one TVM's."""
+
+
+def refusal(error: BaseException) -> bool:
+    """Whether an error is TVM's, and no mistake of ours: whatever comes out of its FFI carries the error that it was
+    there.  An error of a function of ours that TVM calls looks the same, so such functions are called directly where
+    that can be."""
+    return hasattr(error, "__tvm_ffi_error__")
 
 
 for _interrupt in (KeyboardInterrupt, Terminated):

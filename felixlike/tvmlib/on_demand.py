@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any
 
 from felixlike.tvmlib.names import TVM_ERRORS, relax
@@ -26,11 +27,11 @@ def nvcc() -> Any:
 
 def relax_pipeline(kind: str) -> Any:
     """TVM's module of the passes that a fused Relax module undergoes, for a kind of target."""
-    if kind == "cuda":
-        from tvm.relax.backend.cuda import pipeline
-    else:
-        from tvm.relax.backend.cpu_generic import pipeline
-    return pipeline
+    return import_module(f"tvm.relax.backend.{_BACKENDS[kind]}.pipeline")
+
+
+_BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda"}
+"""Where TVM keeps what it does for a kind of target."""
 
 
 def vm_build() -> Any:

@@ -76,7 +76,7 @@ def host_features() -> frozenset[str]:
 
 def device_of(target: Any) -> Any:
     """The device that code for a target runs on: the first GPU, or the CPU.  Its `exist` says whether it is there."""
-    return tvm.runtime.device("cuda", 0) if target.kind.name == "cuda" else tvm.runtime.device("cpu", 0)
+    return tvm.runtime.device(target.get_target_device_type(), 0)
 
 
 def remote_device(session: Any, target: Any) -> Any:

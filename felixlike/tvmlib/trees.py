@@ -41,6 +41,11 @@ def bits(dtype: Any) -> int:
     return int(runtime.DataType(str(dtype)).bits)
 
 
+def lanes(dtype: Any) -> int:
+    """Elements of a value of a type of TVM's: 1, but of vectors."""
+    return int(runtime.DataType(str(dtype)).lanes)
+
+
 def without_attributes(func: Any, *names: str) -> Any:
     """A PrimFunc without these attributes, whether it has them or not."""
     for name in names:

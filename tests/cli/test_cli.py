@@ -178,6 +178,9 @@ def test_explain(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "traffic_l1 (bytes)" in printed
     assert f"Drawn in {plot}" in printed
     assert plot.stat().st_size > 1000
+    capsys.readouterr()
+    assert main(["explain", *model, "--pipeline"]) == 0
+    assert capsys.readouterr().out.startswith("llvm, on cpu\ngraph: with_total_order, ")
     assert main(["explain", *model, "nothing"]) == 1
     assert "there is no task 'nothing'" in capsys.readouterr().err
     assert main(["explain", *model, "fused_matmul_add_relu", "--sketch", "9"]) == 1

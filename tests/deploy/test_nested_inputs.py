@@ -16,8 +16,8 @@ from torch._subclasses import FakeTensorMode
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 import felixlike as fx
-from felixlike.deploy import Compiled, compile_model, from_bytes, max_relative_error, to_bytes
-from felixlike.errors import ExportFailed, InputMismatch, InvalidModel, InvalidOption, InvalidShape
+from felixlike.deploy import Compiled, compile_model, description, from_bytes, max_relative_error, to_bytes
+from felixlike.errors import ExportFailed, InputMismatch, InvalidArtefact, InvalidModel, InvalidOption, InvalidShape
 from felixlike.frontend import import_model
 from felixlike.testing.models import Apply
 
@@ -88,6 +88,28 @@ def test_arguments_of_every_kind(examples: Any, calls: Any) -> None:
     for call in compiled_and_again(Mixed(), examples):
         for args, kwargs in calls:
             torch.testing.assert_close(call(*args, **kwargs), Mixed()(*args, **kwargs))
+
+
+def test_descriptions_with_nan_are_compared_as_text() -> None:
+    """Python's NaN is not equal to itself, and in lists only to the same object."""
+    own = '{"constants": [NaN, {"a": 1, "b": NaN}], "fill": NaN}'
+    description.compare({"fill": float("nan"), "constants": [float("nan"), {"b": float("nan"), "a": 1}]}, own, "file")
+    with pytest.raises(InvalidArtefact, match=r"fill is 0\.0, but of the code NaN"):
+        description.compare({"fill": 0.0, "constants": [float("nan"), {"a": 1, "b": float("nan")}]}, own, "file")
+
+
+def test_constants_may_be_nan() -> None:
+
+    class Unknown(nn.Module):
+        def forward(self, x: Tensor, fill: float = 0.0) -> Tensor:
+            return x + 1 if fill != fill else x
+
+    compiled = compile_model(import_model(Unknown(), {"x": X, "fill": float("nan")}))
+    again, _ = from_bytes(to_bytes(compiled, report={}))
+    for call in (compiled, again):
+        torch.testing.assert_close(call(X, float("nan")), X + 1)
+        with pytest.raises(InputMismatch, match=r"input 'fill' is 1\.0, compiled for fill=nan"):
+            call(X, 1.0)
 
 
 def test_constants_may_be_left_out() -> None:

@@ -26,7 +26,7 @@ def test_metaschedules_postprocessors_have_models(target: str) -> None:
 
 
 def test_postprocessors_of_our_rules_have_models() -> None:
-    assert {name for rule in RULES for name in rule.postprocessors} <= set(MODELS)
+    assert {name for rules in RULES.values() for rule in rules for name in rule.postprocessors} <= set(MODELS)
 
 
 def test_a_postprocessor_without_a_model_is_named() -> None:

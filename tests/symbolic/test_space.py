@@ -22,6 +22,6 @@ def test_a_stored_sketch_is_the_one_it_was(space: str) -> None:
         assert again.valid(points).all()
 
 
-@pytest.mark.parametrize("trace", ["", "[]", "[[1], [2]]"])
+@pytest.mark.parametrize("trace", ["", "[]", "[[1], [2]]", "null", "3", "{}", "[" * 100_000])
 def test_damaged_traces_are_none(trace: str) -> None:
     assert stored_sketch(make_task(matmul(32, 48, 40), resolve_target("cpu"), name="task"), trace) is None

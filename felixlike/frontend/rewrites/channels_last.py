@@ -29,10 +29,12 @@ from felixlike.frontend.rewrites.views import BINARY, UNARY
 from felixlike.frontend.rewrites.winograd import LAYOUTS, Plan, plan_of
 
 _AFFORDED = 0.25
-"""Bytes that permutations may move more than before, for each byte that convolutions write."""
+"""Bytes that permutations may move more than before, for each byte that convolutions write.  Chosen by hand:
+no benchmark compares other values."""
 
 _MOVING = 64.0
-"""What an element takes that a permutation moves, in floating-point operations done at the same time: measured."""
+"""What an element takes that a permutation moves, in floating-point operations done at the same time: measured
+when this was written; no benchmark repeats that."""
 
 
 def with_channels_last(module: Any) -> Any:

@@ -26,21 +26,19 @@ from felixlike.frontend.rewrites.rewriting import (
     shape,
     with_attributes,
 )
-from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, VectorUnit
+from felixlike.hardware.vectors import IN_FLIGHT, MOST_ROWS, MOST_VECTORS, SHORTEST, UNROLLED_TAPS, VectorUnit
 
 _CONVOLUTIONS = {f"nn.conv{rank}d" for rank in (1, 2, 3)}
 
 _GAIN = 0.85
-"""Of the estimated time, at most, must be left."""
-
-_BUSY = 8
-"""Accumulators that keep two multipliers of four cycles' latency busy."""
+"""Of the estimated time, at most, must be left.  Chosen by hand, as the estimate leaves out what is cut off again."""
 
 _WIDER = 1.3
-"""Columns of a convolution in groups at most, for each it was asked for: it moves as much as it computes."""
+"""Columns of a convolution in groups at most, for each it was asked for: it moves as much as it computes.  Chosen by
+hand: no benchmark compares other values."""
 
 _WITHOUT = 4
-"""Elements that a multiplication computes where there is no register tile, more or less."""
+"""Elements that a multiplication computes where there is no register tile, more or less.  Chosen by hand."""
 
 
 def with_room(module: Any, unit: VectorUnit) -> Any:
@@ -89,7 +87,7 @@ def _hindrance(vectors: int, rows: int, most: int) -> float:
     """How much longer than its arithmetic the best tile takes: loads, two of them a cycle as multiplications are, and
     the latency of too few accumulators."""
     tiles = product(_divisors(vectors, MOST_VECTORS), _divisors(rows, MOST_ROWS))
-    return min(max(1.0, (v + r) / (v * r), _BUSY / (v * r)) for v, r in tiles if v * r <= most)
+    return min(max(1.0, (v + r) / (v * r), IN_FLIGHT / (v * r)) for v, r in tiles if v * r <= most)
 
 
 def _divisors(extent: int, most: int) -> list[int]:
@@ -97,9 +95,9 @@ def _divisors(extent: int, most: int) -> list[int]:
 
 
 def _width(extent: int, lanes: int) -> int:
-    """The longest vector, of four elements at least, that divides an extent; 0 where there is none."""
+    """The longest vector, of `SHORTEST` elements at least, that divides an extent; 0 where there is none."""
     width = min(lanes, extent & -extent)
-    return width if width >= min(4, lanes) else 0
+    return width if width >= min(SHORTEST, lanes) else 0
 
 
 def _roomier(expression: Any, rewriter: Rewriter, unit: VectorUnit) -> Any:
@@ -108,7 +106,7 @@ def _roomier(expression: Any, rewriter: Rewriter, unit: VectorUnit) -> Any:
     dtype = str(expression.ty.dtype)
     if not dtype.startswith("float"):
         return None
-    lanes = unit.lanes(int(dtype.removeprefix("float")))
+    lanes = unit.lanes(tvmlib.bits(dtype))
     convolution, dimension = _read(expression)
     channels, columns = convolution.channels, convolution.columns
     best = min(

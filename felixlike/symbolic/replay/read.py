@@ -376,8 +376,5 @@ def loads_of(expression: Any) -> list[Any]:
 
 
 def _item_bytes(dtype: str) -> int:
-    """Bytes of storage of one element; a bool takes one."""
-    if dtype == "bool":
-        return 1
-    bits = int("".join(c for c in dtype.split("x")[0] if c.isdigit()) or 8)
-    return max(1, bits // 8)
+    """Bytes of storage of one element, of all lanes of a vector; a bool takes one."""
+    return -(-tvmlib.bits(dtype) * tvmlib.lanes(dtype) // 8)

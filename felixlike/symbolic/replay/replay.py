@@ -17,6 +17,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.algebra.expression import Expr, ceildiv, mul, var
 from felixlike.errors import UnsupportedSketch
+from felixlike.hardware import kind_of
 from felixlike.symbolic.program.variables import Kind, Variable
 from felixlike.symbolic.replay.convert import to_expr
 from felixlike.symbolic.replay.loops import FusedLoops, Part, members
@@ -54,7 +55,8 @@ class Replay:
         )
         self.groups = _by_group(variables)
         self.unroll: Expr | None = None
-        self.on_gpu = str(target.kind.name) == "cuda"
+        self.binds_threads = kind_of(target).binds_threads
+        """Whether loops are fused and split to be bound to threads."""
         self.fetches: dict[str, tuple[FusedLoops, Expr]] = {}
         """For blocks that copy into shared memory: the loops that all threads run together, and the vector length."""
         self.stages = 1
@@ -93,6 +95,8 @@ class Replay:
             try:
                 primitive.replay(self, instruction, index)
             except tvmlib.TVM_ERRORS as error:
+                if not tvmlib.refusal(error):
+                    raise
                 reason = str(error).strip().splitlines()
                 raise UnsupportedSketch(
                     f"TVM refused {name} on symbolic loops: {reason[-1][:160] if reason else ''}", where=f"step {index}"

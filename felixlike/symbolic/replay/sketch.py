@@ -369,7 +369,7 @@ class Sketch:
             schedule.enter_postproc()
             accepted = all(p.apply(schedule) for p in self.postprocessors)
         except tvmlib.TVM_ERRORS as error:
-            if isinstance(error, InvalidPoint):
+            if not tvmlib.refusal(error):
                 raise
             reason = (str(error).strip().splitlines() or [""])[-1]
             raise InvalidSchedule(f"TVM refused the point {wanted}: {reason[:160]}", where=repr(self)) from error

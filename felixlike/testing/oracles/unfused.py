@@ -11,6 +11,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.frontend.constants import LAYOUT_FREE, PACKING, with_indices
+from felixlike.hardware import kind_of
 from felixlike.symbolic import Sketch
 from felixlike.symbolic.replay.replay import Replay
 from felixlike.symbolic.replay.trace import with_point
@@ -21,7 +22,7 @@ TOGETHER = "copied_together"
 
 def unfused(sketch: Sketch, point: tuple[int, ...]) -> Any:
     """The PrimFunc; copies that threads share carry the note `TOGETHER`."""
-    if sketch.task.target.kind.name == "cuda":
+    if kind_of(sketch.task.target).binds_threads:
         return _unfused_on_gpu(sketch, point)
     if kinds_by_trace(sketch):
         return _unfused_by_replay(sketch, point)

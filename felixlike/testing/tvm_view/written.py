@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
+from felixlike import tvmlib
 from felixlike.errors import UnsupportedSketch
 
 
@@ -63,7 +64,7 @@ def _ends(dtype: str) -> tuple[int, int]:
     """Least and greatest value of a type."""
     if dtype == "bool":
         return 0, 1
-    bits = int("".join(filter(str.isdigit, dtype)))
+    bits = tvmlib.bits(dtype)
     if dtype.startswith("uint"):
         return 0, min(2**bits - 1, INFINITY)
     return (-INFINITY, INFINITY) if bits >= 64 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from torch import nn
 from felixlike import tvmlib
 from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
-from felixlike.frontend.rewrites.room import Convolution
+from felixlike.frontend.rewrites.room import Convolution, with_room
 from felixlike.hardware.vectors import VectorUnit
 
 _AVX512 = VectorUnit(512, 32)
@@ -85,3 +87,15 @@ def test_full_tiles_take_as_long_as_their_arithmetic(columns: int) -> None:
     ]
     assert min(times) == 64 / 16
     assert all(time >= 64 / 16 for time in times)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float8_e4m3fn"])
+def test_lanes_are_counted_by_the_bits_of_a_type(dtype: str) -> None:
+    """A float8 has 8 bits, whatever else is in its name."""
+    builder = tvmlib.relax.BlockBuilder()
+    x = tvmlib.relax.Var("x", tvmlib.relax.TensorType((1, 3, 17, 17), dtype))
+    weight = tvmlib.relax.const(np.zeros((13, 3, 3, 3), dtype=getattr(ml_dtypes, dtype, dtype)), dtype)
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(tvmlib.relax.op.nn.conv2d(x, weight)))
+    found = with_room(builder.get(), _AVX512)["main"].script()
+    assert f'R.Tensor((1, 13, 15, 16), dtype="{dtype}") = R.nn.conv2d' in found

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def _fuse(state: Replay, instruction: Any, _: int) -> None:
     loops = [state.get(loop) for loop in instruction.inputs]
     (whole,) = instruction.outputs
-    if not state.on_gpu and (state.splits(whole) or not state.names(whole)):
+    if not state.binds_threads and (state.splits(whole) or not state.names(whole)):
         fused = state.schedule.fuse(*loops, preserve_unit_iters=bool(instruction.attrs[0]))
     elif len(loops) == 1 and isinstance(loops[0], Part):
         fused = loops[0]

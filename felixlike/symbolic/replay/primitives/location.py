@@ -108,7 +108,9 @@ def _can_inline(state: Replay, block: Any) -> bool:
     trial = state.schedule.copy()
     try:
         trial.compute_inline(trial.get_sblock(state.schedule.get(block).name_hint))
-    except tvmlib.TVM_ERRORS:
+    except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
         return False
     return True
 

@@ -34,7 +34,7 @@ def _split(state: Replay, instruction: Any, _: int) -> None:
     loop, *inputs = instruction.inputs
     factors = [state.get(f) for f in inputs]
     if not all(isinstance(f, Variable) for f in factors):
-        if not state.on_gpu:
+        if not state.binds_threads:
             state.put(instruction.outputs, _off(state, state.get(loop), factors, bool(instruction.attrs[0])))
             return
         sizes = [f if isinstance(f, Expr | None) else const(int(f)) for f in factors]

@@ -1,0 +1,77 @@
+"""Lanes are counted by what a function computes in: a vector of float64 has half as many as one of float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from schedules import as_module, run
+
+from felixlike import tvmlib
+from felixlike.codegen.marks import Transpose
+from felixlike.frontend.task import make_task
+from felixlike.spaces.stages import item_bits
+from felixlike.symbolic import sketches
+from felixlike.tvmlib import te, topi
+
+AVX512 = tvmlib.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
+
+
+def _of(operator: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Any:
+    x = te.placeholder(shape, dtype, name="x")
+    return te.create_prim_func([x, operator(x)])
+
+
+@pytest.mark.parametrize(
+    ("operator", "dtype", "bits"),
+    [
+        (topi.nn.softmax, "float32", 32),
+        (topi.nn.softmax, "float64", 64),
+        (topi.nn.relu, "float16", 32),
+        (topi.nn.relu, "bfloat16", 32),
+        (topi.negative, "int64", 64),
+        (topi.negative, "int8", 32),
+        (lambda x: topi.cast(x, "float64"), "float32", 64),
+        (lambda x: topi.cast(x, "float32"), "int64", 32),
+        (lambda x: topi.argmax(x, axis=1), "float32", 32),
+        (topi.logical_not, "bool", 32),
+    ],
+)
+def test_bits(operator: Callable[..., Any], dtype: str, bits: int) -> None:
+    assert item_bits(tvmlib.Schedule(as_module(_of(operator, (8, 8), dtype)))) == bits
+
+
+def _longest(sketch: Any) -> int:
+    """Iterations of the longest vector of a schedule."""
+    schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
+    loops = tvmlib.found(schedule.mod["main"].body, tvmlib.tirx.For)
+    return max(int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED)
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [("float32", 16), ("float64", 8), ("float16", 16)])
+@pytest.mark.parametrize("operator", [topi.nn.softmax, lambda x: topi.nn.relu(topi.add(x, x))], ids=["rows", "flat"])
+def test_vectors_fill_a_register(operator: Callable[..., Any], dtype: str, lanes: int) -> None:
+    sketch = sketches(make_task(_of(operator, (32, 512), dtype), AVX512, name="x"), space="own")[0]
+    assert _longest(sketch) == lanes
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [("float32", 16), ("float64", 8)])
+def test_blocks_of_turned_copies_fit_into_registers(dtype: str, lanes: int) -> None:
+    func = _of(lambda x: topi.transpose(x, (1, 0)), (64, 48), dtype)
+    (sketch,) = sketches(make_task(func, AVX512, name="x"), space="own")
+    schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
+    loops = tvmlib.found(schedule.mod["main"].body, tvmlib.tirx.For)
+    assert [Transpose.of(loop) for loop in loops if Transpose.on(loop)] == [Transpose(lanes)]
+    x = np.arange(64 * 48).reshape(64, 48).astype(dtype)
+    _, got = run(schedule.mod, [x, np.zeros((48, 64), dtype)])
+    np.testing.assert_array_equal(got, x.T)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float8_e4m3fn", 1), ("bfloat16", 2), ("bool", 1), ("int32x4", 16)])
+def test_bytes_of_an_element(dtype: str, size: int) -> None:
+    func = _of(lambda x: te.compute((64,), lambda i: x[i], name="copy"), (64,), dtype)
+    sketch = sketches(make_task(func, AVX512, name="x"), space="default")[0]
+    store, _ = next(sketch.program.stores())
+    assert {access.buffer.item_bytes for access in store.accesses} == {size}

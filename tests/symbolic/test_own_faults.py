@@ -1,0 +1,143 @@
+"""What TVM refuses is a refusal; what we do wrong ourselves is an error, wherever it happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from felixlike import tvmlib
+from felixlike.errors import InvalidSchedule, UnsupportedSketch
+from felixlike.frontend import Task, make_task
+from felixlike.hardware import resolve_target, target_device
+from felixlike.spaces import KEEPS_TO_BOUNDS, design, register_tile, rows, surroundings
+from felixlike.symbolic import sketches, stored_sketch
+from felixlike.symbolic.replay import sketch as sketch_file
+from felixlike.symbolic.replay.primitives import PRIMITIVES, location
+from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.testing.operators import OPERATORS, matmul
+
+OWN = (RuntimeError, ValueError, TypeError)
+"""The kinds of errors that TVM's refusals have, too."""
+
+
+def _task(operator: str) -> Task:
+    return make_task(OPERATORS[operator](), resolve_target("cpu"), name="task")
+
+
+def _wrong(kind: type[Exception]) -> Any:
+    def mistaken(*_: Any, **__: Any) -> Any:
+        raise kind("ours")
+
+    return mistaken
+
+
+def test_refusals_are_tvms() -> None:
+    schedule = tvmlib.Schedule(matmul(8, 8, 8))
+    for refused in (
+        lambda: schedule.get_sblock("nothing"),  # a ScheduleError
+        lambda: tvmlib.tirx.const("x", "int32"),  # a check in C++
+        lambda: tvmlib.sym.Analyzer().simplify("x"),  # an argument of a wrong type
+    ):
+        with pytest.raises(tvmlib.TVM_ERRORS) as caught:
+            refused()  # type: ignore[no-untyped-call]
+        assert tvmlib.refusal(caught.value)
+    for kind in OWN:
+        assert not tvmlib.refusal(kind("ours"))
+    with pytest.raises(TypeError) as wrapped:
+        schedule.get_loops(3)  # TVM's wrappers in Python tell callers of their mistakes
+    assert not tvmlib.refusal(wrapped.value)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_mistakes_in_replays(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRIMITIVES, "Split", Primitive(_wrong(kind)))
+    with pytest.raises(kind, match="ours"):
+        _ = sketches(_task("matmul"), space="default")[0].understood
+
+
+def test_refusals_in_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Primitive(lambda state, *_: state.schedule.get_sblock("nothing"))
+    monkeypatch.setitem(PRIMITIVES, "Split", refused)
+    sketch = sketches(_task("matmul"), space="default")[0]
+    with pytest.raises(UnsupportedSketch, match="TVM refused Split on symbolic loops"):
+        _ = sketch.program
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_mistakes_where_blocks_may_be_inlined(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = tvmlib.Schedule(OPERATORS["dense_bias_relu"]())
+    state: Any = type("State", (), {"schedule": schedule})
+    last = schedule.get_child_blocks(schedule.get_sblock("root"))[-1]
+    assert not location._can_inline(state, last)  # an output
+    monkeypatch.setattr(tvmlib.Schedule, "compute_inline", _wrong(kind))
+    with pytest.raises(kind, match="ours"):
+        location._can_inline(state, last)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_mistakes_in_schedules(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch = sketches(_task("matmul"), space="own")[0]
+    point = sketch.sample(1, seed=0)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(sketch_file, "point_of", _wrong(kind))
+        with pytest.raises(kind, match="ours"):
+            sketch.schedule(point)
+    refused = tvmlib.Schedule(sketch.task.module)
+    monkeypatch.setattr(sketch_file, "point_of", lambda *_: refused.get_sblock("nothing"))
+    with pytest.raises(InvalidSchedule, match="TVM refused the point"):
+        sketch.schedule(point)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_mistakes_in_postprocessors(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM would call them, too, and pass their errors on as its own."""
+    monkeypatch.setattr(design, "keeps_to_bounds", _wrong(kind))
+    sketch = sketches(_task("matmul"), space="own")[0]
+    (own,) = [p for p in sketch.postprocessors if p.name == KEEPS_TO_BOUNDS]
+    schedule = tvmlib.Schedule(sketch.task.module)
+    with pytest.raises(kind, match="ours"):
+        own.apply(schedule)
+    with pytest.raises(kind, match="ours"):
+        sketch.schedule(sketch.sample(1, seed=0)[0])
+
+
+def test_mistakes_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_scheduled", _wrong(RuntimeError))
+    with pytest.raises(RuntimeError, match="ours"):
+        rows.row_by_row(tvmlib.Schedule(OPERATORS["softmax"]()), 8)
+    monkeypatch.setattr(rows, "_scheduled", lambda schedule, *_: schedule.get_sblock("nothing"))
+    assert rows.row_by_row(tvmlib.Schedule(OPERATORS["softmax"]()), 8) == []
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_mistakes_around_tiles(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = tvmlib.Schedule(OPERATORS["dense_bias_relu"]())
+    block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
+    monkeypatch.setattr(surroundings, "_follow", _wrong(kind))
+    with pytest.raises(kind, match="ours"):
+        surroundings.settle_surroundings(schedule, block)
+    monkeypatch.setattr(surroundings, "_follow", lambda *_: schedule.get_sblock("nothing"))
+    schedule = tvmlib.Schedule(OPERATORS["dense_bias_relu"]())
+    block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
+    assert surroundings.settle_surroundings(schedule, block) is None
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_mistakes_in_padding(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    task = _task("matmul_odd")
+    monkeypatch.setattr(tvmlib.Schedule, "pad_einsum", _wrong(kind))
+    schedule = tvmlib.Schedule(task.module)
+    block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
+    device = target_device(task.target)
+    with pytest.raises(kind, match="ours"):
+        register_tile.register_tiles(schedule, block, device)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_mistakes_in_stored_sketches(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    task = _task("matmul")
+    trace = sketches(task, space="own")[0].trace_json()
+    monkeypatch.setattr(tvmlib.Trace, "apply_json_to_schedule", staticmethod(_wrong(kind)))
+    with pytest.raises(kind, match="ours"):
+        stored_sketch(task, trace)
