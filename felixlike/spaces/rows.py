@@ -115,13 +115,7 @@ def _rows(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None:
     # For each buffer between stages: dimension → number of the row variable that indexes it.
     places: dict[Any, dict[int, int]] = {buffer: {} for s in stages if not s.output for buffer, _ in s.writes}
     accesses = [(s, access) for s in stages for access in (*s.reads, *s.writes) if access[0] in places]
-    for _ in stages:
-        for stage, (buffer, indices) in accesses:
-            for number, variable in list(known[stage.name].items()):
-                places[buffer].update({d: number for d, i in enumerate(indices) if variable.same_as(i)})
-            for dimension, number in places[buffer].items():
-                if indices[dimension] in stage.extents:
-                    known[stage.name].setdefault(number, indices[dimension])
+    _carry_on(known, places, accesses)
     long = [number for number, extent in enumerate(extents) if extent > 1]
     for stage in stages:
         mine = known[stage.name]
@@ -136,6 +130,19 @@ def _rows(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None:
     # Variables of one value may be missing.
     common = [n for n in range(len(extents)) if all(n in mine for mine in known.values())]
     return {name: tuple(mine[n] for n in common) for name, mine in known.items()}
+
+
+def _carry_on(
+    known: dict[str, dict[int, Any]], places: dict[Any, dict[int, int]], accesses: Sequence[tuple[Stage, Any]]
+) -> None:
+    """Number the row variables of all stages, from one of which they are known, through the buffers between them."""
+    for _ in known:
+        for stage, (buffer, indices) in accesses:
+            for number, variable in list(known[stage.name].items()):
+                places[buffer].update({d: number for d, i in enumerate(indices) if variable.same_as(i)})
+            for dimension, number in places[buffer].items():
+                if indices[dimension] in stage.extents:
+                    known[stage.name].setdefault(number, indices[dimension])
 
 
 def _along_rows(

@@ -47,30 +47,30 @@ def _sums_up(loop: Any) -> bool:
     return Prefetch.on(loop) or Tile.on(loop)
 
 
+def _places(root: Any, buffer: Any) -> list[Any]:
+    """The indices of every access to a buffer below a node."""
+    loads = [(load.source, load.indices) for load in tvmlib.found(root, tvmlib.ir.TensorLoad)]
+    stores = [(store.buffer, store.indices) for store in tvmlib.found(root, tvmlib.tirx.BufferStore)]
+    return [indices for accessed, indices in (*loads, *stores) if accessed.same_as(buffer)]
+
+
+def _written_out(loop: Any, buffer: Any) -> Any:
+    """An unrolled loop over a buffer's rows as its steps; any other loop as it is."""
+    if loop.kind != tvmlib.tirx.ForKind.UNROLLED:
+        return loop
+    if not any(tvmlib.uses(place[-2], loop.loop_var) for place in _places(loop.body, buffer)):
+        return loop
+    steps = range(int(loop.extent))
+    return tvmlib.tirx.stmt_seq(*(tvmlib.substituted(loop.body, {loop.loop_var: step}) for step in steps))
+
+
 def _in_rows(func: Any, buffer: Any) -> Any:
     """A function with a buffer in rows; as it is where rows are too long, or reached by other than unrolled loops."""
     *outer, rows, length = (int(extent) for extent in buffer.shape)
     if math.prod(outer) > 1 or bytes_of(buffer) // rows >= STACK:
         return func
-
-    def places(root: Any) -> list[Any]:
-        nodes = [*tvmlib.found(root, tvmlib.ir.TensorLoad), *tvmlib.found(root, tvmlib.tirx.BufferStore)]
-        return [
-            n.indices
-            for n in nodes
-            if (n.buffer if isinstance(n, tvmlib.tirx.BufferStore) else n.source).same_as(buffer)
-        ]
-
-    def written_out(loop: Any) -> Any:
-        if loop.kind != tvmlib.tirx.ForKind.UNROLLED or not any(
-            tvmlib.uses(p[-2], loop.loop_var) for p in places(loop.body)
-        ):
-            return loop
-        steps = range(int(loop.extent))
-        return tvmlib.tirx.stmt_seq(*(tvmlib.substituted(loop.body, {loop.loop_var: step}) for step in steps))
-
-    body = tvmlib.structural_map(func.body, (tvmlib.tirx.For, written_out))
-    numbers = [tvmlib.simplify(place[-2]) for place in places(body)]
+    body = tvmlib.structural_map(func.body, (tvmlib.tirx.For, lambda loop: _written_out(loop, buffer)))
+    numbers = [tvmlib.simplify(place[-2]) for place in _places(body, buffer)]
     if not all(isinstance(number, tvmlib.tirx.IntImm) for number in numbers):
         return func
     parts = [tvmlib.tirx.decl_buffer((length,), buffer.dtype, name=f"{buffer.name}_{row}") for row in range(rows)]
