@@ -131,7 +131,7 @@ def prefetch() -> Any:
     return _tiles(2048, 16, Prefetch())
 
 
-def peel_rests() -> Any:
+def peel_tails() -> Any:
     """Eleven elements in vectors of four, the last three of which are two and one."""
     (x,) = _inputs(x=(11,))
     schedule, outer, _ = _lanes([x, tvmlib.te.compute((11,), lambda i: x[i] * 2.0, name="y")])
@@ -187,7 +187,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         guard,
         tile_rows,
         prefetch,
-        peel_rests,
+        peel_tails,
         peel_columns,
         share_reciprocals,
         write_out_halves,

@@ -19,7 +19,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.marks import Columns
 from felixlike.codegen.passes.loops import like, unmarked, variable_like, with_marked_loops
-from felixlike.codegen.passes.rest import halves, piece
+from felixlike.codegen.passes.tail import halves, piece
 
 
 def peel_columns(module: Any) -> Any:

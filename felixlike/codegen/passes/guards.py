@@ -19,7 +19,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.marks import Guard
 from felixlike.codegen.passes.loops import anew, like, unmarked, with_marked_loops, without_mark
-from felixlike.codegen.passes.rest import halves, piece
+from felixlike.codegen.passes.tail import halves, piece
 
 
 def guard(module: Any) -> Any:
@@ -29,11 +29,11 @@ def guard(module: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """A test that holds for the iterations with excess + iteration < 0.  rest: how many these are where it is some but
+    """A test that holds for the iterations with excess + iteration < 0.  tail: how many these are where it is some but
     not all."""
 
     excess: Any
-    rest: int
+    tail: int
 
 
 def _guarded(loop: Any) -> Any:
@@ -59,20 +59,20 @@ def _by_edge(loop: Any, tested: Any, edge: _Edge, tests: list[Any]) -> Any:
         parts = [] if isinstance(body, tvmlib.tirx.Evaluate) else halves(first, stop - first, size)
         return [piece(unmarked(loop, body), *part) for part in parts]
 
-    some = [*pieces(exists, 0, edge.rest), *pieces(misses, edge.rest, size)]
+    some = [*pieces(exists, 0, edge.tail), *pieces(misses, edge.tail, size)]
     return _cases(tested, edge, unmarked(loop, exists), some, pieces(misses, 0, size))
 
 
 def _by_rows(loop: Any, tested: Any, edge: _Edge, tests: list[Any]) -> Any:
     """A loop that sums up a tile: of all rows, of some, or of none, since what does not exist is not written."""
     whole = _decided(loop, tests, holds=True)
-    return _cases(tested, edge, whole, [_shortened(whole, tested, edge.rest)], [])
+    return _cases(tested, edge, whole, [_shortened(whole, tested, edge.tail)], [])
 
 
 def _cases(tested: Any, edge: _Edge, whole: Any, some: list[Any], none: list[Any]) -> Any:
     """What is done where all iterations, some or none hold."""
     last = tvmlib.tirx.stmt_seq(*(none or [tvmlib.tirx.Evaluate(0)]))
-    if edge.rest:
+    if edge.tail:
         last = tvmlib.tirx.IfThenElse(edge.excess < like(tested.loop_var, 0), tvmlib.tirx.stmt_seq(*some), last)
     return tvmlib.tirx.IfThenElse(edge.excess <= like(tested.loop_var, -int(tested.extent)), whole, last)
 
@@ -129,9 +129,9 @@ def _edge(test: Any, loop: Any) -> _Edge | None:
     kind = type(test).__name__
     less, more = (test.a, test.b) if kind in ("LT", "LE") else (test.b, test.a)
     excess = tvmlib.simplify(less - more - loop.loop_var - (1 if kind in ("LE", "GE") else 0))
-    rest = tvmlib.simplify(tvmlib.tirx.floormod(-excess, like(loop.loop_var, int(loop.extent))))
-    known = isinstance(rest, tvmlib.tirx.IntImm) and not tvmlib.uses(excess, loop.loop_var)
-    return _Edge(excess, int(rest)) if known else None
+    tail = tvmlib.simplify(tvmlib.tirx.floormod(-excess, like(loop.loop_var, int(loop.extent))))
+    known = isinstance(tail, tvmlib.tirx.IntImm) and not tvmlib.uses(excess, loop.loop_var)
+    return _Edge(excess, int(tail)) if known else None
 
 
 def _without_constants(root: Any) -> Any:

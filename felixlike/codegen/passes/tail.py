@@ -1,4 +1,4 @@
-"""Loops over vectors that do not divide what they run over: whole vectors first, then the rest in halves.
+"""Loops over vectors that do not divide what they run over: whole vectors first, then the tail in halves.
 
 In: an IRModule of scheduled PrimFuncs in which a schedule marked loops with `Peel`. Out: the same without blocks, the
 marked loops peeled. TVM would test every lane of every iteration, and so compute none of them in vectors: it vectorises
@@ -20,12 +20,12 @@ _UNROLLED = 4
 """Vectors between seams that are computed without a test."""
 
 
-def peel_rests(module: Any) -> Any:
+def peel_tails(module: Any) -> Any:
     """The IRModule with marked loops peeled: functions without any are left alone."""
-    return with_marked_loops(module, Peel, lambda _: _whole_and_rest, flat=True)
+    return with_marked_loops(module, Peel, lambda _: _whole_and_tail, flat=True)
 
 
-def _whole_and_rest(loop: Any) -> Any:
+def _whole_and_tail(loop: Any) -> Any:
     mark = Peel.of(loop)
     length, lanes = mark.length, mark.lanes
     if not mark.seams:
@@ -44,7 +44,7 @@ def _behind(seam: int, width: int, iteration: Any) -> tuple[Any, Any]:
 
 def _peeled(loop: Any, length: int, width: int, lanes: int, begin: Callable[[Any], tuple[Any, Any]]) -> list[Any]:
     """A stretch of elements.  begin: number of an iteration of `width` elements → outer and inner variable there."""
-    whole, rest = divmod(length, width)
+    whole, tail = divmod(length, width)
     # The first iteration stands alone: it is the one in which a reduction puts its initial values.
     parts = _vectors(loop, begin(0), width, lanes) if whole else []
     if whole > 1:
@@ -53,7 +53,7 @@ def _peeled(loop: Any, length: int, width: int, lanes: int, begin: Callable[[Any
         parts.append(
             tvmlib.tirx.For(counter, like(counter, 1), like(counter, whole - 1), tvmlib.tirx.ForKind.SERIAL, body)
         )
-    return [*parts, *_vectors(loop, begin(whole), rest, lanes)]
+    return [*parts, *_vectors(loop, begin(whole), tail, lanes)]
 
 
 def _vectors(loop: Any, begin: tuple[Any, Any], size: int, lanes: int) -> list[Any]:
