@@ -146,10 +146,10 @@ def _seams(body: Any, along: dict[Any, int]) -> list[int] | None:
                         found.add(int(fixed.value) + beyond - shift)
                     elif any(tvmlib.uses(moving, variable) for variable in along):
                         return None
-    for rest in tvmlib.found(body, tvmlib.tirx.FloorMod):
-        shift = _shift(rest.a, place) if isinstance(rest.b, tvmlib.tirx.IntImm) else None
-        if shift is not None and stride <= _MOST_SEAMS * int(rest.b.value):
-            found.update(range(-shift % int(rest.b.value), stride, int(rest.b.value)))
+    for remainder in tvmlib.found(body, tvmlib.tirx.FloorMod):
+        shift = _shift(remainder.a, place) if isinstance(remainder.b, tvmlib.tirx.IntImm) else None
+        if shift is not None and stride <= _MOST_SEAMS * int(remainder.b.value):
+            found.update(range(-shift % int(remainder.b.value), stride, int(remainder.b.value)))
     seams = sorted(seam for seam in found if 0 < seam < stride)
     return seams if len(seams) <= _MOST_SEAMS else None
 
