@@ -22,7 +22,7 @@ from felixlike.spaces.cases import case_by_case
 from felixlike.spaces.flat import flat
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import row_by_row
-from felixlike.spaces.turned import turned_copies
+from felixlike.spaces.transposed_copies import transposed_copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ RULES = (
     # It takes initial values out itself, and leaves in what stands under a test, where TVM refuses to.
     _Rule(partial(_whole, row_by_row), ("DisallowDynamicLoop",)),
     _Rule(partial(_whole, case_by_case), ("DisallowDynamicLoop",)),
-    _Rule(partial(_whole, turned_copies), ("DisallowDynamicLoop",)),
+    _Rule(partial(_whole, transposed_copies), ("DisallowDynamicLoop",)),
     _Rule(partial(_whole, flat), ("DisallowDynamicLoop",)),
 )
 """Our rules, the first that applies wins."""

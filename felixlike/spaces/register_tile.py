@@ -146,15 +146,15 @@ def choose_roles(contraction: Contraction, unit: VectorUnit, *, padded: bool = F
 
 def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Operand]) -> float:
     """Instructions in vectors, about: products, nearly twice where each has to load its vector; copies of what is apart
-    in memory, two an element; and what turns an output over whose vectors lie across, a quarter.
+    in memory, two an element; and what transposes an output whose vectors lie across, a quarter.
 
     extent: of the axis in vectors, padded."""
     others = [a for a in contraction.axes if a is not roles.vector]
     products = extent // roles.lanes * math.prod(a.extent for a in others)
     copied = sum(extent * math.prod(a.extent for a in others if a.place in o.axes) for o in apart)
     outputs = extent * math.prod(a.extent for a in others if not a.reduced)
-    turned = outputs if contraction.written[-1] != roles.vector.place else 0
-    return products * (1.75 if roles.rows is None else 1.0) + 2 * copied + turned / 4
+    transposed = outputs if contraction.written[-1] != roles.vector.place else 0
+    return products * (1.75 if roles.rows is None else 1.0) + 2 * copied + transposed / 4
 
 
 def _rows(contraction: Contraction, vector: Axis, holding: list[Operand]) -> Axis | None:
@@ -270,7 +270,7 @@ def _tile(
         for loop in schedule.get_loops(last)[2 + len(home) : -1] if home else []:
             schedule.unroll(loop)
     elif contraction.written[-1] != roles.vector.place:
-        _turn(schedule, last, block, roles.lanes)
+        _mark_transposed(schedule, last, block, roles.lanes)
 
 
 def _padding_of_rows(
@@ -351,7 +351,7 @@ def _in_step(schedule: Any, block: Any, tile: Any) -> bool:
     )
 
 
-def _turn(schedule: Any, last: Any, tile: Any, lanes: int) -> None:
+def _mark_transposed(schedule: Any, last: Any, tile: Any, lanes: int) -> None:
     """Mark the write-back of a tile whose vectors lie across what is written: the loop over the elements of vectors, if
     none but the rows' is inside it."""
     statement, source = schedule.get(last), schedule.get(tile).writes[0].source

@@ -126,14 +126,14 @@ def test_vectors_that_are_padded_anyway_have_good_tiles() -> None:
 
 
 def test_narrow_outputs_are_padded_to_a_vector() -> None:
-    """Rather than that the other operand is turned over."""
+    """Rather than that the other operand is transposed."""
     sketch = _sketch_of(op.matmul(64, 32, 13))
     vectors = [loop for _, path in sketch.program.stores() for loop in path if loop.kind == "vector"]
     assert {loop.extent.value for loop in vectors} == {16}
     assert "A_global" not in str(sketch.program)
 
 
-def test_matrices_that_are_used_once_are_not_turned_over() -> None:
+def test_matrices_that_are_used_once_are_not_transposed() -> None:
     task = make_task(op.matmul(64, 32, 1), AVX512, name="matvec")
     assert not any("A_global" in str(sketch.program) for sketch in sketches(task, space="own"))
 

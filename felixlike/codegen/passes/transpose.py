@@ -1,4 +1,4 @@
-"""A tile whose vectors lie across what it is written to is turned over in registers.
+"""A tile whose vectors lie across what it is written to is transposed in registers.
 
     for c in 16, x in 14:               for start in 0, 6:
         Z[c, x] = f(tile[x, c])   →         R = tile[start : start + 8, 0 : 16], transposed by shuffles
@@ -28,10 +28,10 @@ _LEAST, _MOST = 4, 8
 
 def transpose(module: Any) -> Any:
     """The IRModule with marked loops rewritten: functions without any are left alone."""
-    return with_marked_loops(module, Transpose, lambda _: _turned)
+    return with_marked_loops(module, Transpose, lambda _: _transposed)
 
 
-def _turned(loop: Any) -> Any:
+def _transposed(loop: Any) -> Any:
     lanes = Transpose.of(loop).lanes
     rows, load = loop.body, _across(loop)
     size = min(lanes, _MOST, power_of_two_below(int(rows.extent))) if load is not None else 0
@@ -39,23 +39,23 @@ def _turned(loop: Any) -> Any:
         return unmarked(loop)
     column, row, store = loop.loop_var, rows.loop_var, rows.body
     outer = variable_like(column)
-    turned = tvmlib.tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
+    transposed = tvmlib.tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
     read = _along(load.source, load.indices, loop, column)
     written = _along(store.buffer, store.indices, loop, row)
     statements: list[Any] = []
     for start in (*range(0, int(rows.extent) - size, size), int(rows.extent) - size):
         places = [{column: outer * lanes, row: start + i} for i in range(size)]
-        statements += _shuffled(turned, load.source, [_placed(read, place) for place in places])
+        statements += _shuffled(transposed, load.source, [_placed(read, place) for place in places])
         lane, step = variable_like(column), variable_like(row)
         value = tvmlib.structural_map(
             store.value,
-            (tvmlib.ir.TensorLoad, lambda one, at=(lane, step): turned[at] if same_element(one, load) else one),
+            (tvmlib.ir.TensorLoad, lambda one, at=(lane, step): transposed[at] if same_element(one, load) else one),
         )
         body = tvmlib.tirx.BufferStore(store.buffer, value, written)
         body = tvmlib.substituted(body, {column: outer * lanes + lane, row: step + start})
         statements.append(_loop(lane, lanes, "UNROLLED", _loop(step, size, "VECTORIZED", body)))
     everything = _loop(outer, int(loop.extent) // lanes, "SERIAL", tvmlib.tirx.stmt_seq(*statements))
-    return tvmlib.tirx.stmt_seq(tvmlib.tirx.AllocBuffer(turned), everything)
+    return tvmlib.tirx.stmt_seq(tvmlib.tirx.AllocBuffer(transposed), everything)
 
 
 def _across(loop: Any) -> Any | None:
@@ -99,12 +99,12 @@ def _placed(indices: list[Any], values: dict[Any, Any]) -> list[Any]:
     return [tvmlib.simplify(tvmlib.substituted(index, values)) if hasattr(index, "ty") else index for index in indices]
 
 
-def _shuffled(turned: Any, tile: Any, places: list[list[Any]]) -> Iterator[Any]:
+def _shuffled(transposed: Any, tile: Any, places: list[list[Any]]) -> Iterator[Any]:
     """What loads the vectors that begin at some places of a tile, and writes them transposed.
 
     After the step of squares of 2·d, row i holds in each of them what the rows i − i mod 2·d … of that square's column
     i mod 2·d held."""
-    lanes, size = (int(extent) for extent in turned.shape)
+    lanes, size = (int(extent) for extent in transposed.shape)
     rows: list[Any] = []
 
     def named(value: Any) -> Iterator[Any]:
@@ -124,7 +124,7 @@ def _shuffled(turned: Any, tile: Any, places: list[list[Any]]) -> Iterator[Any]:
     for column in range(lanes):
         taken = [column - column % size + k for k in range(size)]
         place = (column, tvmlib.tirx.Ramp(tvmlib.tirx.const(0, "int64"), tvmlib.tirx.const(1, "int64"), size))
-        yield tvmlib.tirx.BufferStore(turned, tvmlib.tirx.Shuffle([rows[column % size]], taken), place)
+        yield tvmlib.tirx.BufferStore(transposed, tvmlib.tirx.Shuffle([rows[column % size]], taken), place)
 
 
 def _loop(variable: Any, extent: int, kind: str, body: Any) -> Any:

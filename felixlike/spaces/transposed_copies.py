@@ -1,4 +1,4 @@
-"""Turned copies: tensors written along another dimension than they are read along, in square blocks.
+"""Transposed copies: tensors written along another dimension than they are read along, in square blocks.
 
     for n, c, h, w:                      parallel for n, c_0, s_0:
         Y[n, c, h, w] = X[n, h, w, c]  →     for s_1, c_1:
@@ -20,13 +20,13 @@ from felixlike.codegen.marks import Transpose
 from felixlike.spaces.blocks import blocks_of, costs, elementwise
 
 _NARROWEST = 4
-"""Elements of the shortest vector that a block is worth being turned in."""
+"""Elements of the shortest vector that a block is worth being transposed in."""
 
 _MOST_BLOCKS = 64
 """Blocks of a task along either dimension at most."""
 
 
-def turned_copies(schedule: Any, lanes: int) -> list[Any]:
+def transposed_copies(schedule: Any, lanes: int) -> list[Any]:
     """The schedule, changed, with a copy done in square blocks; empty where a function does something else, copies in
     order, or no vector divides the dimensions.  lanes: elements of a vector at most."""
     *before, block = blocks_of(schedule)
