@@ -2,7 +2,7 @@
 
 Accumulators: too many spill: every multiplication then costs a store and a load. Too few leave the multipliers waiting
 for one another: a sum must be finished before the next product is added to it.
-Tasks: cores that wait for the last of them do nothing.
+Iterations of the parallel loop: cores that wait for the last of them do nothing.
 """
 
 from __future__ import annotations
@@ -30,19 +30,23 @@ class Bounds:
     registers: int
     cores: int
 
-    def holds(self, accumulators: int, vectors: int, tasks: int) -> bool:
+    def holds(self, accumulators: int, vectors: int, iterations: int) -> bool:
         """Whether numbers keep to the bounds.  vectors: of a row of the tile, 1 where there is one row only, for which
         each is used as it is loaded."""
-        return self.fits(accumulators, vectors) and accumulators >= self.least_accumulators and even(tasks, self.cores)
+        return (
+            self.fits(accumulators, vectors)
+            and accumulators >= self.least_accumulators
+            and even(iterations, self.cores)
+        )
 
     def fits(self, accumulators: int, vectors: int) -> bool:
         """Whether a tile leaves enough registers."""
         return accumulators <= self.most_accumulators and accumulators + vectors < self.registers
 
 
-def even(tasks: int, cores: int) -> bool:
-    """Whether at least four fifths of the cores' time is used: 5·tasks ≥ 4·cores·⌈tasks / cores⌉."""
-    return 5 * tasks >= 4 * cores * -(-tasks // cores)
+def even(iterations: int, cores: int) -> bool:
+    """Whether at least four fifths of the cores' time is used: 5·iterations ≥ 4·cores·⌈iterations / cores⌉."""
+    return 5 * iterations >= 4 * cores * -(-iterations // cores)
 
 
 def note_bounds(schedule: Any, block: Any, bounds: Bounds) -> None:

@@ -8,7 +8,7 @@
 
 An axis whose values select the code is unrolled, so that each case is known, and so are axes that walk through a tile
 of such results. Works on loop nests and conditions, never on names of operators. Stages without cases are put into the
-next one, but those that pad: they are copied for each task.
+next one, but those that pad: they are copied for each parallel iteration.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from felixlike import tvmlib
 from felixlike.spaces.blocks import blocks_of, costs, elementwise
 
 _MOST_TILES = 64
-"""Tiles of a task, which share a copy of the padded input, at most along one dimension."""
+"""Tiles of a parallel iteration, which share a copy of the padded input, at most along one dimension."""
 
 _Tile = dict[Any, set[int]]
 """For each buffer the dimensions that walk through a tile."""
@@ -44,11 +44,11 @@ def case_by_case(schedule: Any, lanes: int) -> list[Any]:
     tiles = schedule.split(outer[-1], schedule.sample_perfect_tile(outer[-1], 2, _MOST_TILES))
     vectors, lane = _vectors(schedule, channel, lanes)
     schedule.reorder(*outer[:-1], *tiles, vectors, *inner, lane)
-    task = schedule.fuse(*outer[:-1], tiles[0])
-    schedule.parallel(task)
+    shared = schedule.fuse(*outer[:-1], tiles[0])
+    schedule.parallel(shared)
     for stage, at_tile in zip(reversed(stages), reversed(cased), strict=True):
-        schedule.compute_at(stage, vectors if at_tile else task, preserve_unit_loops=True)
-    around = len(("task", "tile", "vectors"))
+        schedule.compute_at(stage, vectors if at_tile else shared, preserve_unit_loops=True)
+    around = len(("shared", "tile", "vectors"))
     for stage, at_tile in zip(stages, cased, strict=True):
         *within, lane_of_stage = schedule.get_loops(stage)[around if at_tile else 1 :]
         if not at_tile:

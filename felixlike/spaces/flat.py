@@ -24,7 +24,7 @@ _MOST_UNROLLED = 8
 """Vectors that are computed one after another without a test."""
 
 _MOST_ROWS = 64
-"""Rows a task."""
+"""Rows a parallel iteration."""
 
 _LONG = 4
 """Vectors of a row that is long enough."""

@@ -132,7 +132,7 @@ def choose_roles(contraction: Contraction, unit: VectorUnit, *, padded: bool = F
         apart = [o for o in holding if not o.constant and not o.contiguous(axis)]
         if apart and len(holding) > 1:
             continue  # both operands would have to be laid out anew
-        rows = _rows(contraction, axis, holding)
+        rows = _rows_axis(contraction, axis, holding)
         panel = holding[0] if len(holding) == 1 and _wants_panel(contraction, holding[0], rows, bool(apart)) else None
         if apart and (panel is None or rows is None):
             continue  # copied for nothing: it is used once
@@ -157,7 +157,7 @@ def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Opera
     return products * (1.75 if roles.rows is None else 1.0) + 2 * copied + transposed / 4
 
 
-def _rows(contraction: Contraction, vector: Axis, holding: list[Operand]) -> Axis | None:
+def _rows_axis(contraction: Contraction, vector: Axis, holding: list[Operand]) -> Axis | None:
     """The innermost axis along which either operand is used again."""
     others = [a for a in contraction.spatial if a is not vector and a.extent > 1]
     if len(holding) == 1:
@@ -234,7 +234,7 @@ def _tile(
     tile = [*rows[-1:], v_tile, lane]
     within = [*window[1:], *rows[-2:-1]]
     blocks: list[Any] = []
-    if panel is not None and roles.summed is not None and (steps := _block(roles.summed.extent)):
+    if panel is not None and roles.summed is not None and (steps := _steps_of_block(roles.summed.extent)):
         block_loop, *summed = schedule.split(summed[0], [None, steps])
         blocks.append(block_loop)
     schedule.reorder(*parallel, v_outer, *blocks, *within, *outer_taps, *summed, *inner_tap, *tile)
@@ -304,7 +304,7 @@ def _adds_zeros(value: Any, rows: list[Any]) -> bool:
     return bounded and isinstance(element, tvmlib.ir.TensorLoad)
 
 
-def _block(extent: int) -> int:
+def _steps_of_block(extent: int) -> int:
     """Steps of a block; 0 where the reduction is to be done whole: it is short, or no divisor is long enough."""
     if extent <= _LONGEST:
         return 0
@@ -312,7 +312,7 @@ def _block(extent: int) -> int:
 
 
 def _enough_without_rows(extents: Extents, machine: Machine) -> bool:
-    """Whether there are tasks enough although all rows share one panel."""
+    """Whether there are parallel iterations enough although all rows share one panel."""
     return extents.others * extents.vectors >= 2 * MOST_VECTORS * machine.cores
 
 

@@ -23,7 +23,7 @@ from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, s
 _ACCUMULATORS = (1, 4)
 """Vectors of partial results a reduction is split into: more hide the latency of additions, fewer suit short rows."""
 _MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
-"""Rows a task, vectors of a row unrolled, vectors of columns a task: bounds of what is sampled."""
+"""Rows a parallel iteration, vectors of a row unrolled, vectors of columns an iteration: bounds of what is sampled."""
 _MOST_OF_IMAGE = 16
 """Vectors of an image whose columns are one group."""
 _NARROWEST = 4
@@ -54,14 +54,14 @@ def row_by_row(sch: Any, lanes: int) -> list[Any]:
 
 def _scheduled(sch: Any, lanes: int, accumulators: int) -> Any:
     """The schedule, or None where the rule does not apply, or would do the same as with fewer accumulators."""
-    stages = _inlined(sch)
+    stages = _between_reductions_inlined(sch)
     rows = _rows(stages)
     if rows is None:
         return None
     if any(str(buffer.dtype) == "bool" for stage in stages if stage.reduced for buffer, _ in stage.writes):
         return None  # TVM knows no least or greatest bool to begin partial results with
     first = next(stage for stage in stages if stage.reduced)
-    read = next((access for access in first.reads if _whole(first, access)), None)
+    read = next((access for access in first.reads if _reads_all_once(first, access)), None)
     if read is None:
         return None
     if first.step(read, first.innermost(first.reduced)) == 1:
@@ -73,12 +73,12 @@ def _scheduled(sch: Any, lanes: int, accumulators: int) -> Any:
     return None
 
 
-def _whole(stage: Stage, access: Access) -> bool:
+def _reads_all_once(stage: Stage, access: Access) -> bool:
     """True if a reduction reads every element of a buffer once: contractions read each often, windows overlap."""
     return prod(stage.extents.values()) == prod(int(extent) for extent in access[0].shape)
 
 
-def _inlined(sch: Any) -> list[Stage]:
+def _between_reductions_inlined(sch: Any) -> list[Stage]:
     """Put the cheap stages between reductions into those that read them; the stages that are left.
 
     Kept: one value a row, which is computed once; and what is costly and read twice, like softmax's exponentials."""

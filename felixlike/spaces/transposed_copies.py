@@ -23,7 +23,7 @@ _NARROWEST = 4
 """Elements of the shortest vector that a block is worth being transposed in."""
 
 _MOST_BLOCKS = 64
-"""Blocks of a task along either dimension at most."""
+"""Blocks of a parallel iteration along either dimension at most."""
 
 
 def transposed_copies(schedule: Any, lanes: int) -> list[Any]:
@@ -53,10 +53,10 @@ def transposed_copies(schedule: Any, lanes: int) -> list[Any]:
         return []
     others = [loops[p] for p in range(len(loops)) if p not in (*rows, *columns)]
     schedule.reorder(*others, *(loops[p] for p in rows), *(loops[p] for p in columns))
-    parts = [_blocks(schedule, [loops[p] for p in group], size) for group in (rows, columns)]
-    (row_task, row_block, row), (column_task, column_block, column) = parts
-    schedule.reorder(row_task, column_task, column_block, row_block, row, column)
-    schedule.parallel(schedule.fuse(*others, row_task, column_task))
+    parts = [_in_blocks(schedule, [loops[p] for p in group], size) for group in (rows, columns)]
+    (row_outer, row_block, row), (column_outer, column_block, column) = parts
+    schedule.reorder(row_outer, column_outer, column_block, row_block, row, column)
+    schedule.parallel(schedule.fuse(*others, row_outer, column_outer))
     Transpose(size).put(schedule, row)
     return [schedule]
 
@@ -77,9 +77,9 @@ def _together(inner: Sequence[int], other: Sequence[int]) -> list[int]:
     return list(inner[start:])
 
 
-def _blocks(schedule: Any, loops: Sequence[Any], size: int) -> list[Any]:
-    """Loops as one, split into tasks, blocks of a task, and elements of a block."""
+def _in_blocks(schedule: Any, loops: Sequence[Any], size: int) -> list[Any]:
+    """Loops as one, split into parallel iterations, blocks of one, and elements of a block."""
     whole = schedule.fuse(*loops) if len(loops) > 1 else loops[0]
     blocks, element = schedule.split(whole, [None, size])
-    task, block = schedule.split(blocks, schedule.sample_perfect_tile(blocks, 2, _MOST_BLOCKS))
-    return [task, block, element]
+    outer, block = schedule.split(blocks, schedule.sample_perfect_tile(blocks, 2, _MOST_BLOCKS))
+    return [outer, block, element]

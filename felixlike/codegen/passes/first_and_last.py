@@ -24,10 +24,10 @@ from felixlike.codegen.passes.loops import anew, number_of, unmarked, with_mark,
 
 def first_and_last(module: Any) -> Any:
     """The IRModule with the nests around marked loops rewritten: functions without any are left alone."""
-    return with_marked_loops(tvmlib.map_functions(module, _changed), Blocks, lambda _: unmarked)
+    return with_marked_loops(tvmlib.map_functions(module, _with_blocks_done), Blocks, lambda _: unmarked)
 
 
-def _changed(func: Any) -> Any:
+def _with_blocks_done(func: Any) -> Any:
     if not any(map(Blocks.on, tvmlib.found(func.body, tvmlib.tirx.For))):
         return func
     return tvmlib.structural_map(plain_loops.without_blocks(func), (tvmlib.tirx.SeqStmt, _rewritten))

@@ -14,10 +14,10 @@ _HALF = "bfloat16"
 
 def write_out_halves(module: Any) -> Any:
     """The IRModule with every conversion from or to bfloat16 in its PrimFuncs written out."""
-    return tvmlib.map_functions(module, _written_out)
+    return tvmlib.map_functions(module, _with_conversions)
 
 
-def _written_out(func: Any) -> Any:
+def _with_conversions(func: Any) -> Any:
     """A function whose own buffers are of other types: of those of bfloat16, TVM makes float32."""
     stores = tvmlib.found(func.body, tvmlib.tirx.BufferStore)
     halves = [store.buffer for store in stores if str(store.buffer.dtype) == _HALF]

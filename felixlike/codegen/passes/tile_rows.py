@@ -23,10 +23,10 @@ from felixlike.codegen.passes.prefetch import STACK
 
 def tile_rows(module: Any) -> Any:
     """The IRModule with tiles in rows: functions without marked loops are left alone."""
-    return tvmlib.map_functions(module, _changed)
+    return tvmlib.map_functions(module, _with_tiles_in_rows)
 
 
-def _changed(func: Any) -> Any:
+def _with_tiles_in_rows(func: Any) -> Any:
     if not any(map(_sums_up, tvmlib.found(func.body, tvmlib.tirx.For))):
         return func
     plain = plain_loops.without_blocks(func)
@@ -54,7 +54,7 @@ def _places(root: Any, buffer: Any) -> list[Any]:
     return [indices for accessed, indices in (*loads, *stores) if accessed.same_as(buffer)]
 
 
-def _written_out(loop: Any, buffer: Any) -> Any:
+def _unrolled(loop: Any, buffer: Any) -> Any:
     """An unrolled loop over a buffer's rows as its steps; any other loop as it is."""
     if loop.kind != tvmlib.tirx.ForKind.UNROLLED:
         return loop
@@ -69,7 +69,7 @@ def _in_rows(func: Any, buffer: Any) -> Any:
     *outer, rows, length = (int(extent) for extent in buffer.shape)
     if math.prod(outer) > 1 or bytes_of(buffer) // rows >= STACK:
         return func
-    body = tvmlib.structural_map(func.body, (tvmlib.tirx.For, lambda loop: _written_out(loop, buffer)))
+    body = tvmlib.structural_map(func.body, (tvmlib.tirx.For, lambda loop: _unrolled(loop, buffer)))
     numbers = [tvmlib.simplify(place[-2]) for place in _places(body, buffer)]
     if not all(isinstance(number, tvmlib.tirx.IntImm) for number in numbers):
         return func

@@ -58,10 +58,10 @@ _MOST_FACTORS = 16
 def vectorise_math(module: Any) -> Any:
     """The IRModule with every call of FUNCTIONS on a float32 in its PrimFuncs, and every small whole power of one,
     written out as arithmetic."""
-    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.ir.Call, _written_out)))
+    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.ir.Call, _as_arithmetic)))
 
 
-def _written_out(call: Any) -> Any:
+def _as_arithmetic(call: Any) -> Any:
     name = getattr(call.op, "name", "")
     function = (_known_power(call) if name == "tirx.pow" else None) or FUNCTIONS.get(name)
     if function is None or str(call.ty.dtype) != "float32":
