@@ -28,6 +28,7 @@ from felixlike.codegen.passes import (
     vectorise_math,
     write_out_halves,
 )
+from felixlike.tvmlib.typing import Module
 
 
 class Form(Enum):
@@ -55,7 +56,7 @@ class Pass:
     of them that are gone afterwards.  puts: marks of its own.  needs: what must hold before.  gives, ends: what holds
     after it, and what does no longer."""
 
-    run: Callable[[Any], Any]
+    run: Callable[[Module], Module]
     marks: tuple[type[Mark], ...] = ()
     takes: tuple[type[Mark], ...] = ()
     puts: tuple[type[Mark], ...] = ()
@@ -69,7 +70,7 @@ class Pass:
         return self.run.__name__
 
 
-def _of(run: Callable[[Any], Any], mark: type[Mark], **others: Any) -> Pass:
+def _of(run: Callable[[Module], Module], mark: type[Mark], **others: Any) -> Pass:
     """A pass that rewrites loops with one mark, which are unmarked then."""
     return Pass(run, marks=(mark,), takes=(mark,), **others)
 
@@ -93,7 +94,7 @@ CPU_PASSES = (
 """For CPUs."""
 
 
-def lower(module: Any) -> Any:
+def lower(module: Module) -> Module:
     """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for CPUs."""
     for one in CPU_PASSES:
         module = one.run(module)

@@ -23,6 +23,7 @@ from felixlike.spaces.flat import flat
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import row_by_row
 from felixlike.spaces.transposed_copies import transposed_copies
+from felixlike.tvmlib.typing import BlockRef, Schedule, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Postprocessor:
     name: str
     runner: Any
 
-    def apply(self, schedule: Any) -> bool:
+    def apply(self, schedule: Schedule) -> bool:
         """Change a schedule; whether it is accepted."""
         return bool(self.runner.apply(schedule))
 
@@ -78,12 +79,12 @@ def _runner(name: str) -> Any:
     return metaschedule.postprocessor(own[name]) if name in own else getattr(tvmlib.ms.postproc, name)()
 
 
-def _rewrite_layout(schedule: Any) -> bool:
+def _rewrite_layout(schedule: Schedule) -> bool:
     """MetaSchedule's RewriteLayout, except where constants are packed already: it cannot lay those out again."""
     return bool(packing_blocks(schedule.mod["main"].body) or tvmlib.ms.postproc.RewriteLayout().apply(schedule))
 
 
-def _schedules(trace: Any) -> bool:
+def _schedules(trace: Trace) -> bool:
     """Whether a trace does more than look blocks up."""
     return any(str(instruction.kind.name) != "GetSBlock" for instruction in trace.insts)
 
@@ -94,7 +95,7 @@ def _generated(context: Any) -> DesignSpace:
     return DesignSpace(traces, tuple(Postprocessor(type(runner).__name__, runner) for runner in runners))
 
 
-def _whole(rule: Callable[[Any, int], list[Any]], schedule: Any, block: Any, machine: Machine) -> list[Any]:
+def _whole(rule: Callable[[Any, int], list[Any]], schedule: Schedule, block: BlockRef, machine: Machine) -> list[Any]:
     """A rule that does a whole function at once: for its root block, the first that MetaSchedule asks for."""
     is_root = schedule.get_sref(block).parent is None
     return rule(schedule, machine.unit.lanes(_BITS)) if is_root else []

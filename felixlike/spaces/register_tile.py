@@ -36,6 +36,7 @@ from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, whole_vectors
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
+from felixlike.tvmlib.typing import BlockRef, LoopRef, Schedule, TirExpr
 
 _LONGEST = 128
 """Steps of a block of the reduction, or down to a quarter of that: storing and loading a tile then hardly matters."""
@@ -61,7 +62,7 @@ class Roles:
     panel: Operand | None
 
 
-def register_tiles(schedule: Any, block: Any, machine: Machine) -> list[Any]:
+def register_tiles(schedule: Schedule, block: BlockRef, machine: Machine) -> list[Schedule]:
     """The schedule, changed, with the block tiled for registers; empty where the block is no contraction, has no axis
     that is fit for vectors, or stands among blocks that sum up as well."""
     if read_contraction(schedule, block) is None:
@@ -82,7 +83,7 @@ def register_tiles(schedule: Any, block: Any, machine: Machine) -> list[Any]:
     return [schedule]
 
 
-def _padded(schedule: Any, block: Any, contraction: Contraction, unit: VectorUnit) -> Contraction:
+def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, unit: VectorUnit) -> Contraction:
     """The contraction after its axes were padded, where that helps."""
     roles = choose_roles(contraction, unit, padded=True) if is_plain(contraction) else None
     if roles is None:
@@ -105,7 +106,9 @@ def _padded(schedule: Any, block: Any, contraction: Contraction, unit: VectorUni
     return replace(found, operands=(first, second))
 
 
-def _packed(schedule: Any, block: Any, contraction: Contraction, roles: Roles, around: Surroundings) -> Surroundings:
+def _packed(
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, around: Surroundings
+) -> Surroundings:
     """Mark the block that pads the constant in vectors as one that is run once."""
     for copy in around.copies:
         written = schedule.get(copy).writes[0].source
@@ -192,7 +195,7 @@ def _slides(contraction: Contraction, axis: Axis) -> bool:
 
 
 def _tile(
-    schedule: Any, block: Any, contraction: Contraction, roles: Roles, around: Surroundings, machine: Machine
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, around: Surroundings, machine: Machine
 ) -> None:
     last = around.epilogue if around.epilogue is not None else schedule.cache_write(block, 0, "global")
     if contraction.written[-1] != roles.vector.place:
@@ -274,7 +277,7 @@ def _tile(
 
 
 def _padding_of_rows(
-    schedule: Any, block: Any, contraction: Contraction, roles: Roles, copies: Sequence[Any]
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, copies: Sequence[Any]
 ) -> list[Any]:
     """The copies, one or none, that do nothing but add rows of zeros, and so need not be made."""
     if roles.rows is None or not is_plain(contraction):
@@ -294,7 +297,7 @@ def _padding_of_rows(
     return found
 
 
-def _adds_zeros(value: Any, rows: list[Any]) -> bool:
+def _adds_zeros(value: TirExpr, rows: list[Any]) -> bool:
     """Whether a value is an element where some row exists, else zero."""
     found = padded(value)
     if found is None:
@@ -316,7 +319,7 @@ def _enough_without_rows(extents: Extents, machine: Machine) -> bool:
     return extents.others * extents.vectors >= 2 * MOST_VECTORS * machine.cores
 
 
-def _factors(schedule: Any, loop: Any, parts: int, most: int) -> list[Any]:
+def _factors(schedule: Schedule, loop: LoopRef, parts: int, most: int) -> list[Any]:
     """The loop split into sampled factors, the innermost of at most `most`."""
     factors = schedule.sample_perfect_tile(loop, n=parts, max_innermost_factor=most)
     return list(schedule.split(loop, factors))
@@ -341,7 +344,7 @@ def _moved_last(places: Sequence[int | None], axis: Axis) -> Callable[..., list[
     return lambda *indices: [*indices[:moved], *indices[moved + 1 :], indices[moved]]
 
 
-def _in_step(schedule: Any, block: Any, tile: Any) -> bool:
+def _in_step(schedule: Schedule, block: BlockRef, tile: BlockRef) -> bool:
     """Whether the last dimension that a block writes is the last of what it reads of the tile's output."""
     statement, source = schedule.get(block), schedule.get(tile).writes[0].source
     last = statement.iter_vars[-1].var
@@ -351,7 +354,7 @@ def _in_step(schedule: Any, block: Any, tile: Any) -> bool:
     )
 
 
-def _mark_transposed(schedule: Any, last: Any, tile: Any, lanes: int) -> None:
+def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: int) -> None:
     """Mark the write-back of a tile whose vectors lie across what is written: the loop over the elements of vectors, if
     none but the rows' is inside it."""
     statement, source = schedule.get(last), schedule.get(tile).writes[0].source
@@ -362,7 +365,7 @@ def _mark_transposed(schedule: Any, last: Any, tile: Any, lanes: int) -> None:
         Transpose(lanes).put(schedule, loops[across])
 
 
-def _vectorize(schedule: Any, block: Any, place: int, lanes: int) -> None:
+def _vectorize(schedule: Schedule, block: BlockRef, place: int, lanes: int) -> None:
     """Split vectors off the `place`-th loop of a block, counted from the innermost, and write whole ones."""
     loops = schedule.get_loops(block)
     outer, lane = schedule.split(loops[-place], [None, lanes])

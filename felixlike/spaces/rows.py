@@ -19,6 +19,7 @@ from typing import Any
 from felixlike.codegen.marks import Columns, Peel
 from felixlike.hardware.vectors import power_of_two_below
 from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
+from felixlike.tvmlib.typing import LoopRef, Schedule
 
 _ACCUMULATORS = (1, 4)
 """Vectors of partial results a reduction is split into: more hide the latency of additions, fewer suit short rows."""
@@ -30,7 +31,7 @@ _NARROWEST = 4
 """Elements of the shortest vector that columns are worth being computed in."""
 
 
-def row_by_row(sch: Any, lanes: int) -> list[Any]:
+def row_by_row(sch: Schedule, lanes: int) -> list[Schedule]:
     """New schedules with reductions along rows, or along columns, at one parallel loop; [] where this does not apply.
 
     sch: of the whole function, stays as it is.  lanes: elements of a vector, a power of two.
@@ -52,7 +53,7 @@ def row_by_row(sch: Any, lanes: int) -> list[Any]:
     return found
 
 
-def _scheduled(sch: Any, lanes: int, accumulators: int) -> Any:
+def _scheduled(sch: Schedule, lanes: int, accumulators: int) -> Any:
     """The schedule, or None where the rule does not apply, or would do the same as with fewer accumulators."""
     stages = _between_reductions_inlined(sch)
     rows = _rows(stages)
@@ -78,7 +79,7 @@ def _reads_all_once(stage: Stage, access: Access) -> bool:
     return prod(stage.extents.values()) == prod(int(extent) for extent in access[0].shape)
 
 
-def _between_reductions_inlined(sch: Any) -> list[Stage]:
+def _between_reductions_inlined(sch: Schedule) -> list[Stage]:
     """Put the cheap stages between reductions into those that read them; the stages that are left.
 
     Kept: one value a row, which is computed once; and what is costly and read twice, like softmax's exponentials."""
@@ -93,7 +94,7 @@ def _between_reductions_inlined(sch: Any) -> list[Stage]:
     return stages_of(sch)
 
 
-def _undo_last_reshape(sch: Any) -> None:
+def _undo_last_reshape(sch: Schedule) -> None:
     """Let the stage before a final reshape write the output itself, in its own loops, which know the rows."""
     last = stages_of(sch)[-1]
     plain = all(index in last.extents for _, indices in last.reads for index in indices)
@@ -146,7 +147,7 @@ def _carry_on(
 
 
 def _along_rows(
-    sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int, accumulators: int
+    sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int, accumulators: int
 ) -> Any:
     """Everything at a loop over rows; reductions in lanes."""
     for stage in stages:
@@ -166,7 +167,7 @@ def _along_rows(
     return sch
 
 
-def _along_columns(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> Any:
+def _along_columns(sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> Any:
     """Everything at a loop over groups of neighbouring columns; None where they are too few for a vector.
 
     The columns are numbered by the last row variable of more than one value. Where vectors do not divide them, the last
@@ -203,7 +204,9 @@ def _image(stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int
     return max((n for n in fitting if extents[-n] > 1 and prod(extents[1 - n :]) > 1), default=0)
 
 
-def _image_by_image(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], image: int, lanes: int) -> Any:
+def _image_by_image(
+    sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], image: int, lanes: int
+) -> Any:
     """Everything at a loop over images, whose columns run on over the ends of lines.  image: row variables of one."""
     groups = []
     for stage in stages:
@@ -220,7 +223,7 @@ def _image_by_image(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any
 
 
 def _columns_in_vectors(
-    sch: Any, stages: Sequence[Stage], groups: Sequence[Any], inner: int, mark: Columns | None
+    sch: Schedule, stages: Sequence[Stage], groups: Sequence[Any], inner: int, mark: Columns | None
 ) -> Any:
     """Stages joined at their loops over groups, of whose columns the `inner` innermost loops make vectors.
 
@@ -255,7 +258,7 @@ class _Nest:
     reduces: bool
 
 
-def _split_stage(sch: Any, stage: Stage, rows: tuple[Any, ...], lanes: int, accumulators: int) -> list[_Nest]:
+def _split_stage(sch: Schedule, stage: Stage, rows: tuple[Any, ...], lanes: int, accumulators: int) -> list[_Nest]:
     """Order the loops of a stage, fuse those along the row, and give a reduction its lanes: the nests it becomes."""
     block = sch.get_sblock(stage.name)
     if not stage.extents:
@@ -282,7 +285,7 @@ def _split_stage(sch: Any, stage: Stage, rows: tuple[Any, ...], lanes: int, accu
     return [*nests, _Nest(block, len(rows), length, width, reduces=bool(stage.reduced))]
 
 
-def _row_loop(sch: Any, nest: _Nest) -> Any:
+def _row_loop(sch: Schedule, nest: _Nest) -> Any:
     """The one loop of a nest that numbers all rows."""
     if nest.rows == 0:
         return sch.add_unit_loop(nest.block if not sch.get_loops(nest.block) else sch.get_loops(nest.block)[0])
@@ -290,7 +293,7 @@ def _row_loop(sch: Any, nest: _Nest) -> Any:
     return sch.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
-def _in_vectors(sch: Any, nest: _Nest, lanes: int) -> None:
+def _in_vectors(sch: Schedule, nest: _Nest, lanes: int) -> None:
     """Vectorise the innermost loop within the row, unroll around it; initial values before the reducing loops."""
     loops = sch.get_loops(nest.block)[2:]
     if nest.length % nest.width:
@@ -311,6 +314,6 @@ def _in_vectors(sch: Any, nest: _Nest, lanes: int) -> None:
         sch.decompose_reduction(nest.block, sch.get_loops(nest.block)[2])
 
 
-def _unroll_some(sch: Any, loop: Any) -> None:
+def _unroll_some(sch: Schedule, loop: LoopRef) -> None:
     """Split a loop by a sampled factor and unroll the inner one."""
     sch.unroll(sch.split(loop, sch.sample_perfect_tile(loop, 2, _MOST_UNROLLED))[1])

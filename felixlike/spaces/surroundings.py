@@ -13,6 +13,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.spaces.blocks import costs, elementwise, loads_of
+from felixlike.tvmlib.typing import BlockRef, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Surroundings:
     epilogue: Any | None
 
 
-def settle_surroundings(schedule: Any, block: Any) -> Surroundings | None:
+def settle_surroundings(schedule: Schedule, block: BlockRef) -> Surroundings | None:
     """Inline around a block of a schedule; None, the schedule then half changed, where other blocks do more than
     compute single elements, or what comes after it has several ends."""
     chain = _after(schedule, block)
@@ -48,7 +49,7 @@ def settle_surroundings(schedule: Any, block: Any) -> Surroundings | None:
     return Surroundings(tuple(copies), chain[-1] if chain else None)
 
 
-def _after(schedule: Any, block: Any) -> list[Any] | None:
+def _after(schedule: Schedule, block: BlockRef) -> list[Any] | None:
     """The blocks after a block, each after those it reads; it may fork on the way, as x · sigmoid(x) does, but not end
     in two.  None where there are two ends, or one that does more than compute single elements."""
     found: dict[str, Any] = {}
@@ -66,7 +67,7 @@ def _after(schedule: Any, block: Any) -> list[Any] | None:
     return blocks if len(ends) <= 1 and all(elementwise(schedule, b) for b in blocks) else None
 
 
-def _settle_producer(schedule: Any, block: Any) -> list[Any]:
+def _settle_producer(schedule: Schedule, block: BlockRef) -> list[Any]:
     """Inline what is before a block, and the block too unless it pads.  The blocks that stay."""
     if not elementwise(schedule, block):
         raise ValueError("a block sums up")
@@ -79,7 +80,7 @@ def _settle_producer(schedule: Any, block: Any) -> list[Any]:
     return []
 
 
-def _follow(schedule: Any, epilogue: Any, block: Any) -> None:
+def _follow(schedule: Schedule, epilogue: BlockRef, block: BlockRef) -> None:
     """Let an epilogue that takes elements from all over a block's output run in that output's order instead.
 
     for y: Y[y] = X[y mod 2, y div 2]   →   for p, q: Y[2·q + p] = X[p, q]

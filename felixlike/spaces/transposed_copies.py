@@ -18,6 +18,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.marks import Transpose
 from felixlike.spaces.blocks import blocks_of, costs, elementwise
+from felixlike.tvmlib.typing import LoopRef, Schedule, Var
 
 _NARROWEST = 4
 """Elements of the shortest vector that a block is worth being transposed in."""
@@ -26,7 +27,7 @@ _MOST_BLOCKS = 64
 """Blocks of a parallel iteration along either dimension at most."""
 
 
-def transposed_copies(schedule: Any, lanes: int) -> list[Any]:
+def transposed_copies(schedule: Schedule, lanes: int) -> list[Schedule]:
     """The schedule, changed, with a copy done in square blocks; empty where a function does something else, copies in
     order, or no vector divides the dimensions.  lanes: elements of a vector at most."""
     *before, block = blocks_of(schedule)
@@ -61,7 +62,7 @@ def transposed_copies(schedule: Any, lanes: int) -> list[Any]:
     return [schedule]
 
 
-def _order(indices: Sequence[Any], variables: Sequence[Any]) -> list[int] | None:
+def _order(indices: Sequence[Any], variables: Sequence[Var]) -> list[int] | None:
     """The number of the variable that each dimension is walked through by, without those of one element; None where
     some index is no variable, or one comes twice."""
     moving = [index for index in indices if not isinstance(index, tvmlib.tirx.IntImm)]
@@ -77,7 +78,7 @@ def _together(inner: Sequence[int], other: Sequence[int]) -> list[int]:
     return list(inner[start:])
 
 
-def _in_blocks(schedule: Any, loops: Sequence[Any], size: int) -> list[Any]:
+def _in_blocks(schedule: Schedule, loops: Sequence[LoopRef], size: int) -> list[Any]:
     """Loops as one, split into parallel iterations, blocks of one, and elements of a block."""
     whole = schedule.fuse(*loops) if len(loops) > 1 else loops[0]
     blocks, element = schedule.split(whole, [None, size])

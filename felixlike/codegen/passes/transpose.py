@@ -21,17 +21,18 @@ from felixlike.codegen.marks import Transpose
 from felixlike.codegen.passes.loops import step_along, unmarked, variable_like, with_marked_loops
 from felixlike.codegen.passes.memory import place_of, same_element
 from felixlike.hardware.vectors import power_of_two_below
+from felixlike.tvmlib.typing import Buffer, Loop, Module, Stmt, TirExpr, Var
 
 _LEAST, _MOST = 4, 8
 """Rows of a square. Less does not pay; more would need more registers than there are."""
 
 
-def transpose(module: Any) -> Any:
+def transpose(module: Module) -> Module:
     """The IRModule with marked loops rewritten: functions without any are left alone."""
     return with_marked_loops(module, Transpose, lambda _: _transposed)
 
 
-def _transposed(loop: Any) -> Any:
+def _transposed(loop: Loop) -> Stmt:
     lanes = Transpose.of(loop).lanes
     rows, load = loop.body, _across(loop)
     size = min(lanes, _MOST, power_of_two_below(int(rows.extent))) if load is not None else 0
@@ -58,7 +59,7 @@ def _transposed(loop: Any) -> Any:
     return tvmlib.tirx.stmt_seq(tvmlib.tirx.AllocBuffer(transposed), everything)
 
 
-def _across(loop: Any) -> Any | None:
+def _across(loop: Loop) -> Any | None:
     """The load whose elements the loop steps through, and whose vectors the loop inside it; None where the pair of
     loops is something else, or several elements are loaded so."""
     rows = loop.body
@@ -67,7 +68,7 @@ def _across(loop: Any) -> Any | None:
         return None
     column, row = loop.loop_var, rows.loop_var
 
-    def steps(access: Any, buffer: Any) -> tuple[int | None, int | None]:
+    def steps(access: Any, buffer: Buffer) -> tuple[int | None, int | None]:
         place = _place(buffer, access.indices, loop)
         return step_along(place, column), step_along(place, row)
 
@@ -78,7 +79,7 @@ def _across(loop: Any) -> Any | None:
     return found[0] if along and found and all(same_element(found[0], other) for other in found) else None
 
 
-def _place(buffer: Any, indices: Any, loop: Any) -> Any:
+def _place(buffer: Buffer, indices: Any, loop: Loop) -> TirExpr:
     """Which element of a buffer indices stand for, counted in the order of memory; simple in the pair of loops."""
     analyzer = tvmlib.sym.Analyzer()
     for f in (loop, loop.body):
@@ -86,7 +87,7 @@ def _place(buffer: Any, indices: Any, loop: Any) -> Any:
     return analyzer.simplify(place_of(buffer, indices))
 
 
-def _along(buffer: Any, indices: Any, loop: Any, variable: Any) -> list[Any]:
+def _along(buffer: Buffer, indices: Any, loop: Loop, variable: Var) -> list[Any]:
     """The indices, where the variable steps through the last dimension alone; or the same element counted in the order
     of memory, as after loops over neighbouring dimensions were fused."""
     *outer, last = indices
@@ -107,7 +108,7 @@ def _shuffled(transposed: Any, tile: Any, places: list[list[Any]]) -> Iterator[A
     lanes, size = (int(extent) for extent in transposed.shape)
     rows: list[Any] = []
 
-    def named(value: Any) -> Iterator[Any]:
+    def named(value: TirExpr) -> Iterator[Any]:
         rows.append(tvmlib.tirx.Var("row", value.ty))
         yield tvmlib.tirx.Bind(rows[-1], value)
 
@@ -127,6 +128,6 @@ def _shuffled(transposed: Any, tile: Any, places: list[list[Any]]) -> Iterator[A
         yield tvmlib.tirx.BufferStore(transposed, tvmlib.tirx.Shuffle([rows[column % size]], taken), place)
 
 
-def _loop(variable: Any, extent: int, kind: str, body: Any) -> Any:
+def _loop(variable: Var, extent: int, kind: str, body: Stmt) -> Loop:
     start, stop = (tvmlib.tirx.const(value, str(variable.ty.dtype)) for value in (0, extent))
     return tvmlib.tirx.For(variable, start, stop, tvmlib.tirx.ForKind[kind], body)
