@@ -13,8 +13,8 @@ help: ## show this help
 demo: $(STAMP) ## tune ResNet-18 for a few minutes and compare it with PyTorch and untuned TVM
 	$(BIN)/python -m benchmarks.demo
 
-test: $(STAMP) ## pass the tests
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
+test: $(STAMP) ## pass the tests; the slowest are listed at the end
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --durations 15
 
 check: $(STAMP) ## lint, format, layers, dead names, types
 	$(BIN)/ruff check .

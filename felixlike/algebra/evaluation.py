@@ -6,7 +6,7 @@ In: expressions and values of their variables. Out: float64 numbers, exact for i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,13 @@ def _last_uses(steps: Sequence[tuple[Expr, tuple[int, ...]]], outputs: Sequence[
     return dead
 
 
+_OF_TWO: Mapping[Op, Callable[[Any, Any], Any]] = {
+    Op.FLOORDIV: np.floor_divide,
+    Op.MIN: np.minimum,
+    Op.MAX: np.maximum,
+}
+
+
 def _compute(node: Expr, args: Sequence[Any], values: Mapping[str, Array]) -> Any:
     match node.op:
         case Op.CONST:
@@ -76,12 +83,8 @@ def _compute(node: Expr, args: Sequence[Any], values: Mapping[str, Array]) -> An
             return total
         case Op.MUL:
             return math.prod(_power(a, e) for a, e in zip(args, node.payload, strict=True))  # type: ignore[arg-type]
-        case Op.FLOORDIV:
-            return np.floor_divide(args[0], args[1])
-        case Op.MIN:
-            return np.minimum(args[0], args[1])
-        case Op.MAX:
-            return np.maximum(args[0], args[1])
+        case Op.FLOORDIV | Op.MIN | Op.MAX:
+            return _OF_TWO[node.op](args[0], args[1])
         case Op.AT_LEAST:
             # Integer-valued arguments may carry a rounding error from division.
             return np.where(np.asarray(args[0]) >= node.payload[0] - 1e-6, 1.0, 0.0)  # type: ignore[operator]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from felixlike.tvmlib.typing import Loop, LoopRef, Schedule
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -27,16 +29,16 @@ class Mark:
         return cls()
 
     @classmethod
-    def on(cls, loop: Any) -> bool:
+    def on(cls, loop: Loop) -> bool:
         """Whether a loop of a function carries such a mark."""
         return cls.key in loop.annotations
 
     @classmethod
-    def of(cls, loop: Any) -> Self:
+    def of(cls, loop: Loop) -> Self:
         """The mark that a loop of a function carries."""
         return cls.from_value(loop.annotations[cls.key])
 
-    def put(self, schedule: Any, loop: Any) -> None:
+    def put(self, schedule: Schedule, loop: LoopRef) -> None:
         """Mark a loop of a schedule."""
         schedule.annotate(loop, self.key, self.value)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from felixlike.tvmlib.typing import TirExpr
 
-def padded(value: Any) -> tuple[Any, Any] | None:
+
+def padded(value: TirExpr) -> tuple[Any, Any] | None:
     """The condition and the value of an expression that is zero where the condition does not hold; None for others."""
     if str(getattr(getattr(value, "op", None), "name", "")) != "prim.if_then_else":
         return None

@@ -19,7 +19,7 @@ from felixlike.codegen.passes import (
     guard,
     keep_nan,
     peel_columns,
-    peel_rests,
+    peel_tails,
     prefetch,
     share_reciprocals,
     skip_padding,
@@ -29,6 +29,7 @@ from felixlike.codegen.passes import (
     write_out_halves,
 )
 from felixlike.hardware import kind_of
+from felixlike.tvmlib.typing import Module
 
 
 class Form(Enum):
@@ -56,7 +57,7 @@ class Pass:
     of them that are gone afterwards.  puts: marks of its own.  needs: what must hold before.  gives, ends: what holds
     after it, and what does no longer."""
 
-    run: Callable[[Any], Any]
+    run: Callable[[Module], Module]
     marks: tuple[type[Mark], ...] = ()
     takes: tuple[type[Mark], ...] = ()
     puts: tuple[type[Mark], ...] = ()
@@ -70,7 +71,7 @@ class Pass:
         return self.run.__name__
 
 
-def _of(run: Callable[[Any], Any], mark: type[Mark], **others: Any) -> Pass:
+def _of(run: Callable[[Module], Module], mark: type[Mark], **others: Any) -> Pass:
     """A pass that rewrites loops with one mark, which are unmarked then."""
     return Pass(run, marks=(mark,), takes=(mark,), **others)
 
@@ -83,7 +84,7 @@ CPU_PASSES = (
     _of(guard, Guard, needs=(Form.DIMENSIONS, Form.WHOLE_TILES), ends=(Form.PADDING,)),
     Pass(tile_rows, (Prefetch, Tile), needs=(Form.DIMENSIONS,), gives=(Form.ROWS,), ends=(Form.WHOLE_TILES,)),
     _of(prefetch, Prefetch, needs=(Form.DIMENSIONS, Form.ROWS)),
-    _of(peel_rests, Peel, ends=(Form.DIMENSIONS,)),
+    _of(peel_tails, Peel, ends=(Form.DIMENSIONS,)),
     _of(peel_columns, Columns, ends=(Form.DIMENSIONS,)),
     Pass(share_reciprocals, needs=(Form.DIVISIONS,)),
     Pass(write_out_halves, needs=(Form.NAMELESS,), ends=(Form.NAMELESS,)),
@@ -98,7 +99,7 @@ PASSES: dict[str, tuple[Pass, ...]] = {"llvm": CPU_PASSES, "cuda": ()}
 """For each kind of target."""
 
 
-def lower(module: Any, target: Any) -> Any:
+def lower(module: Module, target: Any) -> Module:
     """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for a target."""
     for one in PASSES[kind_of(target).name]:
         module = one.run(module)

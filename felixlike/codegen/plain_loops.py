@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from felixlike import tvmlib
+from felixlike.tvmlib.typing import Func
 
 
-def without_blocks(func: Any) -> Any:
+def without_blocks(func: Func) -> Func:
     """A scheduled PrimFunc for a CPU as plain loops: what TVM's own pipeline (tvm/s_tir/pipeline.py) starts with.
 
     The pipeline may follow; it then finds this done. A function that holds no blocks any more stays as it is."""
@@ -27,7 +26,7 @@ def without_blocks(func: Any) -> Any:
     return tvmlib.transform.Sequential(passes)(tvmlib.IRModule({"main": func}))["main"]
 
 
-def with_flat_buffers(func: Any) -> Any:
+def with_flat_buffers(func: Func) -> Func:
     """A PrimFunc of plain loops whose buffers have one dimension, indices simplified as they are now.
 
     TVM does so itself, but after it has simplified each index by itself: (i + 16) mod 14 then is (i + 2) mod 14, which

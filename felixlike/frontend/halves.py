@@ -18,7 +18,7 @@ _MOVES = {
 }
 """Operators that compute nothing, and casts."""
 
-_TURNS = ("permute", "transpose", "t", "expand", "view", "_unsafe_view", "unsqueeze")
+_TRANSPOSITIONS = ("permute", "transpose", "t", "expand", "view", "_unsafe_view", "unsqueeze")
 
 
 def in_single_precision(program: Any) -> None:
@@ -43,10 +43,10 @@ def in_single_precision(program: Any) -> None:
 
     def widened(node: Any) -> Any:
         if node not in wide:
-            turned = name_of(node) in _TURNS and is_half(node.args[0])
-            source = widened(node.args[0]) if turned else node
+            transposed = name_of(node) in _TRANSPOSITIONS and is_half(node.args[0])
+            source = widened(node.args[0]) if transposed else node
             with graph.inserting_after(node):
-                if turned:  # factors are recognised as transposed where nothing stands between
+                if transposed:  # factors are recognised as transposed where nothing stands between
                     wide[node] = graph.call_function(node.target, (source, *node.args[1:]), node.kwargs)
                     wide[node].meta = {**node.meta, "val": node.meta["val"].float()}
                 else:

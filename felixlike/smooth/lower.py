@@ -23,6 +23,16 @@ from felixlike.smooth.graph import SmoothGraph, SmoothNode
 _CLOSED = -60.0
 """Stands for log 0 where a sum of exponentials is padded."""
 
+_ATOMS = {
+    "Softplus": "softplus",
+    "LogOnePlus": "log_one_plus",
+    "Step": "step",
+    "SmoothMaximum": "maximum",
+    "SmoothMinimum": "minimum",
+    "LogDiffExp": "log_diff_exp",
+}
+"""Operators of all of whose arguments an atom is made → its kind."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
@@ -78,19 +88,7 @@ class _Builder:
                 return self._mix(node)
             case "LogSumExp":
                 return self._atom("log_sum_exp", tuple(self._flat("LogSumExp", node)))
-            case "Softplus":
-                return self._atom("softplus", (args[0],))
-            case "LogOnePlus":
-                return self._atom("log_one_plus", (args[0],))
-            case "Step":
-                return self._atom("step", (args[0],))
-            case "SmoothMaximum":
-                return self._atom("maximum", tuple(args))
-            case "SmoothMinimum":
-                return self._atom("minimum", tuple(args))
-            case "LogDiffExp":
-                return self._atom("log_diff_exp", tuple(args))
-        raise ValueError(f"unknown smooth operator {node.op}")
+        return self._atom(_ATOMS[node.op], tuple(args))
 
     def _atom(self, kind: str, inputs: tuple[Form, ...], column: int = -1) -> Form:
         """The form of one atom; constants are evaluated at once."""

@@ -9,55 +9,56 @@ from collections.abc import Sequence
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.tvmlib.typing import BlockRealize, BlockRef, Buffer, LoopRef, Node, Schedule
 
 ROOT = "root"
 """The name of the block around all others."""
 
 
-def realizes(root: Any) -> list[Any]:
+def realizes(root: Node) -> list[Any]:
     """The blocks below a TVM object with the values of their iterators, in their order, without the root."""
     found = tvmlib.found(root, tvmlib.s_tir.SBlockRealize)
     return [realize for realize in found if realize.block.name_hint != ROOT]
 
 
-def blocks_of(schedule: Any) -> list[Any]:
+def blocks_of(schedule: Schedule) -> list[Any]:
     """References to the function's blocks in their order, without the root."""
     return [schedule.get_sblock(str(r.block.name_hint)) for r in realizes(schedule.mod["main"].body)]
 
 
-def realize_of(schedule: Any, block: Any) -> Any | None:
+def realize_of(schedule: Schedule, block: BlockRef) -> Any | None:
     """A block with the values of its iterators; None where it does not stand alone in its innermost loop."""
     found = getattr(schedule.get_sref(block).parent.stmt, "body", None)
     return found if isinstance(found, tvmlib.s_tir.SBlockRealize) else None
 
 
-def bound(realize: Any) -> list[tuple[Any, Any]]:
+def bound(realize: BlockRealize) -> list[tuple[Any, Any]]:
     """A block's iterators with their values."""
     return list(zip(realize.block.iter_vars, realize.iter_values, strict=True))
 
 
-def moving(realize: Any) -> list[tuple[Any, Any]]:
+def moving(realize: BlockRealize) -> list[tuple[Any, Any]]:
     """The same without those that a constant is bound to, as in single elements."""
     return [(i, value) for i, value in bound(realize) if not isinstance(value, tvmlib.tirx.IntImm)]
 
 
-def are_loops(schedule: Any, values: Sequence[Any], loops: Sequence[Any]) -> bool:
+def are_loops(schedule: Schedule, values: Sequence[Any], loops: Sequence[LoopRef]) -> bool:
     """Whether the values of iterators are the variables of loops, one for each, in their order."""
     variables = [schedule.get(loop).loop_var for loop in loops]
     return len(values) == len(variables) and all(a.same_as(b) for a, b in zip(values, variables, strict=True))
 
 
-def loads_of(root: Any, buffer: Any) -> list[Any]:
+def loads_of(root: Node, buffer: Buffer) -> list[Any]:
     """The loads of a buffer below a TVM object."""
     return [load for load in tvmlib.found(root, tvmlib.ir.TensorLoad) if load.source.same_as(buffer)]
 
 
-def elementwise(schedule: Any, block: Any) -> bool:
+def elementwise(schedule: Schedule, block: BlockRef) -> bool:
     """Whether all its axes are data-parallel."""
     statement = schedule.get(block)
     return statement.init is None and all(map(tvmlib.is_spatial, statement.iter_vars))
 
 
-def costs(schedule: Any, block: Any) -> bool:
+def costs(schedule: Schedule, block: BlockRef) -> bool:
     """Whether a condition says where it reads, or a function is called: neither may stand in the hot loop."""
     return bool(tvmlib.found(schedule.get(block).body, tvmlib.ir.Call))

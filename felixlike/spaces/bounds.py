@@ -2,7 +2,7 @@
 
 Accumulators: too many spill: every multiplication then costs a store and a load. Too few leave the multipliers waiting
 for one another: a sum must be finished before the next product is added to it.
-Tasks: cores that wait for the last of them do nothing.
+Iterations of the parallel loop: cores that wait for the last of them do nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.spaces.blocks import bound, realize_of
+from felixlike.tvmlib.typing import Block, BlockRef, Schedule
 
 _NOTE = "felixlike."
 """What the notes' names begin with."""
@@ -30,28 +31,32 @@ class Bounds:
     registers: int
     cores: int
 
-    def holds(self, accumulators: int, vectors: int, tasks: int) -> bool:
+    def holds(self, accumulators: int, vectors: int, iterations: int) -> bool:
         """Whether numbers keep to the bounds.  vectors: of a row of the tile, 1 where there is one row only, for which
         each is used as it is loaded."""
-        return self.fits(accumulators, vectors) and accumulators >= self.least_accumulators and even(tasks, self.cores)
+        return (
+            self.fits(accumulators, vectors)
+            and accumulators >= self.least_accumulators
+            and even(iterations, self.cores)
+        )
 
     def fits(self, accumulators: int, vectors: int) -> bool:
         """Whether a tile leaves enough registers."""
         return accumulators <= self.most_accumulators and accumulators + vectors < self.registers
 
 
-def even(tasks: int, cores: int) -> bool:
-    """Whether at least four fifths of the cores' time is used: 5·tasks ≥ 4·cores·⌈tasks / cores⌉."""
-    return 5 * tasks >= 4 * cores * -(-tasks // cores)
+def even(iterations: int, cores: int) -> bool:
+    """Whether at least four fifths of the cores' time is used: 5·iterations ≥ 4·cores·⌈iterations / cores⌉."""
+    return 5 * iterations >= 4 * cores * -(-iterations // cores)
 
 
-def note_bounds(schedule: Any, block: Any, bounds: Bounds) -> None:
+def note_bounds(schedule: Schedule, block: BlockRef, bounds: Bounds) -> None:
     """Write the bounds on a block whose unrolled and vector loops are the tile."""
     for name, value in asdict(bounds).items():
         schedule.annotate(block, _NOTE + name, value)
 
 
-def noted_bounds(block: Any) -> Bounds | None:
+def noted_bounds(block: Block) -> Bounds | None:
     """The bounds noted on a block of a TVM schedule; None where there are none."""
     names = list(Bounds.__dataclass_fields__)
     if _NOTE + names[0] not in block.annotations:
@@ -59,7 +64,7 @@ def noted_bounds(block: Any) -> Bounds | None:
     return Bounds(*(int(block.annotations[_NOTE + name]) for name in names))
 
 
-def keeps_to_bounds(schedule: Any) -> bool:
+def keeps_to_bounds(schedule: Schedule) -> bool:
     """Whether every noted tile of a postprocessed schedule keeps to its bounds."""
     blocks = tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock)
     noted = [(str(block.name_hint), noted_bounds(block)) for block in blocks]
@@ -70,7 +75,7 @@ def keeps_to_bounds(schedule: Any) -> bool:
     )
 
 
-def _sizes(schedule: Any, reference: Any) -> tuple[int, int, int]:
+def _sizes(schedule: Schedule, reference: BlockRef) -> tuple[int, int, int]:
     """Accumulators, vectors held for all rows and parallel iterations of a block: all its unrolled loops, the innermost
     of them if there are rows, and its parallel ones, reductions left out."""
     reductions = _reduction_values(schedule, reference)
@@ -85,7 +90,7 @@ def _sizes(schedule: Any, reference: Any) -> tuple[int, int, int]:
     return sizes["unrolled"], unrolled[-1] if len(unrolled) > 1 else 1, sizes["parallel"]
 
 
-def _reduction_values(schedule: Any, reference: Any) -> list[Any]:
+def _reduction_values(schedule: Schedule, reference: BlockRef) -> list[Any]:
     return [value for i, value in bound(realize_of(schedule, reference)) if tvmlib.is_reduction(i)]
 
 

@@ -8,7 +8,7 @@
 
 An axis whose values select the code is unrolled, so that each case is known, and so are axes that walk through a tile
 of such results. Works on loop nests and conditions, never on names of operators. Stages without cases are put into the
-next one, but those that pad: they are copied for each task.
+next one, but those that pad: they are copied for each parallel iteration.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.spaces.blocks import blocks_of, costs, elementwise
+from felixlike.tvmlib.typing import BlockRef, LoopRef, Schedule
 
 _MOST_TILES = 64
-"""Tiles of a task, which share a copy of the padded input, at most along one dimension: a bound of what is sampled,
-chosen by hand."""
+"""Tiles of a parallel iteration, which share a copy of the padded input, at most along one dimension: a bound of what
+is sampled, chosen by hand."""
 
 _Tile = dict[Any, set[int]]
 """For each buffer the dimensions that walk through a tile."""
 
 
-def case_by_case(schedule: Any, lanes: int) -> list[Any]:
+def case_by_case(schedule: Schedule, lanes: int) -> list[Schedule]:
     """The schedule, changed, with all stages of a tile at one place; empty where no stage has cases, or where some
     stage does more than compute single elements.  lanes: elements of a vector."""
     blocks = blocks_of(schedule)
@@ -45,11 +46,11 @@ def case_by_case(schedule: Any, lanes: int) -> list[Any]:
     tiles = schedule.split(outer[-1], schedule.sample_perfect_tile(outer[-1], 2, _MOST_TILES))
     vectors, lane = _vectors(schedule, channel, lanes)
     schedule.reorder(*outer[:-1], *tiles, vectors, *inner, lane)
-    task = schedule.fuse(*outer[:-1], tiles[0])
-    schedule.parallel(task)
+    shared = schedule.fuse(*outer[:-1], tiles[0])
+    schedule.parallel(shared)
     for stage, at_tile in zip(reversed(stages), reversed(cased), strict=True):
-        schedule.compute_at(stage, vectors if at_tile else task, preserve_unit_loops=True)
-    around = len(("task", "tile", "vectors"))
+        schedule.compute_at(stage, vectors if at_tile else shared, preserve_unit_loops=True)
+    around = len(("shared", "tile", "vectors"))
     for stage, at_tile in zip(stages, cased, strict=True):
         *within, lane_of_stage = schedule.get_loops(stage)[around if at_tile else 1 :]
         if not at_tile:
@@ -59,7 +60,7 @@ def case_by_case(schedule: Any, lanes: int) -> list[Any]:
     return [schedule]
 
 
-def _cases(schedule: Any, block: Any) -> list[Any]:
+def _cases(schedule: Schedule, block: BlockRef) -> list[Any]:
     """The variables of a block whose values select what it computes."""
     statement = schedule.get(block)
     conditions = [select.condition for select in tvmlib.found(statement.body, tvmlib.tirx.Select)]
@@ -67,7 +68,7 @@ def _cases(schedule: Any, block: Any) -> list[Any]:
     return [i.var for i in statement.iter_vars if any(side.same_as(i.var) for side in sides)]
 
 
-def _walked(schedule: Any, blocks: Sequence[Any]) -> _Tile:
+def _walked(schedule: Schedule, blocks: Sequence[BlockRef]) -> _Tile:
     """Which dimensions of the buffers between blocks walk through a tile: those that the writer has cases for, or walks
     along itself, and those that a reader knows its place in."""
     found: _Tile = {schedule.get(block).writes[0].source: set() for block in blocks}
@@ -82,7 +83,7 @@ def _walked(schedule: Any, blocks: Sequence[Any]) -> _Tile:
     return found
 
 
-def _walking(schedule: Any, block: Any, tile: _Tile) -> list[tuple[Any, int]]:
+def _walking(schedule: Schedule, block: BlockRef, tile: _Tile) -> list[tuple[Any, int]]:
     """(variable, elements of the tile; 0 for all that it has) of the axes along which a block reads tiles."""
     found = []
     for load in _reads(schedule, block, tile):
@@ -94,7 +95,7 @@ def _walking(schedule: Any, block: Any, tile: _Tile) -> list[tuple[Any, int]]:
     return found
 
 
-def _reads(schedule: Any, block: Any, buffers: _Tile) -> list[Any]:
+def _reads(schedule: Schedule, block: BlockRef, buffers: _Tile) -> list[Any]:
     """What a block loads from some buffers."""
     statement = schedule.get(block)
     own = statement.writes[0].source
@@ -102,7 +103,7 @@ def _reads(schedule: Any, block: Any, buffers: _Tile) -> list[Any]:
     return [load for load in loads if load.source in buffers and not load.source.same_as(own)]
 
 
-def _loops(schedule: Any, block: Any, tile: _Tile) -> tuple[list[Any], list[Any]]:
+def _loops(schedule: Schedule, block: BlockRef, tile: _Tile) -> tuple[list[Any], list[Any]]:
     """The loops of the last block, in plain order: those over tiles, and channels last; and those within a tile."""
     inner_variables = [(v, 0) for v in _cases(schedule, block)] + _walking(schedule, block, tile)
     outer, inner = [], []
@@ -119,14 +120,14 @@ def _loops(schedule: Any, block: Any, tile: _Tile) -> tuple[list[Any], list[Any]
     return outer, inner
 
 
-def _vectors(schedule: Any, loop: Any, lanes: int) -> tuple[Any, Any]:
+def _vectors(schedule: Schedule, loop: LoopRef, lanes: int) -> tuple[Any, Any]:
     """A loop split into vectors, of fewer elements where no full one divides it."""
     extent = int(schedule.get(loop).extent)
     first, second = schedule.split(loop, [None, min(lanes, extent & -extent)])
     return first, second
 
 
-def _write(schedule: Any, inner: Sequence[Any], lane: Any) -> None:
+def _write(schedule: Schedule, inner: Sequence[LoopRef], lane: LoopRef) -> None:
     for loop in inner:
         schedule.unroll(loop)
     schedule.vectorize(lane)

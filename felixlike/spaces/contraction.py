@@ -13,6 +13,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.frontend.constants import layout_free_parameters
 from felixlike.spaces.blocks import are_loops, realize_of
+from felixlike.tvmlib.typing import BlockRef, Buffer, LoopRef, Schedule, TirExpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Contraction:
         return tuple(axis for axis in self.axes if axis.reduced)
 
 
-def read_contraction(schedule: Any, block: Any) -> Contraction | None:
+def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
     """The contraction that a block computes with one plain loop an axis; None if it is something else."""
     statement = schedule.get(block)
     loops = schedule.get_loops(block)
@@ -108,7 +109,7 @@ def read_contraction(schedule: Any, block: Any) -> Contraction | None:
     return Contraction(axes, (operands[0], operands[1]), written, tvmlib.bits(target.dtype))
 
 
-def without_groups(schedule: Any, block: Any) -> None:
+def without_groups(schedule: Schedule, block: BlockRef) -> None:
     """Give a block an axis for groups of its own, where an index depends on ⌊axis / n⌋.
 
     for k in 64: Y[k] += X[k // 16, …] · W[k, …]  →  for g in 4, k in 16: Y[g·16 + k] += X[g, …] · W[g·16 + k, …]"""
@@ -135,19 +136,19 @@ def _parts(axis: Any, size: int | None) -> tuple[Any, ...]:
     return (axis,) if size is None else (axis // size, axis % size)
 
 
-def _plain(schedule: Any, block: Any, loops: Sequence[Any]) -> bool:
+def _plain(schedule: Schedule, block: BlockRef, loops: Sequence[LoopRef]) -> bool:
     """Whether the block's iterators are its loops, in order, of known extents, in a nest of its own."""
     realize = realize_of(schedule, block)
     known = all(isinstance(schedule.get(loop).extent, tvmlib.tirx.IntImm) for loop in loops)
     return realize is not None and known and are_loops(schedule, realize.iter_values, loops)
 
 
-def _bare(expression: Any) -> Any:
+def _bare(expression: TirExpr) -> Any:
     """An expression without the casts around it."""
     while type(expression).__name__ == "Cast":
         expression = expression.value
     return expression
 
 
-def _loads(expression: Any, buffer: Any) -> bool:
+def _loads(expression: TirExpr, buffer: Buffer) -> bool:
     return type(expression).__name__ == "TensorLoad" and bool(expression.source.same_as(buffer))

@@ -22,7 +22,8 @@ from felixlike.spaces.flat import flat
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import row_by_row
 from felixlike.spaces.stages import item_bits
-from felixlike.spaces.turned import turned_copies
+from felixlike.spaces.transposed_copies import transposed_copies
+from felixlike.tvmlib.typing import Schedule, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Postprocessor:
     runner: Any
     own: Callable[[Any], bool] | None = None
 
-    def apply(self, schedule: Any) -> bool:
+    def apply(self, schedule: Schedule) -> bool:
         """Change a schedule; whether it is accepted."""
         return bool(self.runner.apply(schedule) if self.own is None else self.own(schedule))
 
@@ -78,12 +79,12 @@ def _postprocessor(name: str) -> Postprocessor:
     return Postprocessor(name, runner, own)
 
 
-def _rewrite_layout(schedule: Any) -> bool:
+def _rewrite_layout(schedule: Schedule) -> bool:
     """MetaSchedule's RewriteLayout, except where constants are packed already: it cannot lay those out again."""
     return bool(packing_blocks(schedule.mod["main"].body) or tvmlib.ms.postproc.RewriteLayout().apply(schedule))
 
 
-def _schedules(trace: Any) -> bool:
+def _schedules(trace: Trace) -> bool:
     """Whether a trace does more than look blocks up."""
     return any(str(instruction.kind.name) != "GetSBlock" for instruction in trace.insts)
 
@@ -129,7 +130,7 @@ _CPU_RULES = (
     # It takes initial values out itself, and leaves in what stands under a test, where TVM refuses to.
     _whole(row_by_row),
     _whole(case_by_case),
-    _whole(turned_copies),
+    _whole(transposed_copies),
     _whole(flat),
 )
 

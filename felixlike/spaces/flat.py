@@ -19,12 +19,13 @@ from felixlike import tvmlib
 from felixlike.codegen.marks import Peel
 from felixlike.hardware.vectors import SHORTEST, power_of_two_below
 from felixlike.spaces.stages import Stage, contiguous, in_plain_nests, stages_of
+from felixlike.tvmlib.typing import Node, Schedule, TirExpr
 
 _MOST_UNROLLED = 8
 """Vectors that are computed one after another without a test: a bound of what is sampled, chosen by hand."""
 
 _MOST_ROWS = 64
-"""Rows a task: a bound of what is sampled, chosen by hand."""
+"""Rows a parallel iteration: a bound of what is sampled, chosen by hand."""
 
 _LONG = 4
 """Vectors of a row that is long enough for its rest to matter little.  Chosen by hand: no benchmark compares other
@@ -38,7 +39,7 @@ _LONGEST_STEP = 4
 vectors' worth of memory.  Chosen by hand: no benchmark compares other values."""
 
 
-def flat(sch: Any, lanes: int) -> list[Any]:
+def flat(sch: Schedule, lanes: int) -> list[Schedule]:
     """A new schedule with every output in one parallel nest, in vectors; [] where this does not apply.
 
     sch: of the whole function, stays as it is.  lanes: elements of a vector, a power of two.
@@ -56,7 +57,7 @@ def flat(sch: Any, lanes: int) -> list[Any]:
     return [new]
 
 
-def _inlined(sch: Any) -> list[Stage]:
+def _inlined(sch: Schedule) -> list[Stage]:
     """What is left once everything but the outputs is computed where it is read; none where something sums up."""
     stages = stages_of(sch)
     if any(stage.reduced for stage in stages):
@@ -67,7 +68,7 @@ def _inlined(sch: Any) -> list[Stage]:
     return stages_of(sch)
 
 
-def _in_vectors(sch: Any, stage: Stage, lanes: int) -> bool:
+def _in_vectors(sch: Schedule, stage: Stage, lanes: int) -> bool:
     """Compute one output in vectors; whether that is possible."""
     variables = list(stage.extents)
     if not any(extent > 1 for extent in stage.extents.values()):
@@ -105,7 +106,7 @@ def _in_vectors(sch: Any, stage: Stage, lanes: int) -> bool:
     return True
 
 
-def _fused(stage: Stage, body: Any, lanes: int) -> tuple[int, list[int]]:
+def _fused(stage: Stage, body: Node, lanes: int) -> tuple[int, list[int]]:
     """How many of the innermost loops become one: the fewest that run on and fill some vectors; all but those number
     rows.  And the seams along it."""
     variables = list(stage.extents)
@@ -129,7 +130,7 @@ def _suits(length: int, lanes: int) -> tuple[bool, bool, int]:
     return whole, long, 0 if long else length
 
 
-def _seams(body: Any, along: dict[Any, int]) -> list[int] | None:
+def _seams(body: Node, along: dict[Any, int]) -> list[int] | None:
     """Where, counted along some loops as one, a condition changes or an index starts anew, as between the parts of a
     concatenation; None where a condition depends on some of the loops in another way.
 
@@ -148,15 +149,15 @@ def _seams(body: Any, along: dict[Any, int]) -> list[int] | None:
                         found.add(int(fixed.value) + beyond - shift)
                     elif any(tvmlib.uses(moving, variable) for variable in along):
                         return None
-    for rest in tvmlib.found(body, tvmlib.tirx.FloorMod):
-        shift = _shift(rest.a, place) if isinstance(rest.b, tvmlib.tirx.IntImm) else None
-        if shift is not None and stride <= _MOST_SEAMS * int(rest.b.value):
-            found.update(range(-shift % int(rest.b.value), stride, int(rest.b.value)))
+    for remainder in tvmlib.found(body, tvmlib.tirx.FloorMod):
+        shift = _shift(remainder.a, place) if isinstance(remainder.b, tvmlib.tirx.IntImm) else None
+        if shift is not None and stride <= _MOST_SEAMS * int(remainder.b.value):
+            found.update(range(-shift % int(remainder.b.value), stride, int(remainder.b.value)))
     seams = sorted(seam for seam in found if 0 < seam < stride)
     return seams if len(seams) <= _MOST_SEAMS else None
 
 
-def _shift(expression: Any, place: Any) -> int | None:
+def _shift(expression: TirExpr, place: Any) -> int | None:
     """How far an expression is beyond a place, if always as far."""
     if not str(expression.ty.dtype).startswith("int"):
         return None

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.tvmlib.typing import BlockRef, Module, Schedule
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
 
@@ -37,7 +38,7 @@ def without_tensor_intrinsics() -> Iterator[None]:
             del tvmlib.s_tir.tensor_intrin
 
 
-def tune_context(module: Any, target: Any, *, seed: int = 1, space: Any = None) -> Any:
+def tune_context(module: Module, target: Any, *, seed: int = 1, space: Any = None) -> Any:
     """A MetaSchedule context for one PrimFunc's module.
 
     space: a space generator; None gives the plain rules of the target's kind (llvm or cuda). They are named explicitly
@@ -59,7 +60,7 @@ _asking_for_rules = threading.Lock()
 
 
 @contextmanager
-def no_rule_is_unknown(module: Any, target: Any) -> Iterator[None]:
+def no_rule_is_unknown(module: Module, target: Any) -> Iterator[None]:
     """Let a design space be generated without TVM's words on stderr about rules that blocks ask for and nobody has.
 
     topi's pooling asks for such rules. Where ApplyCustomRule finds none it prints a warning and takes the note off the
@@ -78,12 +79,12 @@ def no_rule_is_unknown(module: Any, target: Any) -> Iterator[None]:
 _NOTE = "schedule_rule"
 
 
-def _take_note_off(schedule: Any, block: Any) -> list[Any]:
+def _take_note_off(schedule: Schedule, block: BlockRef) -> list[Any]:
     schedule.unannotate(block, _NOTE)
     return [schedule]
 
 
-def _blocks(module: Any) -> list[Any]:
+def _blocks(module: Module) -> list[Any]:
     functions = [function for function in module.functions.values() if isinstance(function, tvmlib.PrimFunc)]
     return [block for function in functions for block in tvmlib.found(function.body, tvmlib.s_tir.SBlock)]
 
@@ -108,7 +109,7 @@ def _adapters() -> tuple[Any, Any]:
         def _initialize_with_tune_context(self, context: Any) -> None:
             pass
 
-        def apply(self, schedule: Any, block: Any) -> list[Any]:
+        def apply(self, schedule: Schedule, block: BlockRef) -> list[Any]:
             return self.function(schedule.copy(), block) or [schedule]
 
         def clone(self) -> Any:
@@ -123,7 +124,7 @@ def _adapters() -> tuple[Any, Any]:
         def _initialize_with_tune_context(self, context: Any) -> None:
             pass
 
-        def apply(self, schedule: Any) -> bool:
+        def apply(self, schedule: Schedule) -> bool:
             return bool(self.function(schedule))
 
         def clone(self) -> Any:

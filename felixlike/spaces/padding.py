@@ -13,11 +13,11 @@ Only for plain products: where a window slides, TVM has no primitive that pads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware.vectors import IN_FLIGHT, MOST_ROWS, MOST_VECTORS, widths
 from felixlike.spaces.contraction import Axis, Contraction
+from felixlike.tvmlib.typing import BlockRef, Schedule
 
 _MULTIPLES = (1, 12, 8, 10, 9, 7, 11)
 """What rows may be padded to multiples of: the divisors of 12 suit any vector unit; the others, tried after it, are the
@@ -85,7 +85,7 @@ def _tile_time(rows: int, vectors: int) -> float:
     return max(rows * vectors, loads, IN_FLIGHT) + loads / 4 if rows else 0.0
 
 
-def pack_when_compiled(schedule: Any, block: Any, moved: int, lanes: int) -> None:
+def pack_when_compiled(schedule: Schedule, block: BlockRef, moved: int, lanes: int) -> None:
     """Turn a block that pads a constant into one that is run once, and lets dimension `moved` end in vectors."""
     schedule.transform_layout(
         block, ("write", 0), lambda *i: [i[moved] // lanes, *i[:moved], *i[moved + 1 :], i[moved] % lanes]

@@ -37,6 +37,7 @@ from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, whole_vectors
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
+from felixlike.tvmlib.typing import BlockRef, LoopRef, Schedule, TirExpr
 
 _LONGEST = 128
 """Steps of a block of the reduction, or down to a quarter of that: an accumulator is then stored and loaded once in 128
@@ -65,7 +66,7 @@ class Roles:
     panel: Operand | None
 
 
-def register_tiles(schedule: Any, block: Any, device: Device) -> list[Any]:
+def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
     """The schedule, changed, with the block tiled for registers; empty where the block is no contraction, has no axis
     that is fit for vectors, or stands among blocks that sum up as well."""
     if read_contraction(schedule, block) is None:
@@ -86,7 +87,7 @@ def register_tiles(schedule: Any, block: Any, device: Device) -> list[Any]:
     return [schedule]
 
 
-def _padded(schedule: Any, block: Any, contraction: Contraction, unit: VectorUnit) -> Contraction:
+def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, unit: VectorUnit) -> Contraction:
     """The contraction after its axes were padded, where that helps."""
     roles = choose_roles(contraction, unit, padded=True) if is_plain(contraction) else None
     if roles is None:
@@ -111,7 +112,9 @@ def _padded(schedule: Any, block: Any, contraction: Contraction, unit: VectorUni
     return replace(found, operands=(first, second))
 
 
-def _packed(schedule: Any, block: Any, contraction: Contraction, roles: Roles, around: Surroundings) -> Surroundings:
+def _packed(
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, around: Surroundings
+) -> Surroundings:
     """Mark the block that pads the constant in vectors as one that is run once."""
     for copy in around.copies:
         written = schedule.get(copy).writes[0].source
@@ -138,7 +141,7 @@ def choose_roles(contraction: Contraction, unit: VectorUnit, *, padded: bool = F
         apart = [o for o in holding if not o.constant and not o.contiguous(axis)]
         if apart and len(holding) > 1:
             continue  # both operands would have to be laid out anew
-        rows = _rows(contraction, axis, holding)
+        rows = _rows_axis(contraction, axis, holding)
         panel = holding[0] if len(holding) == 1 and _wants_panel(contraction, holding[0], rows, bool(apart)) else None
         if apart and (panel is None or rows is None):
             continue  # copied for nothing: it is used once
@@ -152,7 +155,7 @@ def choose_roles(contraction: Contraction, unit: VectorUnit, *, padded: bool = F
 
 def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Operand]) -> float:
     """Instructions in vectors, about: products, nearly twice where each has to load its vector; copies of what is apart
-    in memory, two an element; and what turns an output over whose vectors lie across, a quarter.  The weights are
+    in memory, two an element; and what transposes an output whose vectors lie across, a quarter.  The weights are
     chosen by hand: no benchmark compares others.
 
     extent: of the axis in vectors, padded."""
@@ -160,11 +163,11 @@ def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Opera
     products = extent // roles.lanes * math.prod(a.extent for a in others)
     copied = sum(extent * math.prod(a.extent for a in others if a.place in o.axes) for o in apart)
     outputs = extent * math.prod(a.extent for a in others if not a.reduced)
-    turned = outputs if contraction.written[-1] != roles.vector.place else 0
-    return products * (1.75 if roles.rows is None else 1.0) + 2 * copied + turned / 4
+    transposed = outputs if contraction.written[-1] != roles.vector.place else 0
+    return products * (1.75 if roles.rows is None else 1.0) + 2 * copied + transposed / 4
 
 
-def _rows(contraction: Contraction, vector: Axis, holding: list[Operand]) -> Axis | None:
+def _rows_axis(contraction: Contraction, vector: Axis, holding: list[Operand]) -> Axis | None:
     """The innermost axis along which either operand is used again."""
     others = [a for a in contraction.spatial if a is not vector and a.extent > 1]
     if len(holding) == 1:
@@ -199,7 +202,7 @@ def _slides(contraction: Contraction, axis: Axis) -> bool:
 
 
 def _tile(
-    schedule: Any, block: Any, contraction: Contraction, roles: Roles, around: Surroundings, device: Device
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, around: Surroundings, device: Device
 ) -> None:
     last = around.epilogue if around.epilogue is not None else schedule.cache_write(block, 0, "global")
     if contraction.written[-1] != roles.vector.place:
@@ -241,7 +244,7 @@ def _tile(
     tile = [*rows[-1:], v_tile, lane]
     within = [*window[1:], *rows[-2:-1]]
     blocks: list[Any] = []
-    if panel is not None and roles.summed is not None and (steps := _block(roles.summed.extent)):
+    if panel is not None and roles.summed is not None and (steps := _steps_of_block(roles.summed.extent)):
         block_loop, *summed = schedule.split(summed[0], [None, steps])
         blocks.append(block_loop)
     schedule.reorder(*parallel, v_outer, *blocks, *within, *outer_taps, *summed, *inner_tap, *tile)
@@ -277,11 +280,11 @@ def _tile(
         for loop in schedule.get_loops(last)[2 + len(home) : -1] if home else []:
             schedule.unroll(loop)
     elif contraction.written[-1] != roles.vector.place:
-        _turn(schedule, last, block, roles.lanes)
+        _mark_transposed(schedule, last, block, roles.lanes)
 
 
 def _padding_of_rows(
-    schedule: Any, block: Any, contraction: Contraction, roles: Roles, copies: Sequence[Any]
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, copies: Sequence[Any]
 ) -> list[Any]:
     """The copies, one or none, that do nothing but add rows of zeros, and so need not be made."""
     if roles.rows is None or not is_plain(contraction):
@@ -301,7 +304,7 @@ def _padding_of_rows(
     return found
 
 
-def _adds_zeros(value: Any, rows: list[Any]) -> bool:
+def _adds_zeros(value: TirExpr, rows: list[Any]) -> bool:
     """Whether a value is an element where some row exists, else zero."""
     found = padded(value)
     if found is None:
@@ -311,7 +314,7 @@ def _adds_zeros(value: Any, rows: list[Any]) -> bool:
     return bounded and isinstance(element, tvmlib.ir.TensorLoad)
 
 
-def _block(extent: int) -> int:
+def _steps_of_block(extent: int) -> int:
     """Steps of a block; 0 where the reduction is to be done whole: it is short, or no divisor is long enough."""
     if extent <= _LONGEST:
         return 0
@@ -319,11 +322,11 @@ def _block(extent: int) -> int:
 
 
 def _enough_without_rows(extents: Extents, device: Device) -> bool:
-    """Whether there are tasks enough although all rows share one panel."""
+    """Whether there are parallel iterations enough although all rows share one panel."""
     return extents.others * extents.vectors >= 2 * MOST_VECTORS * device.cores
 
 
-def _factors(schedule: Any, loop: Any, parts: int, most: int) -> list[Any]:
+def _factors(schedule: Schedule, loop: LoopRef, parts: int, most: int) -> list[Any]:
     """The loop split into sampled factors, the innermost of at most `most`."""
     factors = schedule.sample_perfect_tile(loop, n=parts, max_innermost_factor=most)
     return list(schedule.split(loop, factors))
@@ -348,7 +351,7 @@ def _moved_last(places: Sequence[int | None], axis: Axis) -> Callable[..., list[
     return lambda *indices: [*indices[:moved], *indices[moved + 1 :], indices[moved]]
 
 
-def _in_step(schedule: Any, block: Any, tile: Any) -> bool:
+def _in_step(schedule: Schedule, block: BlockRef, tile: BlockRef) -> bool:
     """Whether the last dimension that a block writes is the last of what it reads of the tile's output."""
     statement, source = schedule.get(block), schedule.get(tile).writes[0].source
     last = statement.iter_vars[-1].var
@@ -358,7 +361,7 @@ def _in_step(schedule: Any, block: Any, tile: Any) -> bool:
     )
 
 
-def _turn(schedule: Any, last: Any, tile: Any, lanes: int) -> None:
+def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: int) -> None:
     """Mark the write-back of a tile whose vectors lie across what is written: the loop over the elements of vectors, if
     none but the rows' is inside it."""
     statement, source = schedule.get(last), schedule.get(tile).writes[0].source
@@ -369,7 +372,7 @@ def _turn(schedule: Any, last: Any, tile: Any, lanes: int) -> None:
         Transpose(lanes).put(schedule, loops[across])
 
 
-def _vectorize(schedule: Any, block: Any, place: int, lanes: int) -> None:
+def _vectorize(schedule: Schedule, block: BlockRef, place: int, lanes: int) -> None:
     """Split vectors off the `place`-th loop of a block, counted from the innermost, and write whole ones."""
     loops = schedule.get_loops(block)
     outer, lane = schedule.split(loops[-place], [None, lanes])

@@ -20,18 +20,20 @@ from felixlike import tvmlib
 from felixlike.codegen.marks import Columns, Peel
 from felixlike.hardware.vectors import SHORTEST, power_of_two_below
 from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
+from felixlike.tvmlib.typing import LoopRef, Schedule
 
 _ACCUMULATORS = (1, 4)
 """Vectors of partial results a reduction is split into: more hide the latency of additions, several cycles where
 one may begin in each; fewer suit short rows.  Measurements decide between the two sketches."""
 _MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
-"""Rows a task, vectors of a row unrolled, vectors of columns a task: bounds of what is sampled, chosen by hand."""
+"""Rows a parallel iteration, vectors of a row unrolled, vectors of columns an iteration: bounds of what is sampled,
+chosen by hand."""
 _MOST_OF_IMAGE = 16
 """Vectors of an image whose columns are one group: half of AVX-512's registers.  Chosen by hand: no benchmark compares
 other values."""
 
 
-def row_by_row(sch: Any, lanes: int) -> list[Any]:
+def row_by_row(sch: Schedule, lanes: int) -> list[Schedule]:
     """New schedules with reductions along rows, or along columns, at one parallel loop; [] where this does not apply.
 
     sch: of the whole function, stays as it is.  lanes: elements of a vector, a power of two.
@@ -55,16 +57,16 @@ def row_by_row(sch: Any, lanes: int) -> list[Any]:
     return found
 
 
-def _scheduled(sch: Any, lanes: int, accumulators: int) -> Any:
+def _scheduled(sch: Schedule, lanes: int, accumulators: int) -> Any:
     """The schedule, or None where the rule does not apply, or would do the same as with fewer accumulators."""
-    stages = _inlined(sch)
+    stages = _between_reductions_inlined(sch)
     rows = _rows(stages)
     if rows is None:
         return None
     if any(str(buffer.dtype) == "bool" for stage in stages if stage.reduced for buffer, _ in stage.writes):
         return None  # TVM knows no least or greatest bool to begin partial results with
     first = next(stage for stage in stages if stage.reduced)
-    read = next((access for access in first.reads if _whole(first, access)), None)
+    read = next((access for access in first.reads if _reads_all_once(first, access)), None)
     if read is None:
         return None
     if first.step(read, first.innermost(first.reduced)) == 1:
@@ -76,12 +78,12 @@ def _scheduled(sch: Any, lanes: int, accumulators: int) -> Any:
     return None
 
 
-def _whole(stage: Stage, access: Access) -> bool:
+def _reads_all_once(stage: Stage, access: Access) -> bool:
     """True if a reduction reads every element of a buffer once: contractions read each often, windows overlap."""
     return prod(stage.extents.values()) == prod(int(extent) for extent in access[0].shape)
 
 
-def _inlined(sch: Any) -> list[Stage]:
+def _between_reductions_inlined(sch: Schedule) -> list[Stage]:
     """Put the cheap stages between reductions into those that read them; the stages that are left.
 
     Kept: one value a row, which is computed once; and what is costly and read twice, like softmax's exponentials."""
@@ -96,7 +98,7 @@ def _inlined(sch: Any) -> list[Stage]:
     return stages_of(sch)
 
 
-def _undo_last_reshape(sch: Any) -> None:
+def _undo_last_reshape(sch: Schedule) -> None:
     """Let the stage before a final reshape write the output itself, in its own loops, which know the rows."""
     last = stages_of(sch)[-1]
     plain = all(index in last.extents for _, indices in last.reads for index in indices)
@@ -118,13 +120,7 @@ def _rows(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None:
     # For each buffer between stages: dimension → number of the row variable that indexes it.
     places: dict[Any, dict[int, int]] = {buffer: {} for s in stages if not s.output for buffer, _ in s.writes}
     accesses = [(s, access) for s in stages for access in (*s.reads, *s.writes) if access[0] in places]
-    for _ in stages:
-        for stage, (buffer, indices) in accesses:
-            for number, variable in list(known[stage.name].items()):
-                places[buffer].update({d: number for d, i in enumerate(indices) if variable.same_as(i)})
-            for dimension, number in places[buffer].items():
-                if indices[dimension] in stage.extents:
-                    known[stage.name].setdefault(number, indices[dimension])
+    _carry_on(known, places, accesses)
     long = [number for number, extent in enumerate(extents) if extent > 1]
     for stage in stages:
         mine = known[stage.name]
@@ -141,8 +137,21 @@ def _rows(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None:
     return {name: tuple(mine[n] for n in common) for name, mine in known.items()}
 
 
+def _carry_on(
+    known: dict[str, dict[int, Any]], places: dict[Any, dict[int, int]], accesses: Sequence[tuple[Stage, Any]]
+) -> None:
+    """Number the row variables of all stages, from one of which they are known, through the buffers between them."""
+    for _ in known:
+        for stage, (buffer, indices) in accesses:
+            for number, variable in list(known[stage.name].items()):
+                places[buffer].update({d: number for d, i in enumerate(indices) if variable.same_as(i)})
+            for dimension, number in places[buffer].items():
+                if indices[dimension] in stage.extents:
+                    known[stage.name].setdefault(number, indices[dimension])
+
+
 def _along_rows(
-    sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int, accumulators: int
+    sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int, accumulators: int
 ) -> Any:
     """Everything at a loop over rows; reductions in lanes."""
     for stage in stages:
@@ -162,7 +171,7 @@ def _along_rows(
     return sch
 
 
-def _along_columns(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> Any:
+def _along_columns(sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> Any:
     """Everything at a loop over groups of neighbouring columns; None where they are too few for a vector.
 
     The columns are numbered by the last row variable of more than one value. Where vectors do not divide them, the last
@@ -199,7 +208,9 @@ def _image(stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int
     return max((n for n in fitting if extents[-n] > 1 and prod(extents[1 - n :]) > 1), default=0)
 
 
-def _image_by_image(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], image: int, lanes: int) -> Any:
+def _image_by_image(
+    sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], image: int, lanes: int
+) -> Any:
     """Everything at a loop over images, whose columns run on over the ends of lines.  image: row variables of one."""
     groups = []
     for stage in stages:
@@ -216,7 +227,7 @@ def _image_by_image(sch: Any, stages: Sequence[Stage], rows: dict[str, tuple[Any
 
 
 def _columns_in_vectors(
-    sch: Any, stages: Sequence[Stage], groups: Sequence[Any], inner: int, mark: Columns | None
+    sch: Schedule, stages: Sequence[Stage], groups: Sequence[Any], inner: int, mark: Columns | None
 ) -> Any:
     """Stages joined at their loops over groups, of whose columns the `inner` innermost loops make vectors.
 
@@ -251,7 +262,7 @@ class _Nest:
     reduces: bool
 
 
-def _split_stage(sch: Any, stage: Stage, rows: tuple[Any, ...], lanes: int, accumulators: int) -> list[_Nest]:
+def _split_stage(sch: Schedule, stage: Stage, rows: tuple[Any, ...], lanes: int, accumulators: int) -> list[_Nest]:
     """Order the loops of a stage, fuse those along the row, and give a reduction its lanes: the nests it becomes."""
     block = sch.get_sblock(stage.name)
     if not stage.extents:
@@ -278,7 +289,7 @@ def _split_stage(sch: Any, stage: Stage, rows: tuple[Any, ...], lanes: int, accu
     return [*nests, _Nest(block, len(rows), length, width, reduces=bool(stage.reduced))]
 
 
-def _row_loop(sch: Any, nest: _Nest) -> Any:
+def _row_loop(sch: Schedule, nest: _Nest) -> Any:
     """The one loop of a nest that numbers all rows."""
     if nest.rows == 0:
         return sch.add_unit_loop(nest.block if not sch.get_loops(nest.block) else sch.get_loops(nest.block)[0])
@@ -286,7 +297,7 @@ def _row_loop(sch: Any, nest: _Nest) -> Any:
     return sch.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
-def _in_vectors(sch: Any, nest: _Nest, lanes: int) -> None:
+def _in_vectors(sch: Schedule, nest: _Nest, lanes: int) -> None:
     """Vectorise the innermost loop within the row, unroll around it; initial values before the reducing loops."""
     loops = sch.get_loops(nest.block)[2:]
     if nest.length % nest.width:
@@ -307,6 +318,6 @@ def _in_vectors(sch: Any, nest: _Nest, lanes: int) -> None:
         sch.decompose_reduction(nest.block, sch.get_loops(nest.block)[2])
 
 
-def _unroll_some(sch: Any, loop: Any) -> None:
+def _unroll_some(sch: Schedule, loop: LoopRef) -> None:
     """Split a loop by a sampled factor and unroll the inner one."""
     sch.unroll(sch.split(loop, sch.sample_perfect_tile(loop, 2, _MOST_UNROLLED))[1])

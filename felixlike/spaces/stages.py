@@ -11,6 +11,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.spaces.blocks import are_loops, moving, realizes
+from felixlike.tvmlib.typing import Schedule, Var
 
 _CHEAP = frozenset(["prim.if_then_else", "prim.likely", "tirx.reinterpret"])
 """Calls that may be computed again wherever their value is read; others, like exp, are worth a buffer."""
@@ -18,7 +19,7 @@ Access = tuple[Any, tuple[Any, ...]]
 """A buffer and the indices of one element."""
 
 
-def in_plain_nests(sch: Any) -> bool:
+def in_plain_nests(sch: Schedule) -> bool:
     """True if every block stands in a perfect nest of loops, one for each of its variables, in their order; a single
     element stands in none."""
     probe = sch.copy()
@@ -42,7 +43,7 @@ class Stage:
     costly: bool
     output: bool
 
-    def step(self, access: Access, variable: Any) -> int:
+    def step(self, access: Access, variable: Var) -> int:
         """By how many elements an access moves where a variable, all others 0, goes from 0 to 1; -1 if data decide."""
         buffer, indices = access
         address = tvmlib.tirx.const(0, "int64")
@@ -53,12 +54,12 @@ class Stage:
         moved = tvmlib.simplify(tvmlib.substituted(address, start | {variable: 1}) - tvmlib.substituted(address, start))
         return int(moved) if isinstance(moved, tvmlib.tirx.IntImm) else -1
 
-    def innermost(self, variables: Sequence[Any]) -> Any:
+    def innermost(self, variables: Sequence[Var]) -> Any:
         """The last of some variables that is more than one iteration, or the last."""
         return next((v for v in reversed(variables) if self.extents[v] > 1), variables[-1])
 
 
-def stages_of(sch: Any) -> list[Stage]:
+def stages_of(sch: Schedule) -> list[Stage]:
     """The function's blocks in their order."""
     main = sch.mod["main"]
     stages = []

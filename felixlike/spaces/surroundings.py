@@ -13,6 +13,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.spaces.blocks import costs, elementwise, loads_of
+from felixlike.tvmlib.typing import BlockRef, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,35 +29,39 @@ class _NoPlace(Exception):
     """A block does what does not go around a tile."""
 
 
-def settle_surroundings(schedule: Any, block: Any) -> Surroundings | None:
+def settle_surroundings(schedule: Schedule, block: BlockRef) -> Surroundings | None:
     """Inline around a block of a schedule; None, the schedule then half changed, where other blocks do more than
     compute single elements, or what comes after it has several ends."""
-    chain = _after(schedule, block)
-    if chain is None:
-        return None
-    copies: list[Any] = []
     try:
-        for producer in schedule.get_producers(block):
-            copies += _settle_producer(schedule, producer)
-        own = {str(schedule.get(b).name_hint) for b in (block, *chain)}
-        for consumer in chain:
-            for producer in schedule.get_producers(consumer):
-                if str(schedule.get(producer).name_hint) not in own and _settle_producer(schedule, producer):
-                    return None
-        for consumer in chain[:-1]:
-            schedule.compute_inline(consumer)
-        if chain:
-            _follow(schedule, chain[-1], block)
+        return _settled(schedule, block)
     except _NoPlace:
         return None
     except tvmlib.TVM_ERRORS as error:
         if not tvmlib.refusal(error):
             raise
         return None
+
+
+def _settled(schedule: Schedule, block: BlockRef) -> Surroundings | None:
+    chain = _after(schedule, block)
+    if chain is None:
+        return None
+    copies: list[Any] = []
+    for producer in schedule.get_producers(block):
+        copies += _settle_producer(schedule, producer)
+    own = {str(schedule.get(b).name_hint) for b in (block, *chain)}
+    for consumer in chain:
+        for producer in schedule.get_producers(consumer):
+            if str(schedule.get(producer).name_hint) not in own and _settle_producer(schedule, producer):
+                return None
+    for consumer in chain[:-1]:
+        schedule.compute_inline(consumer)
+    if chain:
+        _follow(schedule, chain[-1], block)
     return Surroundings(tuple(copies), chain[-1] if chain else None)
 
 
-def _after(schedule: Any, block: Any) -> list[Any] | None:
+def _after(schedule: Schedule, block: BlockRef) -> list[Any] | None:
     """The blocks after a block, each after those it reads; it may fork on the way, as x · sigmoid(x) does, but not end
     in two.  None where there are two ends, or one that does more than compute single elements."""
     found: dict[str, Any] = {}
@@ -74,7 +79,7 @@ def _after(schedule: Any, block: Any) -> list[Any] | None:
     return blocks if len(ends) <= 1 and all(elementwise(schedule, b) for b in blocks) else None
 
 
-def _settle_producer(schedule: Any, block: Any) -> list[Any]:
+def _settle_producer(schedule: Schedule, block: BlockRef) -> list[Any]:
     """Inline what is before a block, and the block too unless it pads.  The blocks that stay."""
     if not elementwise(schedule, block):
         raise _NoPlace("a block sums up")
@@ -87,7 +92,7 @@ def _settle_producer(schedule: Any, block: Any) -> list[Any]:
     return []
 
 
-def _follow(schedule: Any, epilogue: Any, block: Any) -> None:
+def _follow(schedule: Schedule, epilogue: BlockRef, block: BlockRef) -> None:
     """Let an epilogue that takes elements from all over a block's output run in that output's order instead.
 
     for y: Y[y] = X[y mod 2, y div 2]   →   for p, q: Y[2·q + p] = X[p, q]

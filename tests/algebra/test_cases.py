@@ -10,7 +10,7 @@ from felixlike.algebra.cases import by_cases
 from felixlike.algebra.evaluation import evaluate
 from felixlike.algebra.expression import Group, const, floordiv, var
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.program import Rest
+from felixlike.symbolic.program import Remainder
 from felixlike.symbolic.program.affine import affine
 
 NINE = Group("i", 9, 2)
@@ -58,7 +58,7 @@ def test_rests_are_exact_while_some_loops_run() -> None:
     index = affine(2 + x - 3 * floordiv(x, 3), (a, b))
     assert index is not None
     assert index.strides == ()
-    assert [type(floor) for floor in index.floors] == [Rest]
+    assert [type(floor) for floor in index.floors] == [Remainder]
     extents = {a: OUTER, b: INNER}
     for t in (1, 3, 9):
         tiles = {"i.0": 9 // t, "i.1": t}

@@ -12,12 +12,12 @@ from felixlike.codegen.marks import Blocks
 from felixlike.codegen.passes import first_and_last
 
 
-def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, turned: bool = False) -> Any:
-    """Y[i, j] = max(Σ_k a[i, k] · b[k, j], 0) in tiles of 2 rows, k in blocks of 5; turned: written as Y[j, i]."""
+def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, transposed: bool = False) -> Any:
+    """Y[i, j] = max(Σ_k a[i, k] · b[k, j], 0) in tiles of 2 rows, k in blocks of 5; transposed: written as Y[j, i]."""
     a, b = tvmlib.te.placeholder((n, 15), name="a"), tvmlib.te.placeholder((15, n), name="b")
     k = tvmlib.te.reduce_axis((0, 15), name="k")
     s = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="s")
-    y = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.max(s[(j, i) if turned else (i, j)], 0.0), name="y")
+    y = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.max(s[(j, i) if transposed else (i, j)], 0.0), name="y")
     schedule = tvmlib.Schedule(
         tvmlib.IRModule({"main": tvmlib.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main")})
     )
@@ -27,7 +27,7 @@ def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, t
     j_0, j_1, j_2 = schedule.split(j, [None, vectors, lanes])
     k_0, k_1 = schedule.split(k_loop, [None, 5])
     schedule.reorder(j_0, k_0, i_0, k_1, i_1, j_1, j_2)
-    if not turned:
+    if not transposed:
         schedule.reverse_compute_at(last, j_0)
         _, lane = schedule.split(schedule.get_loops(last)[-1], [None, lanes])
         schedule.vectorize(lane)
@@ -92,7 +92,7 @@ def test_values_of_tiles_that_reach_beyond(n: int) -> None:
 
 def test_tiles_across_what_is_written_stay() -> None:
     """A tile at a time their vectors would be scattered."""
-    module = _product(8, turned=True)
+    module = _product(8, transposed=True)
     assert _choices(module) == 0
     assert not any(loop.annotations for loop in tvmlib.found(first_and_last(module)["main"].body, tvmlib.tirx.For))
 

@@ -34,7 +34,7 @@ def test_the_passes_are_in_order() -> None:
         ("prefetch", "tile_rows", f"prefetch needs that {Form.ROWS.value}"),
         ("tile_rows", "guard", f"guard needs that {Form.WHOLE_TILES.value}"),
         ("guard", "skip_padding", f"skip_padding needs that {Form.PADDING.value}"),
-        ("peel_rests", "skip_padding", f"skip_padding needs that {Form.DIMENSIONS.value}"),
+        ("peel_tails", "skip_padding", f"skip_padding needs that {Form.DIMENSIONS.value}"),
         ("peel_columns", "prefetch", f"prefetch needs that {Form.DIMENSIONS.value}"),
         ("vectorise_math", "write_out_halves", f"write_out_halves needs that {Form.NAMELESS.value}"),
         ("vectorise_math", "keep_nan", f"keep_nan needs that {Form.EXTREMES.value}"),

@@ -1,4 +1,4 @@
-"""Tiles turned over: the same values, without a vector that is scattered."""
+"""Tiles transposed: the same values, without a vector that is scattered."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ AVX512 = tvmlib.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2
 CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "dense": (lambda: op.dense(16, 24, 64), (1,)),
     "dense_anew": (lambda: op.dense(16, 24, 64), ()),
-    "dense_rest": (lambda: op.dense(53, 24, 40), (1,)),
+    "dense_tail": (lambda: op.dense(53, 24, 40), (1,)),
     "matmul": (lambda: op.matmul(32, 16, 48), ()),
     "matmul_odd": (lambda: op.matmul(53, 7, 13), ()),
     "matmul_long": (lambda: op.matmul(32, 320, 32), ()),
@@ -78,7 +78,7 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
     assert valid.tolist() == [sketch.accepts(point) for point in drawn.tolist()]
 
 
-EXACT = ["dense", "dense_anew", "dense_rest", "matmul", "matmul_odd", "batch_matmul", "conv1d", "conv2d", "depthwise"]
+EXACT = ["dense", "dense_anew", "dense_tail", "matmul", "matmul_odd", "batch_matmul", "conv1d", "conv2d", "depthwise"]
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -99,7 +99,7 @@ def test_views_equal_tvms_features(name: str) -> None:
 
 
 def test_the_hot_block_has_no_predicate() -> None:
-    schedule = _sketch("dense_rest").schedule(_sketch("dense_rest").sample(1, seed=0)[0])
+    schedule = _sketch("dense_tail").schedule(_sketch("dense_tail").sample(1, seed=0)[0])
     realizes: list[Any] = []
     tvmlib.structural_walk(schedule.mod["main"].body, (tvmlib.s_tir.SBlockRealize, realizes.append))
     hot = [realize for realize in realizes if str(realize.block.name_hint) == "Y_update"]
@@ -126,14 +126,14 @@ def test_vectors_that_are_padded_anyway_have_good_tiles() -> None:
 
 
 def test_narrow_outputs_are_padded_to_a_vector() -> None:
-    """Rather than that the other operand is turned over."""
+    """Rather than that the other operand is transposed."""
     sketch = _sketch_of(op.matmul(64, 32, 13))
     vectors = [loop for _, path in sketch.program.stores() for loop in path if loop.kind == "vector"]
     assert {loop.extent.value for loop in vectors} == {16}
     assert "A_global" not in str(sketch.program)
 
 
-def test_matrices_that_are_used_once_are_not_turned_over() -> None:
+def test_matrices_that_are_used_once_are_not_transposed() -> None:
     task = make_task(op.matmul(64, 32, 1), AVX512, name="matvec")
     assert not any("A_global" in str(sketch.program) for sketch in sketches(task, space="own"))
 

@@ -159,13 +159,13 @@ def test_declined(func: Any) -> None:
 
 _UNDERSTOOD: dict[str, Callable[[], Any]] = {
     "softmax": lambda: op.softmax(6, 128),
-    "softmax_rest": lambda: op.softmax(7, 53),
+    "softmax_tail": lambda: op.softmax(7, 53),
     "layer_norm": lambda: op.layer_norm(6, 96),
     "global_pool": lambda: op.global_pool(6, 7),
     "softmax_columns": lambda: _COLUMNS["softmax"](5, 48),
-    "softmax_columns_rest": lambda: _COLUMNS["softmax"](5, 53),
+    "softmax_columns_tail": lambda: _COLUMNS["softmax"](5, 53),
     "softmax_image": lambda: _COLUMNS["softmax of channels"](5, 7),
-    "max_middle_rest": lambda: _COLUMNS["maximum of the middle"](5, 53),
+    "max_middle_tail": lambda: _COLUMNS["maximum of the middle"](5, 53),
 }
 
 
@@ -195,7 +195,7 @@ def test_views_equal_tvms_features(name: str) -> None:
             theirs = oracles.tvm_features(sketch, sketch.schedule(point))
             known = ~np.isnan(ours)
             # Of buffers that a test shortens, TVM's features know little.
-            assert known[theirs != 0].mean() > (0.3 if name == "softmax_columns_rest" else 0.7)
+            assert known[theirs != 0].mean() > (0.3 if name == "softmax_columns_tail" else 0.7)
             np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-6, atol=1e-9)
 
 

@@ -7,8 +7,8 @@ from felixlike.codegen.passes.halves import write_out_halves
 from felixlike.codegen.passes.nan import from_infinity, keep_nan
 from felixlike.codegen.passes.prefetch import prefetch
 from felixlike.codegen.passes.reciprocal import share_reciprocals
-from felixlike.codegen.passes.rest import peel_rests
 from felixlike.codegen.passes.skip import skip_padding
+from felixlike.codegen.passes.tail import peel_tails
 from felixlike.codegen.passes.tile_rows import tile_rows
 from felixlike.codegen.passes.transpose import transpose
 from felixlike.codegen.passes.vector_math import FUNCTIONS, vectorise_math
@@ -20,7 +20,7 @@ __all__ = [
     "guard",
     "keep_nan",
     "peel_columns",
-    "peel_rests",
+    "peel_tails",
     "prefetch",
     "share_reciprocals",
     "skip_padding",

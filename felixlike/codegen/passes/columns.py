@@ -19,15 +19,16 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.marks import Columns
 from felixlike.codegen.passes.loops import like, unmarked, variable_like, with_marked_loops
-from felixlike.codegen.passes.rest import halves, piece
+from felixlike.codegen.passes.tail import halves, piece
+from felixlike.tvmlib.typing import Loop, Module, Node, Stmt, TirExpr
 
 
-def peel_columns(module: Any) -> Any:
+def peel_columns(module: Module) -> Module:
     """The IRModule with tests around marked loops: functions without any are left alone."""
     return with_marked_loops(module, Columns, lambda _: _whole_or_last, flat=True)
 
 
-def _whole_or_last(loop: Any) -> Any:
+def _whole_or_last(loop: Loop) -> Stmt:
     mark = Columns.of(loop)
     length, lanes = mark.length, mark.lanes
     nest = unmarked(loop)
@@ -37,7 +38,7 @@ def _whole_or_last(loop: Any) -> Any:
     columns = [f for f in loops if f.kind in (tvmlib.tirx.ForKind.UNROLLED, tvmlib.tirx.ForKind.VECTORIZED)]
     test, flat = _flat(columns)
 
-    def first(count: int) -> Any:
+    def first(count: int) -> Stmt:
         every = tvmlib.tirx.stmt_seq(*(piece(flat, *part) for part in halves(0, count, lanes)))
         place = columns[0].loop_var
         return tvmlib.structural_map(nest, (tvmlib.tirx.For, lambda f: every if f.loop_var.same_as(place) else f))
@@ -50,7 +51,7 @@ def _whole_or_last(loop: Any) -> Any:
     )
 
 
-def _flat(columns: Sequence[Any]) -> tuple[Any, Any]:
+def _flat(columns: Sequence[Loop]) -> tuple[Any, Any]:
     """The test of whether a column exists, or None, and one loop without it over all columns, of those outermost first.
 
     Without a test, neighbours' indices are what the loops around leave, so that they cancel out."""
@@ -71,10 +72,10 @@ def _flat(columns: Sequence[Any]) -> tuple[Any, Any]:
     return test, tvmlib.tirx.For(number, like(number, 0), like(number, size), lane.kind, body)
 
 
-def _cancelled(body: Any) -> Any:
+def _cancelled(body: Stmt) -> Stmt:
     """A statement with sums of whole numbers simplified: TVM would first split them up, and then no more see that."""
 
-    def simple(node: Any) -> Any:
+    def simple(node: Node) -> TirExpr:
         return tvmlib.simplify(node) if str(node.ty.dtype).startswith("int") else node
 
     return tvmlib.structural_map(body, (tvmlib.tirx.Add, simple))

@@ -20,20 +20,21 @@ from felixlike import tvmlib
 from felixlike.codegen import plain_loops
 from felixlike.codegen.marks import Blocks, Guard, Tile
 from felixlike.codegen.passes.loops import anew, number_of, unmarked, with_mark, with_marked_loops
+from felixlike.tvmlib.typing import Func, Loop, Module, Node, Stmt, TirExpr
 
 
-def first_and_last(module: Any) -> Any:
+def first_and_last(module: Module) -> Module:
     """The IRModule with the nests around marked loops rewritten: functions without any are left alone."""
-    return with_marked_loops(tvmlib.map_functions(module, _changed), Blocks, lambda _: unmarked)
+    return with_marked_loops(tvmlib.map_functions(module, _with_blocks_done), Blocks, lambda _: unmarked)
 
 
-def _changed(func: Any) -> Any:
+def _with_blocks_done(func: Func) -> Func:
     if not any(map(Blocks.on, tvmlib.found(func.body, tvmlib.tirx.For))):
         return func
     return tvmlib.structural_map(plain_loops.without_blocks(func), (tvmlib.tirx.SeqStmt, _rewritten))
 
 
-def _rewritten(sequence: Any) -> Any:
+def _rewritten(sequence: Stmt) -> Stmt:
     parts = list(sequence.seq)
     marked = [i for i, part in enumerate(parts) if isinstance(part, tvmlib.tirx.For) and Blocks.on(part)]
     if len(marked) != 1 or not 0 < marked[0] < len(parts) - 1:
@@ -74,7 +75,7 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
     held = tvmlib.tirx.decl_buffer([_size(rows), _size(row)], sums.dtype, name="tile")
     own = number_of(rows), number_of(row)
 
-    def in_tile(root: Any) -> Any:
+    def in_tile(root: Node) -> Node:
         return tvmlib.structural_map(
             root, (tvmlib.ir.TensorLoad, lambda load: held[own] if load.source.same_as(sums) else load)
         )
@@ -102,7 +103,7 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
     return unmarked(blocks, tvmlib.tirx.stmt_seq(*inner[:-1], _under(around, body)))
 
 
-def _nest(statement: Any) -> tuple[list[Any], Any]:
+def _nest(statement: Stmt) -> tuple[list[Any], Any]:
     """The loops of a nest, outermost first, and what stands in the innermost."""
     loops = []
     while isinstance(statement, tvmlib.tirx.For):
@@ -111,7 +112,7 @@ def _nest(statement: Any) -> tuple[list[Any], Any]:
     return loops, statement
 
 
-def _largest(value: Any, loops: list[Any]) -> int:
+def _largest(value: TirExpr, loops: list[Loop]) -> int:
     """What a value may be at most while some loops run."""
     analyzer = tvmlib.sym.Analyzer()
     for f in loops:
@@ -119,11 +120,11 @@ def _largest(value: Any, loops: list[Any]) -> int:
     return int(analyzer.const_int_bound(value).max_value)
 
 
-def _size(loops: list[Any]) -> int:
+def _size(loops: list[Loop]) -> int:
     return math.prod(int(f.extent) for f in loops)
 
 
-def _elsewhere(read: Any, loops: list[Any], place: tuple[Any, ...], tile: list[Any]) -> dict[Any, Any] | None:
+def _elsewhere(read: Any, loops: list[Loop], place: tuple[Any, ...], tile: list[Any]) -> dict[Any, Any] | None:
     """The values of some loops' variables at which one element of a tile's is read; None where that cannot be told.
 
     read: the indices of what is read, each one variable, or the sum of one over lanes and a multiple of another.
@@ -146,7 +147,7 @@ def _elsewhere(read: Any, loops: list[Any], place: tuple[Any, ...], tile: list[A
     return values if len(values) == len(loops) else None
 
 
-def _under(loops: list[Any], body: Any) -> Any:
+def _under(loops: list[Loop], body: Stmt) -> Stmt:
     """A statement under loops like these, with variables of their own."""
     for loop in reversed(loops):
         body = anew(loop, body)

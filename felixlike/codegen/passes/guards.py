@@ -19,24 +19,25 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.marks import Guard
 from felixlike.codegen.passes.loops import anew, like, unmarked, with_marked_loops, without_mark
-from felixlike.codegen.passes.rest import halves, piece
+from felixlike.codegen.passes.tail import halves, piece
+from felixlike.tvmlib.typing import Loop, Module, Node, Stmt, TirExpr
 
 
-def guard(module: Any) -> Any:
+def guard(module: Module) -> Module:
     """The IRModule with tests around marked loops: functions without any are left alone."""
     return with_marked_loops(module, Guard, lambda _: _guarded)
 
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """A test that holds for the iterations with excess + iteration < 0.  rest: how many these are where it is some but
+    """A test that holds for the iterations with excess + iteration < 0.  tail: how many these are where it is some but
     not all."""
 
     excess: Any
-    rest: int
+    tail: int
 
 
-def _guarded(loop: Any) -> Any:
+def _guarded(loop: Loop) -> Stmt:
     """A marked loop under a test that none of its iterations has to make any more."""
     plain = without_mark(loop, Guard)
     lanes = loop.kind == tvmlib.tirx.ForKind.VECTORIZED
@@ -50,34 +51,34 @@ def _guarded(loop: Any) -> Any:
     return plain if lanes else _hoisted(plain)
 
 
-def _by_edge(loop: Any, tested: Any, edge: _Edge, tests: list[Any]) -> Any:
+def _by_edge(loop: Loop, tested: Any, edge: _Edge, tests: list[Any]) -> Stmt:
     """A loop over lanes: all, those that exist and those that do not, or none."""
     size = int(loop.extent)
     exists, misses = _decided(loop.body, tests, holds=True), _decided(loop.body, tests, holds=False)
 
-    def pieces(body: Any, first: int, stop: int) -> list[Any]:
+    def pieces(body: Stmt, first: int, stop: int) -> list[Any]:
         parts = [] if isinstance(body, tvmlib.tirx.Evaluate) else halves(first, stop - first, size)
         return [piece(unmarked(loop, body), *part) for part in parts]
 
-    some = [*pieces(exists, 0, edge.rest), *pieces(misses, edge.rest, size)]
+    some = [*pieces(exists, 0, edge.tail), *pieces(misses, edge.tail, size)]
     return _cases(tested, edge, unmarked(loop, exists), some, pieces(misses, 0, size))
 
 
-def _by_rows(loop: Any, tested: Any, edge: _Edge, tests: list[Any]) -> Any:
+def _by_rows(loop: Loop, tested: Any, edge: _Edge, tests: list[Any]) -> Stmt:
     """A loop that sums up a tile: of all rows, of some, or of none, since what does not exist is not written."""
     whole = _decided(loop, tests, holds=True)
-    return _cases(tested, edge, whole, [_shortened(whole, tested, edge.rest)], [])
+    return _cases(tested, edge, whole, [_shortened(whole, tested, edge.tail)], [])
 
 
-def _cases(tested: Any, edge: _Edge, whole: Any, some: list[Any], none: list[Any]) -> Any:
+def _cases(tested: Any, edge: _Edge, whole: Any, some: list[Any], none: list[Any]) -> Stmt:
     """What is done where all iterations, some or none hold."""
     last = tvmlib.tirx.stmt_seq(*(none or [tvmlib.tirx.Evaluate(0)]))
-    if edge.rest:
+    if edge.tail:
         last = tvmlib.tirx.IfThenElse(edge.excess < like(tested.loop_var, 0), tvmlib.tirx.stmt_seq(*some), last)
     return tvmlib.tirx.IfThenElse(edge.excess <= like(tested.loop_var, -int(tested.extent)), whole, last)
 
 
-def _hoisted(loop: Any) -> Any:
+def _hoisted(loop: Loop) -> Stmt:
     """A loop under a test that is the same for all of its iterations: what does not exist is not computed."""
     inner = [f.loop_var for f in (loop, *tvmlib.found(loop.body, tvmlib.tirx.For))]
     for test in _comparisons(loop.body):
@@ -86,10 +87,10 @@ def _hoisted(loop: Any) -> Any:
     return loop
 
 
-def _decided(root: Any, tests: list[Any], *, holds: bool) -> Any:
+def _decided(root: Node, tests: list[Any], *, holds: bool) -> Node:
     """A statement where some tests have one outcome."""
 
-    def decided(node: Any) -> Any:
+    def decided(node: Node) -> Any:
         known = any(tvmlib.structural_equal(node, test) for test in tests)
         return tvmlib.tirx.const(holds, "bool") if known else node
 
@@ -98,10 +99,10 @@ def _decided(root: Any, tests: list[Any], *, holds: bool) -> Any:
     return _without_constants(root)
 
 
-def _shortened(root: Any, rows: Any, count: int) -> Any:
+def _shortened(root: Node, rows: Any, count: int) -> Node:
     """A statement with the first iterations of one of its loops alone."""
 
-    def shorter(loop: Any) -> Any:
+    def shorter(loop: Loop) -> Any:
         if not loop.loop_var.same_as(rows.loop_var):
             return loop
         return anew(unmarked(loop), extent=like(loop.loop_var, count))
@@ -112,32 +113,32 @@ def _shortened(root: Any, rows: Any, count: int) -> Any:
 _COMPARISONS = ("LT", "LE", "GT", "GE")
 
 
-def _comparisons(root: Any) -> list[Any]:
+def _comparisons(root: Node) -> list[Any]:
     """The tests of whole numbers in a statement."""
     found = [test for kind in _COMPARISONS for test in tvmlib.found(root, getattr(tvmlib.tirx, kind))]
     return [test for test in found if str(test.a.ty.dtype).startswith("int") and not _loads(test)]
 
 
-def _loads(expression: Any) -> bool:
+def _loads(expression: TirExpr) -> bool:
     return bool(tvmlib.found(expression, tvmlib.ir.TensorLoad))
 
 
-def _edge(test: Any, loop: Any) -> _Edge | None:
+def _edge(test: TirExpr, loop: Loop) -> _Edge | None:
     """What a test says about a loop's iterations; None where that is nothing, or it begins anywhere."""
     if not tvmlib.uses(test, loop.loop_var):
         return None
     kind = type(test).__name__
     less, more = (test.a, test.b) if kind in ("LT", "LE") else (test.b, test.a)
     excess = tvmlib.simplify(less - more - loop.loop_var - (1 if kind in ("LE", "GE") else 0))
-    rest = tvmlib.simplify(tvmlib.tirx.floormod(-excess, like(loop.loop_var, int(loop.extent))))
-    known = isinstance(rest, tvmlib.tirx.IntImm) and not tvmlib.uses(excess, loop.loop_var)
-    return _Edge(excess, int(rest)) if known else None
+    tail = tvmlib.simplify(tvmlib.tirx.floormod(-excess, like(loop.loop_var, int(loop.extent))))
+    known = isinstance(tail, tvmlib.tirx.IntImm) and not tvmlib.uses(excess, loop.loop_var)
+    return _Edge(excess, int(tail)) if known else None
 
 
-def _without_constants(root: Any) -> Any:
+def _without_constants(root: Node) -> Node:
     """A statement without tests whose outcome is known."""
 
-    def value(call: Any) -> Any:
+    def value(call: TirExpr) -> TirExpr:
         if str(getattr(call.op, "name", "")) != "prim.if_then_else":
             return call
         test, then, otherwise = tvmlib.simplify(call.args[0]), call.args[1], call.args[2]
@@ -145,7 +146,7 @@ def _without_constants(root: Any) -> Any:
             return tvmlib.tirx.if_then_else(test, then, otherwise)
         return then if int(test) else otherwise
 
-    def case(node: Any) -> Any:
+    def case(node: Node) -> Any:
         test = tvmlib.simplify(node.condition)
         if not isinstance(test, tvmlib.tirx.IntImm):
             return tvmlib.tirx.IfThenElse(test, node.then_case, node.else_case)

@@ -4,20 +4,19 @@ In: an IRModule of (scheduled) PrimFuncs. Out: the same with these conversions w
 TVM's own conversions do not compile where a value with a name, as our formulas have them, depends on one of them.
 """
 
-from typing import Any
-
 from felixlike import tvmlib
 from felixlike.codegen.passes.names import Names
+from felixlike.tvmlib.typing import Func, Module, TirExpr
 
 _HALF = "bfloat16"
 
 
-def write_out_halves(module: Any) -> Any:
+def write_out_halves(module: Module) -> Module:
     """The IRModule with every conversion from or to bfloat16 in its PrimFuncs written out."""
-    return tvmlib.map_functions(module, _written_out)
+    return tvmlib.map_functions(module, _with_conversions)
 
 
-def _written_out(func: Any) -> Any:
+def _with_conversions(func: Func) -> Func:
     """A function whose own buffers are of other types: of those of bfloat16, TVM makes float32."""
     stores = tvmlib.found(func.body, tvmlib.tirx.BufferStore)
     halves = [store.buffer for store in stores if str(store.buffer.dtype) == _HALF]
@@ -26,7 +25,7 @@ def _written_out(func: Any) -> Any:
     return tvmlib.structural_map(func, (tvmlib.tirx.Cast, _converted))
 
 
-def _converted(cast: Any) -> Any:
+def _converted(cast: TirExpr) -> TirExpr:
     before, after = str(cast.value.ty.dtype), str(cast.ty.dtype)
     if before == _HALF and after != _HALF:
         return _widened(cast.value).astype(after)
@@ -35,12 +34,12 @@ def _converted(cast: Any) -> Any:
     return cast
 
 
-def _widened(value: Any) -> Any:
+def _widened(value: TirExpr) -> TirExpr:
     bits = tvmlib.tirx.reinterpret("uint16", value).astype("uint32") << tvmlib.tirx.const(16, "uint32")
     return tvmlib.tirx.reinterpret("float32", bits)
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value: TirExpr) -> TirExpr:
     """To the nearest, of two the even one: half a unit of what is left is added, less the least bit where that is 0."""
     names = Names()
     x = names(value)

@@ -8,12 +8,15 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen import plain_loops
 from felixlike.codegen.marks import Mark
+from felixlike.tvmlib.typing import Func, Loop, Module, Stmt, TirExpr, Var
 
-Change = Callable[[Any], Any]
+Change = Callable[[Loop], Stmt]
 """A marked loop → what takes its place."""
 
 
-def with_marked_loops(module: Any, mark: type[Mark], change: Callable[[Any], Change], *, flat: bool = False) -> Any:
+def with_marked_loops(
+    module: Module, mark: type[Mark], change: Callable[[Func], Change], *, flat: bool = False
+) -> Module:
     """The IRModule without blocks, and with every loop changed that carries such a mark; functions without any are left
     alone.
 
@@ -22,37 +25,37 @@ def with_marked_loops(module: Any, mark: type[Mark], change: Callable[[Any], Cha
     return tvmlib.map_functions(module, lambda func: _changed(func, mark, change, flat=flat))
 
 
-def unmarked(loop: Any, body: Any = None) -> Any:
+def unmarked(loop: Loop, body: Stmt = None) -> Loop:
     """A loop without its annotations; with another body, if one is given."""
     return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body if body is None else body)
 
 
-def annotated(loop: Any, annotations: Mapping[str, Any]) -> Any:
+def annotated(loop: Loop, annotations: Mapping[str, Any]) -> Loop:
     """A loop with these annotations instead of its own."""
     return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations=dict(annotations))
 
 
-def without_mark(loop: Any, mark: type[Mark]) -> Any:
+def without_mark(loop: Loop, mark: type[Mark]) -> Loop:
     """A loop with all of its annotations but one."""
     return annotated(loop, {name: value for name, value in loop.annotations.items() if name != mark.key})
 
 
-def with_mark(loop: Any, mark: Mark) -> Any:
+def with_mark(loop: Loop, mark: Mark) -> Loop:
     """A loop with one more annotation."""
     return annotated(loop, {**loop.annotations, mark.key: mark.value})
 
 
-def like(variable: Any, value: int) -> Any:
+def like(variable: Var, value: int) -> TirExpr:
     """A number of a variable's type."""
     return tvmlib.tirx.const(value, str(variable.ty.dtype))
 
 
-def variable_like(variable: Any) -> Any:
+def variable_like(variable: Var) -> Var:
     """Another variable with the name and type of one."""
     return tvmlib.tirx.Var(variable.name, str(variable.ty.dtype))
 
 
-def anew(loop: Any, body: Any = None, *, extent: Any = None) -> Any:
+def anew(loop: Loop, body: Stmt = None, *, extent: Any = None) -> Loop:
     """A loop with a variable of its own, and the annotations of another; with another body or extent, if given."""
     variable = variable_like(loop.loop_var)
     body = tvmlib.substituted(loop.body if body is None else body, {loop.loop_var: variable})
@@ -60,7 +63,7 @@ def anew(loop: Any, body: Any = None, *, extent: Any = None) -> Any:
     return tvmlib.tirx.For(variable, loop.min, extent, loop.kind, body, annotations=loop.annotations)
 
 
-def number_of(loops: Sequence[Any]) -> Any:
+def number_of(loops: Sequence[Loop]) -> TirExpr:
     """Which iteration of all that a nest has is the current one.  loops: outermost first."""
     number: Any = 0
     for loop in loops:
@@ -68,13 +71,13 @@ def number_of(loops: Sequence[Any]) -> Any:
     return number
 
 
-def step_along(place: Any, variable: Any) -> int | None:
+def step_along(place: TirExpr, variable: Var) -> int | None:
     """By how much a step of a variable changes a place; None where that depends on it."""
     step = tvmlib.simplify(tvmlib.substituted(place, {variable: variable + 1}) - place)
     return int(step) if isinstance(step, tvmlib.tirx.IntImm) else None
 
 
-def _changed(func: Any, mark: type[Mark], change: Callable[[Any], Change], *, flat: bool) -> Any:
+def _changed(func: Func, mark: type[Mark], change: Callable[[Func], Change], *, flat: bool) -> Func:
     if not any(mark.on(loop) for loop in tvmlib.found(func.body, tvmlib.tirx.For)):
         return func
     plain = plain_loops.without_blocks(func)

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.tvmlib.typing import Buffer, TirExpr
 
 
-def place_of(buffer: Any, indices: Any) -> Any:
+def place_of(buffer: Buffer, indices: Any) -> TirExpr:
     """Which element of a buffer indices stand for, counted in the order of memory."""
     place: Any = 0
     for index, extent in zip(indices, buffer.shape, strict=True):
@@ -16,11 +17,11 @@ def place_of(buffer: Any, indices: Any) -> Any:
     return place
 
 
-def bytes_of(buffer: Any) -> int:
+def bytes_of(buffer: Buffer) -> int:
     """Of a buffer's elements; its shape is numbers."""
     return math.prod(int(extent) for extent in buffer.shape) * tvmlib.bits(buffer.dtype) // 8
 
 
-def same_element(load: Any, other: Any) -> bool:
+def same_element(load: TirExpr, other: Any) -> bool:
     """Whether two loads read the same element."""
     return bool(load.source.same_as(other.source)) and tvmlib.structural_equal(load.indices, other.indices)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.tvmlib.typing import TirExpr
 
 
 class Names:
@@ -11,13 +12,13 @@ class Names:
     def __init__(self) -> None:
         self._bound: list[tuple[Any, Any]] = []
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: TirExpr) -> TirExpr:
         """A variable that stands for the value."""
         variable = tvmlib.tirx.Var("v", str(value.ty.dtype))
         self._bound.append((variable, value))
         return variable
 
-    def close(self, value: Any) -> Any:
+    def close(self, value: TirExpr) -> TirExpr:
         """The expression in which the variables have their values."""
         for variable, bound in reversed(self._bound):
             value = tvmlib.tirx.Let(variable, bound, value)

@@ -16,18 +16,19 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen.passes.names import Names
+from felixlike.tvmlib.typing import Buffer, Func, Module, Node, Stmt, TirExpr
 
 _SIGNS = {"Max": -1, "Min": 1}
 """Where a reduction of this kind begins: at this times infinity."""
 
 
-def from_infinity(module: Any) -> Any:
+def from_infinity(module: Module) -> Module:
     """The IRModule with every maximum over a dimension begun at -inf instead of the smallest finite number, and minima
     at inf: those of nothing but infinities are infinite then."""
     return tvmlib.map_functions(module, _from_infinity)
 
 
-def keep_nan(module: Any) -> Any:
+def keep_nan(module: Module) -> Module:
     """The IRModule with maxima and minima that are NaN where an operand is, and inequalities that are true there."""
     tirx = tvmlib.tirx
     same = ((kind, _of_itself) for kind in (tirx.EQ, tirx.LE, tirx.GE))
@@ -42,7 +43,7 @@ def keep_nan(module: Any) -> Any:
     return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, changes))
 
 
-def is_limit(value: Any, kind: str) -> bool:
+def is_limit(value: TirExpr, kind: str) -> bool:
     """Whether an expression is the constant that TVM begins a maximum (or minimum) of its type with: the smallest (or
     largest) finite number."""
     if not isinstance(value, tvmlib.tirx.FloatImm):
@@ -51,12 +52,12 @@ def is_limit(value: Any, kind: str) -> bool:
     return float(value.value) == float(limit.value)
 
 
-def infinite(value: Any, kind: str) -> Any:
+def infinite(value: TirExpr, kind: str) -> TirExpr:
     """The infinity that takes the place of such a constant."""
     return tvmlib.tirx.const(_SIGNS[kind] * math.inf, str(value.ty.dtype))
 
 
-def _from_infinity(func: Any) -> Any:
+def _from_infinity(func: Func) -> Func:
     tirx = tvmlib.tirx
     kinds: dict[Any, str] = {}
     for store in tvmlib.found(func.body, tirx.BufferStore):
@@ -66,7 +67,7 @@ def _from_infinity(func: Any) -> Any:
     if not kinds:
         return func
 
-    def begun(store: Any) -> Any:
+    def begun(store: Stmt) -> Stmt:
         kind = kinds.get(store.buffer)
         if kind is None or not is_limit(store.value, kind):
             return store
@@ -75,11 +76,11 @@ def _from_infinity(func: Any) -> Any:
     return tvmlib.structural_map(func, (tirx.BufferStore, begun))
 
 
-def _loads(value: Any, buffer: Any) -> bool:
+def _loads(value: TirExpr, buffer: Buffer) -> bool:
     return isinstance(value, tvmlib.ir.TensorLoad) and value.source.same_as(buffer)
 
 
-def _extreme(node: Any) -> Any:
+def _extreme(node: Node) -> TirExpr:
     """max(a, b) = b if b is NaN, else b if b > a, else a: where a is NaN the comparison is false."""
     if not _is_float(node):
         return node
@@ -94,12 +95,12 @@ def _extreme(node: Any) -> Any:
     return names.close(tvmlib.tirx.Select(_is_number(second), nearer, second))
 
 
-def _of_itself(node: Any) -> Any:
+def _of_itself(node: Node) -> TirExpr:
     """a = a, a <= a, a >= a."""
     return _is_number(node.a) if _is_float(node.a) and tvmlib.structural_equal(node.a, node.b) else node
 
 
-def _nothing_left(node: Any) -> Any:
+def _nothing_left(node: Node) -> TirExpr:
     """a - a, which is NaN for infinities too."""
     if not (_is_float(node) and tvmlib.structural_equal(node.a, node.b)):
         return node
@@ -108,31 +109,31 @@ def _nothing_left(node: Any) -> Any:
     return tvmlib.tirx.Select(finite, tvmlib.tirx.const(0, dtype), tvmlib.tirx.const(math.nan, dtype))
 
 
-def _unequal(node: Any) -> Any:
+def _unequal(node: Node) -> TirExpr:
     return _denied(_of_itself(tvmlib.tirx.EQ(node.a, node.b))) if _is_float(node.a) else node
 
 
-def _negated(node: Any) -> Any:
+def _negated(node: Node) -> TirExpr:
     """A `not` that TVM's simplifier does not turn into the opposite comparison, as which it would be false for NaN."""
     kinds = (tvmlib.tirx.EQ, tvmlib.tirx.LT, tvmlib.tirx.LE, tvmlib.tirx.GT, tvmlib.tirx.GE)
     compared = [side for kind in kinds for side in tvmlib.found(node.a, kind)]
     return _denied(node.a) if any(_is_float(side.a) for side in compared) else node
 
 
-def _denied(condition: Any) -> Any:
+def _denied(condition: TirExpr) -> TirExpr:
     return tvmlib.tirx.Select(condition, tvmlib.tirx.const(False, "bool"), tvmlib.tirx.const(True, "bool"))
 
 
-def _is_number(value: Any) -> Any:
+def _is_number(value: TirExpr) -> TirExpr:
     """The condition that a float is not NaN, in a form that TVM's simplifier lets stand and LLVM knows."""
     return tvmlib.tirx.GE(value, tvmlib.tirx.const(-math.inf, str(value.ty.dtype)))
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: TirExpr) -> bool:
     """Whether an expression may stand in a formula more than once.  Names for loads make TVM's elimination of common
     subexpressions fail where a loop is unrolled: it takes comparisons of a name out of the name's scope."""
     return isinstance(value, tvmlib.tirx.FloatImm | tvmlib.ir.TensorLoad | tvmlib.tirx.Var)
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: TirExpr) -> bool:
     return "float" in str(value.ty.dtype)

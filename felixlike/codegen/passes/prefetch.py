@@ -20,6 +20,7 @@ from felixlike import tvmlib
 from felixlike.codegen.marks import Prefetch
 from felixlike.codegen.passes.loops import Change, number_of, unmarked, with_marked_loops
 from felixlike.codegen.passes.memory import bytes_of, place_of, same_element
+from felixlike.tvmlib.typing import Buffer, Func, Loop, Module, Stmt, TirExpr
 
 _LINE = 64
 """Bytes."""
@@ -34,15 +35,15 @@ _L2 = 2
 """LLVM's word for it."""
 
 
-def prefetch(module: Any) -> Any:
+def prefetch(module: Module) -> Module:
     """The IRModule with instructions that fetch ahead of marked loops: functions without any are left alone."""
     return with_marked_loops(module, Prefetch, _ahead)
 
 
-def _ahead(func: Any) -> Change:
+def _ahead(func: Func) -> Change:
     loops = tvmlib.found(func.body, tvmlib.tirx.For)
 
-    def ahead(loop: Any) -> Any:
+    def ahead(loop: Loop) -> Stmt:
         around = [other for other in loops if _holds(other, loop)]  # innermost first
         loads = _once(_packed(loop, func.params)) if _on_stack(loop) else []
         fetches = [fetch for load in loads for fetch in _fetches(loop, around, load)]
@@ -56,13 +57,13 @@ def _holds(outer: Any, inner: Any) -> bool:
     return any(loop.loop_var.same_as(inner.loop_var) for loop in below)
 
 
-def _on_stack(loop: Any) -> bool:
+def _on_stack(loop: Loop) -> bool:
     """Whether what a loop writes lies on the stack, where LLVM knows that what is fetched is something else: no other
     sums does it keep in registers from one step to the next."""
     return max(bytes_of(store.buffer) for store in tvmlib.found(loop.body, tvmlib.tirx.BufferStore)) < STACK
 
 
-def _packed(loop: Any, params: Any) -> list[Any]:
+def _packed(loop: Loop, params: Any) -> list[Any]:
     """Loads of a parameter's elements in vectors."""
     lanes = [
         inner.loop_var
@@ -85,7 +86,7 @@ def _once(loads: list[Any]) -> list[Any]:
     return found
 
 
-def _fetches(loop: Any, around: list[Any], load: Any) -> list[Any]:
+def _fetches(loop: Loop, around: list[Any], load: TirExpr) -> list[Any]:
     """What fetches, in each step of a pass over a block, its share of the next one; nothing where that cannot be told,
     or does not pay.  Where the share is less than a line, some steps fetch the same one."""
     buffer, steps = load.source, int(loop.extent)
@@ -126,7 +127,7 @@ def _passes(around: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
     return found, block
 
 
-def _fetch(buffer: Any, place: Any) -> Any:
+def _fetch(buffer: Buffer, place: TirExpr) -> Stmt:
     zeros = [0] * (len(buffer.shape) - 1)
     address = tvmlib.tirx.address_of(buffer[(*zeros, place)])
     return tvmlib.tirx.Evaluate(tvmlib.tirx.call_intrin("void", "tirx.prefetch", address, 0, _L2, 1))

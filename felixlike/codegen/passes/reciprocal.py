@@ -9,14 +9,15 @@ A vector division takes as long as a dozen multiplications, and LLVM may not rep
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.tvmlib.typing import Module, TirExpr
 
 
-def share_reciprocals(module: Any) -> Any:
+def share_reciprocals(module: Module) -> Module:
     """The IRModule with x / y as x · (1 / y) wherever x is indexed by all that y is indexed by, and by more."""
     return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.tirx.Div, _shared)))
 
 
-def _shared(division: Any) -> Any:
+def _shared(division: TirExpr) -> TirExpr:
     if str(division.ty.dtype) != "float32":
         return division
     indices = _indices(division.b)
@@ -25,7 +26,7 @@ def _shared(division: Any) -> Any:
     return division.a * (tvmlib.tirx.const(1, "float32") / division.b)
 
 
-def _indices(expression: Any) -> set[Any]:
+def _indices(expression: TirExpr) -> set[Any]:
     """The variables in the indices of an expression's loads."""
     found: set[Any] = set()
     for load in tvmlib.found(expression, tvmlib.ir.TensorLoad):

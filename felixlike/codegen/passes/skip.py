@@ -18,17 +18,18 @@ from felixlike import tvmlib
 from felixlike.codegen.marks import Skip
 from felixlike.codegen.padding import padded
 from felixlike.codegen.passes.loops import Change, unmarked, with_marked_loops
+from felixlike.tvmlib.typing import Func, Loop, Module, Stmt, TirExpr
 
 
-def skip_padding(module: Any) -> Any:
+def skip_padding(module: Module) -> Module:
     """The IRModule with a test in marked loops: functions without any are left alone."""
     return with_marked_loops(module, Skip, _tested)
 
 
-def _tested(func: Any) -> Change:
+def _tested(func: Func) -> Change:
     copies = [store for store in tvmlib.found(func.body, tvmlib.tirx.BufferStore) if padded(store.value)]
 
-    def tested(loop: Any) -> Any:
+    def tested(loop: Loop) -> Stmt:
         tests = [test for copy in copies for test in _tests(loop, copy)]
         body = tvmlib.tirx.IfThenElse(tvmlib.tirx.all(*tests), loop.body, None) if tests else loop.body
         return unmarked(loop, body)
@@ -36,7 +37,7 @@ def _tested(func: Any) -> Change:
     return tested
 
 
-def _tests(loop: Any, copy: Any) -> Iterator[Any]:
+def _tests(loop: Loop, copy: Any) -> Iterator[Any]:
     """What must hold for the elements that one step of a loop reads of a padded copy, where it is the same for all."""
     loads = [load for load in tvmlib.found(loop.body, tvmlib.ir.TensorLoad) if load.source.same_as(copy.buffer)]
     inner = [other.loop_var for other in tvmlib.found(loop.body, tvmlib.tirx.For)]
@@ -48,7 +49,7 @@ def _tests(loop: Any, copy: Any) -> Iterator[Any]:
                 yield here
 
 
-def _parts(condition: Any) -> list[Any]:
+def _parts(condition: TirExpr) -> list[Any]:
     if not isinstance(condition, tvmlib.tirx.And):
         return [condition]
     return [*_parts(condition.a), *_parts(condition.b)]

@@ -19,14 +19,15 @@ from felixlike.codegen import plain_loops
 from felixlike.codegen.marks import Prefetch, Tile
 from felixlike.codegen.passes.memory import bytes_of
 from felixlike.codegen.passes.prefetch import STACK
+from felixlike.tvmlib.typing import Buffer, Func, Loop, Module, Node, Stmt, TirExpr
 
 
-def tile_rows(module: Any) -> Any:
+def tile_rows(module: Module) -> Module:
     """The IRModule with tiles in rows: functions without marked loops are left alone."""
-    return tvmlib.map_functions(module, _changed)
+    return tvmlib.map_functions(module, _with_tiles_in_rows)
 
 
-def _changed(func: Any) -> Any:
+def _with_tiles_in_rows(func: Func) -> Func:
     if not any(map(_sums_up, tvmlib.found(func.body, tvmlib.tirx.For))):
         return func
     plain = plain_loops.without_blocks(func)
@@ -43,49 +44,49 @@ def _changed(func: Any) -> Any:
     return plain
 
 
-def _sums_up(loop: Any) -> bool:
+def _sums_up(loop: Loop) -> bool:
     return Prefetch.on(loop) or Tile.on(loop)
 
 
-def _in_rows(func: Any, buffer: Any) -> Any:
+def _places(root: Node, buffer: Buffer) -> list[Any]:
+    """The indices of every access to a buffer below a node."""
+    loads = [(load.source, load.indices) for load in tvmlib.found(root, tvmlib.ir.TensorLoad)]
+    stores = [(store.buffer, store.indices) for store in tvmlib.found(root, tvmlib.tirx.BufferStore)]
+    return [indices for accessed, indices in (*loads, *stores) if accessed.same_as(buffer)]
+
+
+def _unrolled(loop: Loop, buffer: Buffer) -> Stmt:
+    """An unrolled loop over a buffer's rows as its steps; any other loop as it is."""
+    if loop.kind != tvmlib.tirx.ForKind.UNROLLED:
+        return loop
+    if not any(tvmlib.uses(place[-2], loop.loop_var) for place in _places(loop.body, buffer)):
+        return loop
+    steps = range(int(loop.extent))
+    return tvmlib.tirx.stmt_seq(*(tvmlib.substituted(loop.body, {loop.loop_var: step}) for step in steps))
+
+
+def _in_rows(func: Func, buffer: Buffer) -> Func:
     """A function with a buffer in rows; as it is where rows are too long, or reached by other than unrolled loops."""
     *outer, rows, length = (int(extent) for extent in buffer.shape)
     if math.prod(outer) > 1 or bytes_of(buffer) // rows >= STACK:
         return func
-
-    def places(root: Any) -> list[Any]:
-        nodes = [*tvmlib.found(root, tvmlib.ir.TensorLoad), *tvmlib.found(root, tvmlib.tirx.BufferStore)]
-        return [
-            n.indices
-            for n in nodes
-            if (n.buffer if isinstance(n, tvmlib.tirx.BufferStore) else n.source).same_as(buffer)
-        ]
-
-    def written_out(loop: Any) -> Any:
-        if loop.kind != tvmlib.tirx.ForKind.UNROLLED or not any(
-            tvmlib.uses(p[-2], loop.loop_var) for p in places(loop.body)
-        ):
-            return loop
-        steps = range(int(loop.extent))
-        return tvmlib.tirx.stmt_seq(*(tvmlib.substituted(loop.body, {loop.loop_var: step}) for step in steps))
-
-    body = tvmlib.structural_map(func.body, (tvmlib.tirx.For, written_out))
-    numbers = [tvmlib.simplify(place[-2]) for place in places(body)]
+    body = tvmlib.structural_map(func.body, (tvmlib.tirx.For, lambda loop: _unrolled(loop, buffer)))
+    numbers = [tvmlib.simplify(place[-2]) for place in _places(body, buffer)]
     if not all(isinstance(number, tvmlib.tirx.IntImm) for number in numbers):
         return func
     parts = [tvmlib.tirx.decl_buffer((length,), buffer.dtype, name=f"{buffer.name}_{row}") for row in range(rows)]
 
-    def part(indices: Any) -> Any:
+    def part(indices: Any) -> Buffer:
         return parts[int(tvmlib.simplify(indices[-2]))]
 
-    def load(node: Any) -> Any:
+    def load(node: Node) -> TirExpr:
         return part(node.indices)[node.indices[-1]] if node.source.same_as(buffer) else node
 
-    def store(node: Any) -> Any:
+    def store(node: Node) -> Stmt:
         own = node.buffer.same_as(buffer)
         return tvmlib.tirx.BufferStore(part(node.indices), node.value, [node.indices[-1]]) if own else node
 
-    def alloc(node: Any) -> Any:
+    def alloc(node: Node) -> Stmt:
         return tvmlib.tirx.stmt_seq(*map(tvmlib.tirx.AllocBuffer, parts)) if node.buffer.same_as(buffer) else node
 
     for kind, change in (

@@ -1,4 +1,4 @@
-"""A tile whose vectors lie across what it is written to is turned over in registers.
+"""A tile whose vectors lie across what it is written to is transposed in registers.
 
     for c in 16, x in 14:               for start in 0, 6:
         Z[c, x] = f(tile[x, c])   →         R = tile[start : start + 8, 0 : 16], transposed by shuffles
@@ -21,17 +21,18 @@ from felixlike.codegen.marks import Transpose
 from felixlike.codegen.passes.loops import step_along, unmarked, variable_like, with_marked_loops
 from felixlike.codegen.passes.memory import place_of, same_element
 from felixlike.hardware.vectors import power_of_two_below
+from felixlike.tvmlib.typing import Buffer, Loop, Module, Stmt, TirExpr, Var
 
 _LEAST, _MOST = 4, 8
 """Rows of a square. Less does not pay; more would need more registers than there are."""
 
 
-def transpose(module: Any) -> Any:
+def transpose(module: Module) -> Module:
     """The IRModule with marked loops rewritten: functions without any are left alone."""
-    return with_marked_loops(module, Transpose, lambda _: _turned)
+    return with_marked_loops(module, Transpose, lambda _: _transposed)
 
 
-def _turned(loop: Any) -> Any:
+def _transposed(loop: Loop) -> Stmt:
     lanes = Transpose.of(loop).lanes
     rows, load = loop.body, _across(loop)
     size = min(lanes, _MOST, power_of_two_below(int(rows.extent))) if load is not None else 0
@@ -39,26 +40,26 @@ def _turned(loop: Any) -> Any:
         return unmarked(loop)
     column, row, store = loop.loop_var, rows.loop_var, rows.body
     outer = variable_like(column)
-    turned = tvmlib.tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
+    transposed = tvmlib.tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
     read = _along(load.source, load.indices, loop, column)
     written = _along(store.buffer, store.indices, loop, row)
     statements: list[Any] = []
     for start in (*range(0, int(rows.extent) - size, size), int(rows.extent) - size):
         places = [{column: outer * lanes, row: start + i} for i in range(size)]
-        statements += _shuffled(turned, load.source, [_placed(read, place) for place in places])
+        statements += _shuffled(transposed, load.source, [_placed(read, place) for place in places])
         lane, step = variable_like(column), variable_like(row)
         value = tvmlib.structural_map(
             store.value,
-            (tvmlib.ir.TensorLoad, lambda one, at=(lane, step): turned[at] if same_element(one, load) else one),
+            (tvmlib.ir.TensorLoad, lambda one, at=(lane, step): transposed[at] if same_element(one, load) else one),
         )
         body = tvmlib.tirx.BufferStore(store.buffer, value, written)
         body = tvmlib.substituted(body, {column: outer * lanes + lane, row: step + start})
         statements.append(_loop(lane, lanes, "UNROLLED", _loop(step, size, "VECTORIZED", body)))
     everything = _loop(outer, int(loop.extent) // lanes, "SERIAL", tvmlib.tirx.stmt_seq(*statements))
-    return tvmlib.tirx.stmt_seq(tvmlib.tirx.AllocBuffer(turned), everything)
+    return tvmlib.tirx.stmt_seq(tvmlib.tirx.AllocBuffer(transposed), everything)
 
 
-def _across(loop: Any) -> Any | None:
+def _across(loop: Loop) -> Any | None:
     """The load whose elements the loop steps through, and whose vectors the loop inside it; None where the pair of
     loops is something else, or several elements are loaded so."""
     rows = loop.body
@@ -67,7 +68,7 @@ def _across(loop: Any) -> Any | None:
         return None
     column, row = loop.loop_var, rows.loop_var
 
-    def steps(access: Any, buffer: Any) -> tuple[int | None, int | None]:
+    def steps(access: Any, buffer: Buffer) -> tuple[int | None, int | None]:
         place = _place(buffer, access.indices, loop)
         return step_along(place, column), step_along(place, row)
 
@@ -78,7 +79,7 @@ def _across(loop: Any) -> Any | None:
     return found[0] if along and found and all(same_element(found[0], other) for other in found) else None
 
 
-def _place(buffer: Any, indices: Any, loop: Any) -> Any:
+def _place(buffer: Buffer, indices: Any, loop: Loop) -> TirExpr:
     """Which element of a buffer indices stand for, counted in the order of memory; simple in the pair of loops."""
     analyzer = tvmlib.sym.Analyzer()
     for f in (loop, loop.body):
@@ -86,7 +87,7 @@ def _place(buffer: Any, indices: Any, loop: Any) -> Any:
     return analyzer.simplify(place_of(buffer, indices))
 
 
-def _along(buffer: Any, indices: Any, loop: Any, variable: Any) -> list[Any]:
+def _along(buffer: Buffer, indices: Any, loop: Loop, variable: Var) -> list[Any]:
     """The indices, where the variable steps through the last dimension alone; or the same element counted in the order
     of memory, as after loops over neighbouring dimensions were fused."""
     *outer, last = indices
@@ -99,15 +100,15 @@ def _placed(indices: list[Any], values: dict[Any, Any]) -> list[Any]:
     return [tvmlib.simplify(tvmlib.substituted(index, values)) if hasattr(index, "ty") else index for index in indices]
 
 
-def _shuffled(turned: Any, tile: Any, places: list[list[Any]]) -> Iterator[Any]:
+def _shuffled(transposed: Any, tile: Any, places: list[list[Any]]) -> Iterator[Any]:
     """What loads the vectors that begin at some places of a tile, and writes them transposed.
 
     After the step of squares of 2·d, row i holds in each of them what the rows i − i mod 2·d … of that square's column
     i mod 2·d held."""
-    lanes, size = (int(extent) for extent in turned.shape)
+    lanes, size = (int(extent) for extent in transposed.shape)
     rows: list[Any] = []
 
-    def named(value: Any) -> Iterator[Any]:
+    def named(value: TirExpr) -> Iterator[Any]:
         rows.append(tvmlib.tirx.Var("row", value.ty))
         yield tvmlib.tirx.Bind(rows[-1], value)
 
@@ -124,9 +125,9 @@ def _shuffled(turned: Any, tile: Any, places: list[list[Any]]) -> Iterator[Any]:
     for column in range(lanes):
         taken = [column - column % size + k for k in range(size)]
         place = (column, tvmlib.tirx.Ramp(tvmlib.tirx.const(0, "int64"), tvmlib.tirx.const(1, "int64"), size))
-        yield tvmlib.tirx.BufferStore(turned, tvmlib.tirx.Shuffle([rows[column % size]], taken), place)
+        yield tvmlib.tirx.BufferStore(transposed, tvmlib.tirx.Shuffle([rows[column % size]], taken), place)
 
 
-def _loop(variable: Any, extent: int, kind: str, body: Any) -> Any:
+def _loop(variable: Var, extent: int, kind: str, body: Stmt) -> Loop:
     start, stop = (tvmlib.tirx.const(value, str(variable.ty.dtype)) for value in (0, extent))
     return tvmlib.tirx.For(variable, start, stop, tvmlib.tirx.ForKind[kind], body)

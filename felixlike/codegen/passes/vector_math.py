@@ -17,6 +17,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen.passes.names import Names
+from felixlike.tvmlib.typing import Module, TirExpr
 
 _MANTISSA = 23
 _SMALLEST_NORMAL = 2.0**-126
@@ -55,13 +56,13 @@ _MOST_FACTORS = 16
 """Of a power that is written out."""
 
 
-def vectorise_math(module: Any) -> Any:
+def vectorise_math(module: Module) -> Module:
     """The IRModule with every call of FUNCTIONS on a float32 in its PrimFuncs, and every small whole power of one,
     written out as arithmetic."""
-    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.ir.Call, _written_out)))
+    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.ir.Call, _as_arithmetic)))
 
 
-def _written_out(call: Any) -> Any:
+def _as_arithmetic(call: TirExpr) -> TirExpr:
     name = getattr(call.op, "name", "")
     function = (_known_power(call) if name == "tirx.pow" else None) or FUNCTIONS.get(name)
     if function is None or str(call.ty.dtype) != "float32":
@@ -70,7 +71,7 @@ def _written_out(call: Any) -> Any:
     return let.close(function(*map(let, call.args), let))
 
 
-def _known_power(call: Any) -> Callable[..., Any] | None:
+def _known_power(call: TirExpr) -> Callable[..., Any] | None:
     """What writes out a small whole power, or a root, as PyTorch does; None for all others."""
     exponent = float(call.args[1].value) if isinstance(call.args[1], tvmlib.tirx.FloatImm) else 0.0
     if abs(exponent) == _ROOT:
@@ -79,14 +80,14 @@ def _known_power(call: Any) -> Callable[..., Any] | None:
     return (lambda x, _, let: whole_power(x, int(exponent), let)) if known else None
 
 
-def exp(x: Any, let: Names) -> Any:
+def exp(x: TirExpr, let: Names) -> TirExpr:
     """e^x: at most 1.1 ulp off.  Overflow gives inf; results below 2^-126 are flushed to 0."""
     # Comparisons with NaN are false: it takes the last way, as overflow does.
     finite = _select(x < _f(_EXP_MIN), _f(0), _normal_exp(x, let))
     return _select(x <= _f(_EXP_MAX), finite, x * _f(math.inf))
 
 
-def _normal_exp(x: Any, let: Names) -> Any:
+def _normal_exp(x: TirExpr, let: Names) -> TirExpr:
     """e^x = 2^n e^r, n = round(x / ln 2), where it is a normal number; anything elsewhere.
 
     e^r = 1 + r + r² q(r), as in Cephes' expf.c (S. L. Moshier); n is added to the exponent's bits."""
@@ -97,12 +98,12 @@ def _normal_exp(x: Any, let: Names) -> Any:
     return _float(_bits(power) + (_bits(shifted) << _i(_MANTISSA)))
 
 
-def sigmoid(x: Any, let: Names) -> Any:
+def sigmoid(x: TirExpr, let: Names) -> TirExpr:
     """1 / (1 + e^-x): at most 2.5 ulp off."""
     return _f(1) / (exp(let(-x), let) + _f(1))
 
 
-def tanh(x: Any, let: Names) -> Any:
+def tanh(x: TirExpr, let: Names) -> TirExpr:
     """x + x³ p(x²) up to 0.625, then 1 - 2 / (e^2|x| + 1), as in Cephes' tanhf.c: at most 1.3 ulp off."""
     square = let(x * x)
     small = _polynomial(square, _TANH) * square * x + x
@@ -111,7 +112,7 @@ def tanh(x: Any, let: Names) -> Any:
     return _select(size >= _f(0.625), _with_sign(large, x), small)
 
 
-def erf(x: Any, let: Names) -> Any:
+def erf(x: TirExpr, let: Names) -> TirExpr:
     """x + x p(x²) up to 0.875, then 1 - e^(-|x| (1 + q(|x|))): at most 1.2 ulp off.
 
     The form of erff in Arm's optimized-routines, with polynomials of lower degree."""
@@ -123,7 +124,7 @@ def erf(x: Any, let: Names) -> Any:
     return _select(size >= _f(0.875), _with_sign(large, x), small)
 
 
-def log(x: Any, let: Names) -> Any:
+def log(x: TirExpr, let: Names) -> TirExpr:
     """log(2^k (1 + f)) = k ln 2 + f - f²/2 + f³ q(f), 1 + f in [√½, √2): at most 1 ulp off; subnormal x too.
 
     -inf at 0, NaN below it. Form of Cephes' logf.c (S. L. Moshier); k is split off as in FreeBSD's e_logf.c."""
@@ -138,7 +139,7 @@ def log(x: Any, let: Names) -> Any:
     return _select(x > _f(0), _select(x < _f(math.inf), value, x), at_ends)
 
 
-def whole_power(x: Any, exponent: int, let: Names) -> Any:
+def whole_power(x: TirExpr, exponent: int, let: Names) -> TirExpr:
     """x^n for a whole n other than 0, by repeated squaring: about n / 2 ulp off."""
     found, square, left = None, x, abs(exponent)
     while True:
@@ -150,7 +151,7 @@ def whole_power(x: Any, exponent: int, let: Names) -> Any:
         square = let(square * square)
 
 
-def power(x: Any, y: Any, let: Names) -> Any:
+def power(x: TirExpr, y: TirExpr, let: Names) -> TirExpr:
     """|x|^y = 2^(y log2 |x|), the exponent in float64: at most 1 ulp off.  Signs, ends and NaN are those of C's pow;
     results below 2^-126 are flushed to 0."""
     size = let(_abs(x))
@@ -164,7 +165,7 @@ def power(x: Any, y: Any, let: Names) -> Any:
     return _select(_bits(x) < _i(0), negative, value)
 
 
-def _log2(size: Any, let: Names) -> Any:
+def _log2(size: Any, let: Names) -> TirExpr:
     """Of a float32 that is not negative, in float64: 12 digits are right.
 
     log2(2^k m) = k + s p(s²), s = (m - 1) / (m + 1), m in [√½, √2)."""
@@ -177,7 +178,7 @@ def _log2(size: Any, let: Names) -> Any:
     return _select(size == _f(0), _d(-math.inf), _select(size < _f(math.inf), finite, size.astype("float64")))
 
 
-def _exp2(y: Any, let: Names) -> Any:
+def _exp2(y: TirExpr, let: Names) -> TirExpr:
     """2^y in float32 of a float64."""
     shifted = let(y + _d(_ROUND_DOUBLE))
     r = let((y - (shifted - _d(_ROUND_DOUBLE))).astype("float32"))
@@ -187,41 +188,41 @@ def _exp2(y: Any, let: Names) -> Any:
     return _select(y < _d(-126), _f(0), _select(y < _d(128), normal, (y * _d(math.inf)).astype("float32")))
 
 
-def reciprocal_root(x: Any, let: Names) -> Any:
+def reciprocal_root(x: TirExpr, let: Names) -> TirExpr:
     """1 / √x: at most 1.5 ulp off."""
     return _f(1) / root(x, let)
 
 
-def root(x: Any, _: Names) -> Any:
+def root(x: TirExpr, _: Names) -> TirExpr:
     """√x, correctly rounded."""
     return tvmlib.tirx.sqrt(x)
 
 
-def nearest(x: Any, _: Names) -> Any:
+def nearest(x: TirExpr, _: Names) -> TirExpr:
     """The nearest whole number, of two the even one.  TVM's `round` is that on CPUs, and has vectors."""
     return tvmlib.tirx.round(x)
 
 
-def sin(x: Any, let: Names) -> Any:
+def sin(x: TirExpr, let: Names) -> TirExpr:
     """At most 2 ulp off for |x| < 2^25; what is farther, where float32 knows no parts of a turn, loses digits."""
     r, odd = _in_half_turn(x, 0.0, let)
     return _float(_bits(_near_sin(let(r.astype("float32")), let)) ^ odd)
 
 
-def cos(x: Any, let: Names) -> Any:
+def cos(x: TirExpr, let: Names) -> TirExpr:
     """At most 2 ulp off for |x| < 2^25, as sin: cos((n + ½) π + r) = ∓sin r."""
     r, odd = _in_half_turn(x, 0.5, let)
     return _float(_bits(_near_sin(let(r.astype("float32")), let)) ^ odd ^ _i(-(2**31)))
 
 
-def tan(x: Any, let: Names) -> Any:
+def tan(x: TirExpr, let: Names) -> TirExpr:
     """sin r / sin(π/2 - |r|): at most 3.5 ulp off for |x| < 2^25, as sin."""
     r, _ = _in_half_turn(x, 0.0, let)
     rest = let((_d(math.pi / 2) - _abs(r)).astype("float32"))
     return _near_sin(let(r.astype("float32")), let) / _near_sin(rest, let)
 
 
-def _in_half_turn(x: Any, shift: float, let: Names) -> tuple[Any, Any]:
+def _in_half_turn(x: TirExpr, shift: float, let: Names) -> tuple[Any, Any]:
     """x = (n + shift) π + r: r in float64, from -π/2 to π/2, and n's lowest bit in the place of a sign."""
     wide = let(x.astype("float64"))
     shifted = let(wide * _d(1 / math.pi) - _d(shift) + _d(_ROUND_DOUBLE))
@@ -233,13 +234,13 @@ def _in_half_turn(x: Any, shift: float, let: Names) -> tuple[Any, Any]:
     return let(bounded), _low_bits(shifted) << _i(31)
 
 
-def _near_sin(r: Any, let: Names) -> Any:
+def _near_sin(r: TirExpr, let: Names) -> TirExpr:
     """sin r = r + r³ p(r²) up to π/2."""
     square = let(r * r)
     return _polynomial(square, _SIN) * square * r + r
 
 
-def atan(x: Any, let: Names) -> Any:
+def atan(x: TirExpr, let: Names) -> TirExpr:
     """x + x³ p(x²) up to 1, beyond it π/2 - atan(1 / x): at most 2 ulp off."""
     size = let(_abs(x))
     far = size > _f(1)  # TVM cannot name a vector of conditions
@@ -249,7 +250,7 @@ def atan(x: Any, let: Names) -> Any:
     return _with_sign(_select(far, _f(math.pi / 2) - angle, angle), x)
 
 
-def sinh(x: Any, let: Names) -> Any:
+def sinh(x: TirExpr, let: Names) -> TirExpr:
     """x + x³ p(x²) up to 1, then (e^|x| - e^-|x|) / 2: at most 4 ulp off."""
     square = let(x * x)
     small = _polynomial(square, _SINH) * square * x + x
@@ -257,13 +258,13 @@ def sinh(x: Any, let: Names) -> Any:
     return _select(_abs(x) >= _f(1), _with_sign(half - inverse, x), small)
 
 
-def cosh(x: Any, let: Names) -> Any:
+def cosh(x: TirExpr, let: Names) -> TirExpr:
     """(e^|x| + e^-|x|) / 2: at most 4 ulp off."""
     half, inverse = _half_exp(x, let)
     return _select(_abs(x) < _f(_HYPERBOLIC_MAX), half + inverse, _abs(x) * _f(math.inf))
 
 
-def _half_exp(x: Any, let: Names) -> tuple[Any, Any]:
+def _half_exp(x: TirExpr, let: Names) -> tuple[Any, Any]:
     """e^|x| / 2 and e^-|x| / 2; inf only where the former is, unlike e^|x|."""
     root_of = let(_normal_exp(let(_at_most(_abs(x), _HYPERBOLIC_MAX) * _f(0.5)), let))
     half = let(_f(0.5) * root_of * root_of)
@@ -289,7 +290,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 """Operators of TIR that are written out: (variable of each argument, names) → expression."""
 
 
-def _polynomial(x: Any, coefficients: Sequence[float], constant: Callable[[float], Any] | None = None) -> Any:
+def _polynomial(x: TirExpr, coefficients: Sequence[float], constant: Callable[[float], Any] | None = None) -> TirExpr:
     """By Horner's rule, the highest power's coefficient first.  constant: makes one of x's type; float32 without."""
     constant = constant or _f
     value = constant(coefficients[0])
@@ -298,54 +299,54 @@ def _polynomial(x: Any, coefficients: Sequence[float], constant: Callable[[float
     return value
 
 
-def _f(value: float) -> Any:
+def _f(value: float) -> TirExpr:
     return tvmlib.tirx.const(value, "float32")
 
 
-def _d(value: float) -> Any:
+def _d(value: float) -> TirExpr:
     return tvmlib.tirx.const(value, "float64")
 
 
-def _i(value: int) -> Any:
+def _i(value: int) -> TirExpr:
     return tvmlib.tirx.const(value, "int32")
 
 
-def _bits(value: Any) -> Any:
+def _bits(value: TirExpr) -> TirExpr:
     return tvmlib.tirx.reinterpret("int32", value)
 
 
-def _float(bits: Any) -> Any:
+def _float(bits: TirExpr) -> TirExpr:
     return tvmlib.tirx.reinterpret("float32", bits)
 
 
-def _low_bits(value: Any) -> Any:
+def _low_bits(value: TirExpr) -> TirExpr:
     """Of a float64, the lower half: where _ROUND_DOUBLE was added, a whole number."""
     return tvmlib.tirx.reinterpret("int64", value).astype("int32")
 
 
-def _floor(value: Any) -> Any:
+def _floor(value: TirExpr) -> TirExpr:
     return tvmlib.tirx.floor(value)
 
 
-def _any(*conditions: Any) -> Any:
+def _any(*conditions: Any) -> TirExpr:
     return tvmlib.tirx.any(*conditions)
 
 
-def _all(*conditions: Any) -> Any:
+def _all(*conditions: Any) -> TirExpr:
     return tvmlib.tirx.all(*conditions)
 
 
-def _abs(value: Any) -> Any:
+def _abs(value: TirExpr) -> TirExpr:
     return tvmlib.tirx.abs(value)
 
 
-def _at_most(value: Any, limit: float) -> Any:
+def _at_most(value: TirExpr, limit: float) -> TirExpr:
     return _select(value > _f(limit), _f(limit), value)
 
 
-def _with_sign(size: Any, of: Any) -> Any:
+def _with_sign(size: Any, of: TirExpr) -> TirExpr:
     return _float(_bits(size) | (_bits(of) & _i(-(2**31))))
 
 
-def _select(condition: Any, yes: Any, no: Any) -> Any:
+def _select(condition: TirExpr, yes: TirExpr, no: TirExpr) -> TirExpr:
     return tvmlib.tirx.Select(condition, yes, no)

@@ -28,8 +28,8 @@ def _shared(expression: Any, known: Known, rewriter: Rewriter) -> Any:
         if operator(value) != "broadcast_to":
             continue
         source = value.args[0]
-        turned = known.value(source)
-        if operator(turned) == "permute_dims" and not is_constant(turned.args[0]):
+        transposed = known.value(source)
+        if operator(transposed) == "permute_dims" and not is_constant(transposed.args[0]):
             continue  # better transposed once than for every matrix
         tried = [*factors[:place], source, *factors[place + 1 :]]
         if len(shape(source)) >= 2 and shape(source)[-2:] == shape(factor)[-2:] and _batch(tried) == _batch(factors):

@@ -2,7 +2,7 @@
 
 from felixlike.symbolic.program.buffers import Buffer
 from felixlike.symbolic.program.constraints import Constraint, tile_constraints
-from felixlike.symbolic.program.indices import Access, Floor, Index, Lookup, Rest
+from felixlike.symbolic.program.indices import Access, Floor, Index, Lookup, Remainder
 from felixlike.symbolic.program.loops import (
     PIPELINE,
     WITHIN_BLOCK,
@@ -30,7 +30,7 @@ __all__ = [
     "Loop",
     "Operation",
     "Program",
-    "Rest",
+    "Remainder",
     "Share",
     "Store",
     "Variable",

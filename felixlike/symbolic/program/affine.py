@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from felixlike.algebra.expression import Expr, Op, const, floordiv, linear_parts, mul, product_parts
 from felixlike.algebra.polynomial import expand
-from felixlike.symbolic.program.indices import Floor, Index, Rest, ends_of
+from felixlike.symbolic.program.indices import Floor, Index, Remainder, ends_of
 
 
 def affine(expression: Expr, loop_variables: tuple[Expr, ...]) -> Index | None:
     """expression as a quasi-affine function of the loop variables, or None where it is not one.
 
     The strides are in the order of `loop_variables`."""
-    expression, floors = _without_rests(expand(expression), loop_variables)
+    expression, floors = _without_remainders(expand(expression), loop_variables)
     constant, terms = linear_parts(expression)
     offset: Expr = const(constant)
     strides: dict[Expr, Expr] = {}
@@ -31,14 +31,14 @@ def affine(expression: Expr, loop_variables: tuple[Expr, ...]) -> Index | None:
         if len(held) > 1 or held[0][1] != 1:
             return None
         base = held[0][0]
-        rest = mul([factor, term, 1 / base])
+        stride = mul([factor, term, 1 / base])
         if base in loop_variables:
-            strides[base] = strides.get(base, const(0)) + rest
+            strides[base] = strides.get(base, const(0)) + stride
             continue
         inner = _dividend(base, loop_variables)
-        if inner is None or not rest.is_const or rest.value <= 0:
+        if inner is None or not stride.is_const or stride.value <= 0:
             return None
-        divisor, scale = int(base.args[1].value), int(rest.value)
+        divisor, scale = int(base.args[1].value), int(stride.value)
         # ⌊x / d⌋ = ⌊(x + s·d) / d⌋ − s
         floors.append(Floor(inner[0], divisor, scale))
         offset -= inner[1] * scale
@@ -46,9 +46,9 @@ def affine(expression: Expr, loop_variables: tuple[Expr, ...]) -> Index | None:
     return Index(offset, ordered, tuple(floors))
 
 
-def _without_rests(expression: Expr, loop_variables: tuple[Expr, ...]) -> tuple[Expr, list[Floor | Rest]]:
-    """expression = what is left + rests: k·x − k·d·⌊x / d⌋ = k·(x mod d)."""
-    rests: list[Floor | Rest] = []
+def _without_remainders(expression: Expr, loop_variables: tuple[Expr, ...]) -> tuple[Expr, list[Floor | Remainder]]:
+    """expression = what is left + remainders: k·x − k·d·⌊x / d⌋ = k·(x mod d)."""
+    remainders: list[Floor | Remainder] = []
     for term, factor in linear_parts(expression)[1]:
         inner = _dividend(term, loop_variables) if factor < 0 else None
         if inner is None:
@@ -56,9 +56,9 @@ def _without_rests(expression: Expr, loop_variables: tuple[Expr, ...]) -> tuple[
         divisor = int(term.args[1].value)
         if factor % divisor == 0:
             count = -int(factor) // divisor
-            rests.append(Rest(inner[0], divisor, count))
+            remainders.append(Remainder(inner[0], divisor, count))
             expression = expand(expression - term * factor - term.args[0] * count)
-    return expression, rests
+    return expression, remainders
 
 
 def _dividend(base: Expr, loop_variables: tuple[Expr, ...]) -> tuple[Index, int] | None:
@@ -81,7 +81,7 @@ def _lowest(index: Index) -> float:
     )
 
 
-def carry(floor: Floor | Rest, outer: frozenset[Expr], extents: Mapping[Expr, Expr]) -> Expr:
+def carry(floor: Floor | Remainder, outer: frozenset[Expr], extents: Mapping[Expr, Expr]) -> Expr:
     """1 where for some iterations ⌊(a + b) / d⌋ is not ⌊a / d⌋ + ⌊b / d⌋, else 0.
 
     a: what the loops in `outer` and the offset add up to.  b: what the other loops do."""

@@ -39,7 +39,7 @@ class Floor:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Remainder:
     """factor · (inner mod divisor), as loops that are fused over a window make it.  inner ≥ 0.  factor > 0."""
 
     inner: Index
@@ -114,12 +114,12 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """One index: quasi-affine, that is offset + Σ stride · loop variable + Σ floors and rests; or a `Lookup`."""
+    """One index: quasi-affine, that is offset + Σ stride · loop variable + Σ floors and remainders; or a `Lookup`."""
 
     offset: Expr
     strides: tuple[tuple[Expr, Expr], ...]
     """(loop variable, its coefficient), in the order in which TVM names them."""
-    floors: tuple[Floor | Rest, ...] = ()
+    floors: tuple[Floor | Remainder, ...] = ()
     lookup: Lookup | None = None
 
     @property
@@ -164,7 +164,7 @@ class Index:
 
     @property
     def rises(self) -> bool:
-        """Whether no term falls while loops run: there are no rests."""
+        """Whether no term falls while loops run: there are no remainders."""
         return all(isinstance(floor, Floor) and floor.inner.rises for floor in self.floors)
 
     def _apart(self) -> tuple[Index, Index]:
@@ -199,7 +199,7 @@ class Index:
         """The index with the loop variables that `leaves` names standing at 0."""
         lookup = None if self.lookup is None else self.lookup.without(leaves)
         offset = self.offset
-        floors: list[Floor | Rest] = []
+        floors: list[Floor | Remainder] = []
         for floor in self.floors:
             inner = floor.inner.without(leaves)
             if inner.variables:

@@ -16,9 +16,10 @@ from felixlike.algebra.expression import Expr, Number, Op, add, const, floordiv,
 from felixlike.algebra.polynomial import expand, nonnegative
 from felixlike.algebra.traversal import variables
 from felixlike.errors import UnsupportedSketch
+from felixlike.tvmlib.typing import TirExpr
 
 
-def to_expr(tvm_expr: Any, table: Mapping[Any, Expr]) -> Expr:
+def to_expr(tvm_expr: TirExpr, table: Mapping[Any, Expr]) -> Expr:
     """tvm_expr over the variables of `table`, with products multiplied out so that equal extents are equal objects."""
     return expand(_convert(tvm_expr, table))
 
@@ -51,7 +52,7 @@ def from_expr(expression: Expr, table: Mapping[Expr, Any], like: Any) -> Any:
     raise UnsupportedSketch(f"{expression} has no place in an affine index", where="index expression")
 
 
-def _convert(node: Any, table: Mapping[Any, Expr]) -> Expr:
+def _convert(node: TirExpr, table: Mapping[Any, Expr]) -> Expr:
     kind = type(node).__name__
     match kind:
         case "IntImm":
@@ -74,7 +75,7 @@ def _convert(node: Any, table: Mapping[Any, Expr]) -> Expr:
     raise UnsupportedSketch(f"{kind} has no place in an affine index", where=str(node)[:80])
 
 
-def _comparison(node: Any, table: Mapping[Any, Expr]) -> Expr:
+def _comparison(node: TirExpr, table: Mapping[Any, Expr]) -> Expr:
     kind = type(node).__name__
     if kind not in ("GE", "GT", "LE", "LT"):
         raise UnsupportedSketch(f"a condition of kind {kind} is not understood", where=str(node)[:80])

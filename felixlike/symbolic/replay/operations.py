@@ -6,10 +6,10 @@ indices are written, not work that a schedule chooses.
 """
 
 from collections import Counter
-from typing import Any
 
 from felixlike import tvmlib
 from felixlike.symbolic.program import Operation
+from felixlike.tvmlib.typing import TirExpr
 
 _ARITHMETIC = {
     "Add": "ADD_SUB",
@@ -29,7 +29,7 @@ _PURE = (0, 1)
 """tvm::tirx::CallEffectKind: expression annotations and pure functions."""
 
 
-def count_operations(value: Any, *, indices: bool = False) -> tuple[tuple[Operation, int], ...]:
+def count_operations(value: TirExpr, *, indices: bool = False) -> tuple[tuple[Operation, int], ...]:
     """(operation, occurrences) for each operation that occurs in `value`, in the order of Operation.
 
     indices: whether those inside indices count too, as TVM counts them."""
@@ -60,10 +60,10 @@ def count_operations(value: Any, *, indices: bool = False) -> tuple[tuple[Operat
     return tuple((op, counts[op]) for op in Operation if counts[op])
 
 
-def _typed(node: Any, name: str) -> Operation:
+def _typed(node: TirExpr, name: str) -> Operation:
     return Operation[("FLOAT_" if str(node.ty.dtype).startswith("float") else "INT_") + name]
 
 
-def _is_pure(call: Any) -> bool:
+def _is_pure(call: TirExpr) -> bool:
     effect = call.op.get_attr("TCallEffectKind") if isinstance(call.op, tvmlib.ir.Op) else None
     return effect is not None and int(effect) in _PURE

@@ -38,6 +38,7 @@ from felixlike.symbolic.replay.convert import to_expr
 from felixlike.symbolic.replay.operations import count_operations
 from felixlike.symbolic.replay.primitives.storage_align import ALIGNED
 from felixlike.symbolic.replay.replay import Replay
+from felixlike.tvmlib.typing import Block, BlockRealize, Stmt, TirExpr
 
 
 def read_program(replay: Replay) -> Program:
@@ -102,7 +103,7 @@ class Reader:
                 if access is store.target and not access.buffer.internal and not scattered:
                     _check_written(access.buffer, [expand(high - low + 1) for low, high in spans])
 
-    def _visit(self, stmt: Any) -> tuple[Loop | Store, ...]:
+    def _visit(self, stmt: Stmt) -> tuple[Loop | Store, ...]:
         match type(stmt).__name__:
             case "For":
                 return (self._loop(stmt),)
@@ -199,7 +200,7 @@ class Reader:
         """A name no earlier loop has; loops of different nests often share one."""
         return told_apart(name, self._names)
 
-    def _store(self, realize: Any) -> Store:
+    def _store(self, realize: BlockRealize) -> Store:
         block = realize.block
         where = f"block {block.name_hint}"
         if block.alloc_buffers or block.match_buffers:
@@ -248,7 +249,7 @@ class Reader:
         self._extents[own[0]] = select(still, minimum(expand(first + length), domain) - begin, length)
         return expand(place + select(still, begin - first, 0))
 
-    def _statement(self, realize: Any) -> Store:
+    def _statement(self, realize: BlockRealize) -> Store:
         block = realize.block
         body = block.body
         target = self._element(body.buffer, body.indices, block)
@@ -274,20 +275,20 @@ class Reader:
     def _loops_of(self, expression: Expr) -> set[Expr]:
         return {v for v in variables([expression]) if v in self._loops}
 
-    def _element(self, buffer: Any, indices: Any, block: Any) -> Access:
+    def _element(self, buffer: Any, indices: Any, block: Block) -> Access:
         """An access without the loops of extent 1, which some primitives drop from indices and others keep."""
         return self._access(buffer, indices, block).without(self._unit.__contains__)
 
-    def _named(self, tvm_expr: Any) -> tuple[Expr, ...]:
+    def _named(self, tvm_expr: TirExpr) -> tuple[Expr, ...]:
         """The loops of a TVM expression, in the order in which it names them."""
         named = tvmlib.found(tvm_expr, tvmlib.tirx.Var)
         return tuple(dict.fromkeys(loop for variable in named for loop in self._loops_in.get(variable, ())))
 
-    def _access(self, buffer: Any, indices: Any, block: Any) -> Access:
+    def _access(self, buffer: Any, indices: Any, block: Block) -> Access:
         found = tuple(self._index(buffer, d, index, block) for d, index in enumerate(indices))
         return Access(self._buffer(buffer), found)
 
-    def _index(self, buffer: Any, dimension: int, index: Any, block: Any) -> Index:
+    def _index(self, buffer: Any, dimension: int, index: Any, block: Block) -> Index:
         loaded = loads_of(index)
         if loaded:
             sources = tuple(dict.fromkeys(self._access(load.source, load.indices, block) for load in loaded))
@@ -299,7 +300,7 @@ class Reader:
             )
         return line
 
-    def _region(self, region: Any, realize: Any) -> Access:
+    def _region(self, region: Any, realize: BlockRealize) -> Access:
         """A block's region as TVM's walk for strides sees it: simplified without bounds; whatever is not a sum of
         multiples counts as 0."""
         values = dict(zip((i.var for i in realize.block.iter_vars), realize.iter_values, strict=True))
@@ -329,7 +330,7 @@ class Reader:
         return self._buffers[buffer]
 
 
-def _aligns(stmt: Any) -> Iterator[tuple[Any, tuple[int, int, int]]]:
+def _aligns(stmt: Stmt) -> Iterator[tuple[Any, tuple[int, int, int]]]:
     """(buffer, (dimension, factor, offset)) of every note that aligns a step."""
     for block in tvmlib.found(stmt, tvmlib.s_tir.SBlock):
         for number, *align in block.annotations.get(ALIGNED, ()):
@@ -366,11 +367,11 @@ def _unseen() -> tuple[Any, ...]:
     return (*(getattr(tvmlib.tirx, kind) for kind in kinds), tvmlib.ir.TensorLoad)
 
 
-def _nothing(expression: Any) -> Any:
+def _nothing(expression: TirExpr) -> Any:
     return tvmlib.tirx.const(0, str(expression.ty.dtype))
 
 
-def loads_of(expression: Any) -> list[Any]:
+def loads_of(expression: TirExpr) -> list[Any]:
     """The loads in a TVM expression, those within indices included."""
     return tvmlib.found(expression, tvmlib.ir.TensorLoad)
 

@@ -24,6 +24,7 @@ from felixlike.symbolic.replay.loops import FusedLoops, Part, members
 from felixlike.symbolic.replay.primitives import PRIMITIVES
 from felixlike.symbolic.replay.primitives.location import Location
 from felixlike.symbolic.replay.tidy import tidied
+from felixlike.tvmlib.typing import BlockRef, Module, Trace
 
 
 class Replay:
@@ -34,9 +35,9 @@ class Replay:
 
     def __init__(
         self,
-        module: Any,
+        module: Module,
         target: Any,
-        trace: Any,
+        trace: Trace,
         variables: Sequence[Variable],
         locations: Sequence[int],
         *,
@@ -84,7 +85,7 @@ class Replay:
         self._unsettled = False
         self._run(trace)
 
-    def _run(self, trace: Any) -> None:
+    def _run(self, trace: Trace) -> None:
         for index, instruction in enumerate(trace.insts):
             name = str(instruction.kind.name)
             primitive = PRIMITIVES.get(name)
@@ -172,7 +173,7 @@ class Replay:
                 return parts
         return None
 
-    def loops(self, block: Any) -> list[Any]:
+    def loops(self, block: BlockRef) -> list[Any]:
         """The loops around a block as the trace counts them: those fused in name are one, those split several."""
         found: list[Any] = []
         for loop in self.schedule.get_loops(block):
@@ -211,7 +212,7 @@ class Replay:
         """Simplify what TVM left of the extents and places of blocks that moved."""
         self._replace(tidied(self._root.stmt, self.table, self.extents))
 
-    def simplify(self, block: Any) -> None:
+    def simplify(self, block: BlockRef) -> None:
         """Leave out divisions in a block that do nothing in its iterators' domains: (16·v + w) div 16 with w < 16.
 
         TVM does so itself as soon as tiles are numbers, but cannot tell how far w reaches in a tile that is none."""
@@ -258,7 +259,7 @@ _MOVES = ("ComputeAt", "ReverseComputeAt")
 """Instructions that move a block under a loop."""
 
 
-def _loop_dtype(module: Any) -> str:
+def _loop_dtype(module: Module) -> str:
     """The integer type of the function's loops; TVM does not mix two."""
     found = {str(loop.loop_var.ty.dtype) for loop in tvmlib.found(module["main"].body, tvmlib.tirx.For)}
     if len(found) > 1:
@@ -266,7 +267,7 @@ def _loop_dtype(module: Any) -> str:
     return found.pop() if found else "int64"
 
 
-def _with_positive(module: Any, tile_vars: Mapping[str, Any]) -> Any:
+def _with_positive(module: Module, tile_vars: Mapping[str, Any]) -> Any:
     """A copy of the module with a dummy buffer parameter whose shape declares the tile variables, hence positive.
 
     A real copy: the schedule state changes statements in place once it holds them alone, and a new PrimFunc around the

@@ -42,6 +42,7 @@ from felixlike.symbolic.replay.trace import (
     trace_variables,
     with_point,
 )
+from felixlike.tvmlib.typing import Trace
 from felixlike.words import counted, kind_of, shown
 
 Points = npt.NDArray[np.int64]
@@ -91,7 +92,7 @@ class Structure:
 class Sketch:
     """One family of schedules of a task."""
 
-    def __init__(self, task: Task, trace: Any, postprocessors: Sequence[Postprocessor], index: int) -> None:
+    def __init__(self, task: Task, trace: Trace, postprocessors: Sequence[Postprocessor], index: int) -> None:
         self.task = task
         self.index = index
         self.key = sketch_key(trace)
@@ -387,7 +388,7 @@ class Sketch:
             return False
         return True
 
-    def point(self, trace: Any) -> tuple[int, ...]:
+    def point(self, trace: Trace) -> tuple[int, ...]:
         """The point of a MetaSchedule trace of this sketch: one number a variable. Raises InvalidPoint for others."""
         if not isinstance(trace, tvmlib.Trace):
             raise InvalidPoint(
@@ -418,7 +419,7 @@ class Sketch:
         """The sketch's trace as MetaSchedule writes it: JSON of [instructions, decisions]."""
         return trace_json(self._trace)
 
-    def traced_point(self, trace: Any) -> tuple[int, ...] | None:
+    def traced_point(self, trace: Trace) -> tuple[int, ...] | None:
         """The point of a trace in MetaSchedule's JSON, as its databases hold them; None if it is not of this sketch.
 
         MetaSchedule leaves out instructions whose results nothing uses, and postprocessors' steps may follow."""

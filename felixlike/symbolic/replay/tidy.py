@@ -18,9 +18,10 @@ from felixlike import tvmlib
 from felixlike.algebra.expression import Expr, var
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.replay.convert import from_expr, to_expr
+from felixlike.tvmlib.typing import BlockRealize, Stmt, TirExpr
 
 
-def tidied(stmt: Any, tiles: Mapping[Any, Expr], before: dict[Any, Any]) -> Any:
+def tidied(stmt: Stmt, tiles: Mapping[Any, Expr], before: dict[Any, Any]) -> Any:
     """stmt, a block, with loop extents simplified, and block iterators where they hold a minimum or a maximum.
 
     tiles: what TVM's tile variables stand for.  before: gets the extents as TVM left them, by loop variable."""
@@ -35,7 +36,7 @@ def tidied(stmt: Any, tiles: Mapping[Any, Expr], before: dict[Any, Any]) -> Any:
 
 
 def _visit(
-    stmt: Any,
+    stmt: Stmt,
     table: dict[Any, Expr],
     extents: dict[Any, Any],
     places: dict[Any, list[Any]],
@@ -59,7 +60,7 @@ def _visit(
                 _visit(part, table, extents, places, before)
 
 
-def _place(value: Any, table: Mapping[Any, Expr]) -> Any:
+def _place(value: TirExpr, table: Mapping[Any, Expr]) -> Any:
     """Other places stay as TVM wrote them, since features of TVM's depend on the order of terms."""
     ends = tvmlib.found(value, (tvmlib.tirx.Min, tvmlib.tirx.Max))
     return _written(to_expr(value, table), value, table) if ends else value
@@ -80,7 +81,7 @@ def _resized(loop: Any, extents: Mapping[Any, Any]) -> Any:
     return tvmlib.tirx.For(loop.loop_var, loop.min, extent, loop.kind, loop.body, loop.thread_binding, loop.annotations)
 
 
-def _placed(realize: Any, places: Mapping[Any, list[Any]]) -> Any:
+def _placed(realize: BlockRealize, places: Mapping[Any, list[Any]]) -> Any:
     iterators = realize.block.iter_vars
     values = places.get(iterators[0].var) if len(iterators) else None
     return realize if values is None else tvmlib.s_tir.SBlockRealize(values, realize.predicate, realize.block)

@@ -17,13 +17,14 @@ from felixlike.algebra.expression import Group
 from felixlike.algebra.factors import divisors
 from felixlike.errors import InvalidPoint
 from felixlike.symbolic.program.variables import Kind, Variable, groups
+from felixlike.tvmlib.typing import Instruction, Module, Trace
 from felixlike.words import counted
 
 _ANNOTATED = {"meta_schedule.unroll_explicit": Kind.UNROLL, "meta_schedule.cooperative_fetch": Kind.FETCH}
 """What a sampled number decides, by the note it is written into."""
 
 
-def trace_variables(trace: Any, module: Any) -> tuple[Variable, ...]:
+def trace_variables(trace: Trace, module: Module) -> tuple[Variable, ...]:
     """One variable for each number that `trace`, a sketch of `module`, decides, in the order of the trace."""
     axes = _axis_names(trace, module)
     notes = _notes(trace)
@@ -49,7 +50,7 @@ def trace_variables(trace: Any, module: Any) -> tuple[Variable, ...]:
     return tuple(found)
 
 
-def _notes(trace: Any) -> dict[int | None, str]:
+def _notes(trace: Trace) -> dict[int | None, str]:
     """For every random number that is written into a note, the note's key."""
     return {
         tvmlib.identity(instruction.inputs[1]): str(instruction.attrs[0])
@@ -58,7 +59,7 @@ def _notes(trace: Any) -> dict[int | None, str]:
     }
 
 
-def _tile(instruction: Any, decision: Sequence[int], name: str, index: int) -> Iterator[Variable]:
+def _tile(instruction: Instruction, decision: Sequence[int], name: str, index: int) -> Iterator[Variable]:
     extent, largest_inner = math.prod(decision), int(instruction.attrs[1])
     every = divisors(extent)
     innermost = tuple(d for d in every if d <= largest_inner)
@@ -71,7 +72,7 @@ def _tile(instruction: Any, decision: Sequence[int], name: str, index: int) -> I
         yield Variable(f"{name}.{position}", Kind.TILE, extent, values, index, position, together)
 
 
-def _axis_names(trace: Any, module: Any) -> dict[int, str]:
+def _axis_names(trace: Trace, module: Module) -> dict[int, str]:
     """For every SamplePerfectTile, the name of the axis it tiles, as the function's author wrote it."""
     iterators = {
         str(block.name_hint): [str(i.var.name).removeprefix("v_").removeprefix("v") for i in block.iter_vars]
@@ -99,7 +100,7 @@ def _axis_names(trace: Any, module: Any) -> dict[int, str]:
     return names
 
 
-def with_point(trace: Any, variables: Sequence[Variable], point: Sequence[int]) -> Any:
+def with_point(trace: Trace, variables: Sequence[Variable], point: Sequence[int]) -> Any:
     """The trace with the decisions of a point."""
     if len(point) != len(variables):
         raise InvalidPoint(f"{counted(len(point), 'number')} for {counted(len(variables), 'variable')}", where="point")
@@ -120,7 +121,7 @@ def with_point(trace: Any, variables: Sequence[Variable], point: Sequence[int]) 
     return tvmlib.Trace(trace.insts, decisions)
 
 
-def point_of(trace: Any, variables: Sequence[Variable]) -> tuple[int, ...]:
+def point_of(trace: Trace, variables: Sequence[Variable]) -> tuple[int, ...]:
     """The point a trace's decisions stand for; the inverse of `with_point`. Postprocessors' steps may follow."""
     point: list[int] = []
     for group, members in groups(variables):
@@ -163,7 +164,7 @@ def point_of_json(
     return tuple(point)
 
 
-def trace_json(trace: Any) -> str:
+def trace_json(trace: Trace) -> str:
     """A trace as MetaSchedule's databases hold it: JSON of [instructions, decisions]."""
     return json.dumps(_plain(trace.as_json(), lambda number: number.value))
 
@@ -176,7 +177,7 @@ def texts(value: Any) -> Any:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def sketch_key(trace: Any) -> str:
+def sketch_key(trace: Trace) -> str:
     """The same for equal instructions, whatever was decided, in every process."""
     instructions = trace.as_json()[0]
     return hashlib.sha256(json.dumps(_plain(instructions)).encode()).hexdigest()[:16]

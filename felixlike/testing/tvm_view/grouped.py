@@ -11,7 +11,7 @@ import functools
 from typing import Any, TypeAlias
 
 from felixlike import tvmlib
-from felixlike.symbolic.program import Access, Buffer, Loop, Program, Rest, Store
+from felixlike.symbolic.program import Access, Buffer, Loop, Program, Remainder, Store
 from felixlike.testing.tvm_view.loops import Loops, under_loops
 from felixlike.testing.tvm_view.terms import Terms
 from felixlike.testing.tvm_view.written import Written, from_tvm
@@ -85,4 +85,4 @@ class Grouped:
 
 def _windowed(access: Access) -> bool:
     """Whether places in the buffer are remainders, which TVM's passes see in the order in which the model came."""
-    return any(isinstance(floor, Rest) for index in access.unmoved for floor in index.floors)
+    return any(isinstance(floor, Remainder) for index in access.unmoved for floor in index.floors)

@@ -12,7 +12,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.algebra.expression import Expr, Op
-from felixlike.symbolic.program import Index, Rest, Store
+from felixlike.symbolic.program import Index, Remainder, Store
 from felixlike.testing.tvm_view.loops import Loops, Nest
 
 
@@ -61,7 +61,7 @@ class Terms:
             if variable in nest.standing:
                 total = total + nest.standing[variable] * self._value(stride)
         for floor in index.floors:
-            part = tvmlib.tirx.floormod if isinstance(floor, Rest) else tvmlib.tirx.floordiv
+            part = tvmlib.tirx.floormod if isinstance(floor, Remainder) else tvmlib.tirx.floordiv
             total = total + part(self.sum(floor.inner, nest), floor.divisor) * floor.factor
         return total + self._value(index.offset)
 

@@ -20,7 +20,7 @@ from felixlike.algebra.expression import Expr, const, mul
 from felixlike.algebra.polynomial import expand
 from felixlike.algebra.traversal import variables
 from felixlike.errors import UnsupportedSketch
-from felixlike.symbolic.program import WITHIN_BLOCK, Access, Buffer, Floor, Index, Loop, Program, Rest, Store
+from felixlike.symbolic.program import WITHIN_BLOCK, Access, Buffer, Floor, Index, Loop, Program, Remainder, Store
 from felixlike.symbolic.program.affine import carry
 from felixlike.symbolic.program.indices import ends_of
 from felixlike.symbolic.replay.postprocessors.reduction_block import initial_path
@@ -42,7 +42,7 @@ def compact_allocation(program: Program) -> Program:
             for dimension, full in enumerate(buffer.shape)
         )
         mixed = list(_mixed(accesses, outer))
-        windows = any(isinstance(floor, Rest) for _, _, floor in mixed)
+        windows = any(isinstance(floor, Remainder) for _, _, floor in mixed)
         if windows and buffer.scope == "shared":  # there is a limit on what TVM allocates
             raise UnsupportedSketch(f"{buffer.name} holds windows that begin between outer loops", where="allocation")
         fits += [1 - carry(floor, outer, extents) for _, _, floor in mixed if windows]
@@ -156,9 +156,9 @@ def _together(fixed: Expr, base: Expr, buffer: Buffer, extents: dict[Expr, Expr]
     return gate
 
 
-def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[tuple[int, Index, Floor | Rest]]:
-    """(dimension, index, its floor or rest) of those that loops around an allocation move, and others too: groups,
-    which need not begin where those loops do; or, with rests, windows, which here must, so that each is the sum of
+def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[tuple[int, Index, Floor | Remainder]]:
+    """(dimension, index, its floor or remainder) of those that loops around an allocation move, and others too: groups,
+    which need not begin where those loops do; or, with remainders, windows, which here must, so that each is the sum of
     both parts."""
     for access in accesses:
         for dimension, index in enumerate(access.indices):
@@ -168,7 +168,7 @@ def _mixed(accesses: list[Access], outer: frozenset[Expr]) -> Iterator[tuple[int
 
 
 def _loose(
-    mixed: list[tuple[int, Index, Floor | Rest]], outer: frozenset[Expr], extents: dict[Expr, Expr]
+    mixed: list[tuple[int, Index, Floor | Remainder]], outer: frozenset[Expr], extents: dict[Expr, Expr]
 ) -> tuple[tuple[int, Expr], ...]:
     """(dimension, gate: whether TVM may allocate more of it than is used).
 

@@ -31,7 +31,7 @@ def tile_bounds(replay: Replay, program: Program) -> tuple[Constraint, ...]:
         unrolled = [loop.extent for loop in spatial if loop.kind == "unrolled"]
         tile = mul(unrolled)
         held = unrolled[-1:] if len(unrolled) > 1 else []  # one row uses each vector as it is loaded
-        tasks = mul(loop.extent for loop in spatial if loop.kind == "parallel")
+        iterations = mul(loop.extent for loop in spatial if loop.kind == "parallel")
         found += [
             Constraint(
                 tile - bounds.most_accumulators,
@@ -45,6 +45,6 @@ def tile_bounds(replay: Replay, program: Program) -> tuple[Constraint, ...]:
             ),
         ]
         if bounds.cores > 1:
-            waiting = 4 * bounds.cores * ceildiv(tasks, bounds.cores) - 5 * tasks
+            waiting = 4 * bounds.cores * ceildiv(iterations, bounds.cores) - 5 * iterations
             found.append(Constraint(waiting, f"{counted(bounds.cores, 'core')} must share {name} evenly"))
     return tuple(found)

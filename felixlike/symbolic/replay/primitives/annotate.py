@@ -9,16 +9,17 @@ GPUs. Other notes only steer rules that have already run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from felixlike.algebra.expression import Expr, const
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.tvmlib.typing import Instruction
 
 if TYPE_CHECKING:
     from felixlike.symbolic.replay.replay import Replay
 
 
-def _annotate(state: Replay, instruction: Any, _: int) -> None:
+def _annotate(state: Replay, instruction: Instruction, _: int) -> None:
     key, (target, value) = str(instruction.attrs[0]), instruction.inputs
     value, target = state.get(value), state.get(target)
     match key:
@@ -38,7 +39,7 @@ def _annotate(state: Replay, instruction: Any, _: int) -> None:
             state.schedule.annotate(target, key, value)
 
 
-def _unannotate(state: Replay, instruction: Any, _: int) -> None:
+def _unannotate(state: Replay, instruction: Instruction, _: int) -> None:
     state.schedule.unannotate(state.get(instruction.inputs[0]), str(instruction.attrs[0]))
 
 

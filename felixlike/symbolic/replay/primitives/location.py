@@ -21,6 +21,7 @@ from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.replay.convert import to_expr
 from felixlike.symbolic.replay.loops import Part, members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.tvmlib.typing import BlockRef, Instruction
 
 if TYPE_CHECKING:
     from felixlike.symbolic.replay.replay import Replay
@@ -36,7 +37,7 @@ class Location:
     candidates: tuple[tuple[int, Expr], ...]
 
 
-def _sample(state: Replay, instruction: Any, _: int) -> None:
+def _sample(state: Replay, instruction: Instruction, _: int) -> None:
     block = state.get(instruction.inputs[0])
     loops = _common_loops(state, block)
     candidates: list[tuple[int, Expr]] = []
@@ -51,7 +52,7 @@ def _sample(state: Replay, instruction: Any, _: int) -> None:
     state.put(instruction.outputs, [loops[decision] if decision >= 0 else decision])
 
 
-def _common_loops(state: Replay, block: Any) -> list[Any]:
+def _common_loops(state: Replay, block: BlockRef) -> list[Any]:
     """The loops that hold every consumer of the block, outermost first."""
     schedule = state.schedule
     nests = [list(schedule.get_loops(consumer)) for consumer in schedule.get_consumers(block)]
@@ -103,7 +104,7 @@ def _data_parallel(loop: Any) -> bool:
     )
 
 
-def _can_inline(state: Replay, block: Any) -> bool:
+def _can_inline(state: Replay, block: BlockRef) -> bool:
     """Whether TVM would inline the block here, tried on a copy."""
     trial = state.schedule.copy()
     try:
@@ -115,7 +116,7 @@ def _can_inline(state: Replay, block: Any) -> bool:
     return True
 
 
-def _compute_at(state: Replay, instruction: Any, _: int) -> None:
+def _compute_at(state: Replay, instruction: Instruction, _: int) -> None:
     block, loop = (state.get(v) for v in instruction.inputs)
     if isinstance(loop, int):
         if loop == INLINE:
@@ -125,7 +126,7 @@ def _compute_at(state: Replay, instruction: Any, _: int) -> None:
     state.tidy()
 
 
-def _reverse_compute_at(state: Replay, instruction: Any, _: int) -> None:
+def _reverse_compute_at(state: Replay, instruction: Instruction, _: int) -> None:
     block, loop = (state.get(v) for v in instruction.inputs)
     state.schedule.reverse_compute_at(block, _inner(loop), preserve_unit_loops=bool(instruction.attrs[0]))
     state.tidy()

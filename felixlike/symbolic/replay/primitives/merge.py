@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from felixlike import tvmlib
 from felixlike.symbolic.replay.loops import members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.tvmlib.typing import Instruction, Schedule
 
 if TYPE_CHECKING:
     from felixlike.symbolic.replay.replay import Replay
 
 
-def _merge(state: Replay, instruction: Any, _: int) -> None:
+def _merge(state: Replay, instruction: Instruction, _: int) -> None:
     """Of loops that are fused in name TVM merges the innermost ones, and those around them up to what they share."""
     loops = [members(state.get(loop)) for loop in instruction.inputs]
     merged = state.schedule.merge(*(loop[-1] for loop in loops))
@@ -26,7 +27,7 @@ def _merge(state: Replay, instruction: Any, _: int) -> None:
     state.put(instruction.outputs, [whole])
 
 
-def _nest(schedule: Any, loop: Any) -> list[Any]:
+def _nest(schedule: Schedule, loop: Any) -> list[Any]:
     """A loop and those around it, outermost first: of a block below it whose name no other has."""
     names = Counter(str(b.name_hint) for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock))
     below = [str(b.name_hint) for b in tvmlib.found(schedule.get(loop).body, tvmlib.s_tir.SBlock)]
@@ -35,7 +36,7 @@ def _nest(schedule: Any, loop: Any) -> list[Any]:
     return list(around[: place + 1])
 
 
-def _decompose(state: Replay, instruction: Any, _: int) -> None:
+def _decompose(state: Replay, instruction: Instruction, _: int) -> None:
     block, loop = (state.get(v) for v in instruction.inputs)
     initial = state.schedule.decompose_reduction(block, loop)
     state.initial.add(str(state.schedule.get(initial).name_hint))

@@ -21,16 +21,17 @@ from felixlike.algebra.expression import Expr, const, floordiv, linear_parts
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.program.variables import Variable
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.tvmlib.typing import Instruction
 
 if TYPE_CHECKING:
     from felixlike.symbolic.replay.replay import Replay
 
 
-def _sample(state: Replay, instruction: Any, index: int) -> None:
+def _sample(state: Replay, instruction: Instruction, index: int) -> None:
     state.put(instruction.outputs, state.groups[index])
 
 
-def _split(state: Replay, instruction: Any, _: int) -> None:
+def _split(state: Replay, instruction: Instruction, _: int) -> None:
     loop, *inputs = instruction.inputs
     factors = [state.get(f) for f in inputs]
     if not all(isinstance(f, Variable) for f in factors):

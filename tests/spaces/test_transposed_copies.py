@@ -1,4 +1,4 @@
-"""Turned copies: golden programs, exact formulas, right answers, and declined where it does not apply."""
+"""Transposed copies: golden programs, exact formulas, right answers, and declined where it does not apply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schedules import as_module, decided_anew, equal_counts, run
 
 from felixlike import tvmlib
 from felixlike.frontend.task import make_task
-from felixlike.spaces.turned import turned_copies
+from felixlike.spaces.transposed_copies import transposed_copies
 from felixlike.symbolic import sketches
 from felixlike.tvmlib import te, topi
 
@@ -25,9 +25,9 @@ def _permuted(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str = "float
 
 
 def test_program_and_formulas(golden: Callable[[str, str], None]) -> None:
-    (sketch,) = sketches(make_task(_permuted((2, 4, 8, 48), (0, 3, 1, 2)), AVX512, name="turned"), space="own")
+    (sketch,) = sketches(make_task(_permuted((2, 4, 8, 48), (0, 3, 1, 2)), AVX512, name="transposed"), space="own")
     assert sketch.understood, sketch.reason
-    golden("programs/own_turned", str(sketch.program))
+    golden("programs/own_transposed_copy", str(sketch.program))
     assert equal_counts(sketch, sketch.sample(4, seed=5)) > 0
 
 
@@ -47,7 +47,7 @@ def test_program_and_formulas(golden: Callable[[str, str], None]) -> None:
 def test_answers_are_right(shape: tuple[int, ...], axes: tuple[int, ...], size: int) -> None:
     """With two sets of decisions; size: of the blocks."""
     module = as_module(_permuted(shape, axes))
-    (found,) = turned_copies(tvmlib.Schedule(module), 16)
+    (found,) = transposed_copies(tvmlib.Schedule(module), 16)
     assert int(tvmlib.found(found.mod["main"].body, tvmlib.tirx.For)[0].extent) == size
     x = np.arange(np.prod(shape)).reshape(shape).astype("float32")
     for other in decided_anew(found, module):
@@ -70,10 +70,10 @@ def test_answers_are_right(shape: tuple[int, ...], axes: tuple[int, ...], size: 
     ids=["heads", "no vector divides", "in order", "bools", "arithmetic", "product", "rows", "gather"],
 )
 def test_declined(func: Any) -> None:
-    assert turned_copies(tvmlib.Schedule(as_module(func)), 16) == []
+    assert transposed_copies(tvmlib.Schedule(as_module(func)), 16) == []
 
 
 def test_several_outputs_are_declined() -> None:
     x = te.placeholder((8, 8), name="X")
     func = te.create_prim_func([x, te.compute((8, 8), lambda i, j: x[i, j]), topi.transpose(x, (1, 0))])
-    assert turned_copies(tvmlib.Schedule(as_module(func)), 8) == []
+    assert transposed_copies(tvmlib.Schedule(as_module(func)), 8) == []

@@ -1,4 +1,4 @@
-"""Loops over vectors that do not divide what they run over: whole vectors first, then the rest in halves.
+"""Loops over vectors that do not divide what they run over: whole vectors first, then the tail in halves.
 
 In: an IRModule of scheduled PrimFuncs in which a schedule marked loops with `Peel`. Out: the same without blocks, the
 marked loops peeled. TVM would test every lane of every iteration, and so compute none of them in vectors: it vectorises
@@ -15,17 +15,18 @@ from felixlike import tvmlib
 from felixlike.codegen.marks import Peel
 from felixlike.codegen.passes.loops import like, unmarked, variable_like, with_marked_loops
 from felixlike.hardware.vectors import power_of_two_below
+from felixlike.tvmlib.typing import Loop, Module, Stmt, TirExpr
 
 _UNROLLED = 4
 """Vectors between seams that are computed without a test."""
 
 
-def peel_rests(module: Any) -> Any:
+def peel_tails(module: Module) -> Module:
     """The IRModule with marked loops peeled: functions without any are left alone."""
-    return with_marked_loops(module, Peel, lambda _: _whole_and_rest, flat=True)
+    return with_marked_loops(module, Peel, lambda _: _whole_and_tail, flat=True)
 
 
-def _whole_and_rest(loop: Any) -> Any:
+def _whole_and_tail(loop: Loop) -> Stmt:
     mark = Peel.of(loop)
     length, lanes = mark.length, mark.lanes
     if not mark.seams:
@@ -38,13 +39,13 @@ def _whole_and_rest(loop: Any) -> Any:
     return tvmlib.tirx.stmt_seq(*parts)
 
 
-def _behind(seam: int, width: int, iteration: Any) -> tuple[Any, Any]:
+def _behind(seam: int, width: int, iteration: TirExpr) -> tuple[Any, Any]:
     return 0, iteration * width + seam
 
 
-def _peeled(loop: Any, length: int, width: int, lanes: int, begin: Callable[[Any], tuple[Any, Any]]) -> list[Any]:
+def _peeled(loop: Loop, length: int, width: int, lanes: int, begin: Callable[[Any], tuple[Any, Any]]) -> list[Any]:
     """A stretch of elements.  begin: number of an iteration of `width` elements → outer and inner variable there."""
-    whole, rest = divmod(length, width)
+    whole, tail = divmod(length, width)
     # The first iteration stands alone: it is the one in which a reduction puts its initial values.
     parts = _vectors(loop, begin(0), width, lanes) if whole else []
     if whole > 1:
@@ -53,10 +54,10 @@ def _peeled(loop: Any, length: int, width: int, lanes: int, begin: Callable[[Any
         parts.append(
             tvmlib.tirx.For(counter, like(counter, 1), like(counter, whole - 1), tvmlib.tirx.ForKind.SERIAL, body)
         )
-    return [*parts, *_vectors(loop, begin(whole), rest, lanes)]
+    return [*parts, *_vectors(loop, begin(whole), tail, lanes)]
 
 
-def _vectors(loop: Any, begin: tuple[Any, Any], size: int, lanes: int) -> list[Any]:
+def _vectors(loop: Loop, begin: tuple[Any, Any], size: int, lanes: int) -> list[Any]:
     """Some elements: as many vectors as fit, then halves of one."""
     outer, first = begin
     inner = unmarked(loop.body, tvmlib.substituted(loop.body.body, {loop.loop_var: outer}))
@@ -72,7 +73,7 @@ def halves(start: int, size: int, lanes: int) -> Iterator[tuple[int, int]]:
         start += vector
 
 
-def piece(loop: Any, start: Any, size: int) -> Any:
+def piece(loop: Loop, start: Any, size: int) -> Stmt:
     """Some neighbouring iterations of a loop, at once.  start: the first of them, a number or an expression."""
     lane = variable_like(loop.loop_var)
     first = like(lane, start) if isinstance(start, int) else start

@@ -9,7 +9,7 @@ import pytest
 
 from felixlike import codegen, tvmlib
 from felixlike.codegen.marks import Peel
-from felixlike.codegen.passes import peel_rests
+from felixlike.codegen.passes import peel_tails
 
 
 def _copy(length: int, width: int, lanes: int, *, marked: bool = True) -> Any:
@@ -34,7 +34,7 @@ def test_values(length: int, width: int, lanes: int) -> None:
 
 def test_whole_vectors_then_halves() -> None:
     """53 = 16 + 2 · 16 + 4 + 1, and no test is left."""
-    peeled = tvmlib.transform.Sequential([tvmlib.s_tir.transform.StmtSimplify()])(peel_rests(_copy(53, 16, 16)))
+    peeled = tvmlib.transform.Sequential([tvmlib.s_tir.transform.StmtSimplify()])(peel_tails(_copy(53, 16, 16)))
     loops = tvmlib.found(peeled["main"].body, tvmlib.tirx.For)
     vectors = [int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED]
     assert vectors == [16, 16, 4]
@@ -44,7 +44,7 @@ def test_whole_vectors_then_halves() -> None:
 
 def test_functions_without_marks_stay() -> None:
     module = _copy(53, 16, 16, marked=False)
-    assert peel_rests(module)["main"].same_as(module["main"])
+    assert peel_tails(module)["main"].same_as(module["main"])
 
 
 @pytest.mark.parametrize(("length", "seam"), [(53, 13), (113, 100), (10, 1), (200, 64)])
@@ -56,7 +56,7 @@ def test_no_vector_reaches_across_a_seam(length: int, seam: int) -> None:
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
     outer, _ = schedule.split(schedule.get_loops(schedule.get_sblock("z"))[0], [None, length])
     Peel(length, 16, (seam,)).put(schedule, outer)
-    peeled = tvmlib.s_tir.transform.StmtSimplify()(peel_rests(schedule.mod))
+    peeled = tvmlib.s_tir.transform.StmtSimplify()(peel_tails(schedule.mod))
     assert not tvmlib.found(peeled["main"].body, tvmlib.tirx.LT)
     a, b = np.arange(seam, dtype="float32"), -np.arange(length - seam, dtype="float32")
     z = tvmlib.runtime.tensor(np.full(length, np.nan, "float32"))

@@ -1,4 +1,4 @@
-"""Turned copies: tensors written along another dimension than they are read along, in square blocks.
+"""Transposed copies: tensors written along another dimension than they are read along, in square blocks.
 
     for n, c, h, w:                      parallel for n, c_0, s_0:
         Y[n, c, h, w] = X[n, h, w, c]  →     for s_1, c_1:
@@ -19,12 +19,13 @@ from felixlike import tvmlib
 from felixlike.codegen.marks import Transpose
 from felixlike.hardware.vectors import SHORTEST
 from felixlike.spaces.blocks import blocks_of, costs, elementwise
+from felixlike.tvmlib.typing import LoopRef, Schedule, Var
 
 _MOST_BLOCKS = 64
-"""Blocks of a task along either dimension at most: a bound of what is sampled, chosen by hand."""
+"""Blocks of a parallel iteration along either dimension at most: a bound of what is sampled, chosen by hand."""
 
 
-def turned_copies(schedule: Any, lanes: int) -> list[Any]:
+def transposed_copies(schedule: Schedule, lanes: int) -> list[Schedule]:
     """The schedule, changed, with a copy done in square blocks; empty where a function does something else, copies in
     order, or no vector divides the dimensions.  lanes: elements of a vector at most."""
     *before, block = blocks_of(schedule)
@@ -51,15 +52,15 @@ def turned_copies(schedule: Any, lanes: int) -> list[Any]:
         return []
     others = [loops[p] for p in range(len(loops)) if p not in (*rows, *columns)]
     schedule.reorder(*others, *(loops[p] for p in rows), *(loops[p] for p in columns))
-    parts = [_blocks(schedule, [loops[p] for p in group], size) for group in (rows, columns)]
-    (row_task, row_block, row), (column_task, column_block, column) = parts
-    schedule.reorder(row_task, column_task, column_block, row_block, row, column)
-    schedule.parallel(schedule.fuse(*others, row_task, column_task))
+    parts = [_in_blocks(schedule, [loops[p] for p in group], size) for group in (rows, columns)]
+    (row_outer, row_block, row), (column_outer, column_block, column) = parts
+    schedule.reorder(row_outer, column_outer, column_block, row_block, row, column)
+    schedule.parallel(schedule.fuse(*others, row_outer, column_outer))
     Transpose(size).put(schedule, row)
     return [schedule]
 
 
-def _order(indices: Sequence[Any], variables: Sequence[Any]) -> list[int] | None:
+def _order(indices: Sequence[Any], variables: Sequence[Var]) -> list[int] | None:
     """The number of the variable that each dimension is walked through by, without those of one element; None where
     some index is no variable, or one comes twice."""
     moving = [index for index in indices if not isinstance(index, tvmlib.tirx.IntImm)]
@@ -75,9 +76,9 @@ def _together(inner: Sequence[int], other: Sequence[int]) -> list[int]:
     return list(inner[start:])
 
 
-def _blocks(schedule: Any, loops: Sequence[Any], size: int) -> list[Any]:
-    """Loops as one, split into tasks, blocks of a task, and elements of a block."""
+def _in_blocks(schedule: Schedule, loops: Sequence[LoopRef], size: int) -> list[Any]:
+    """Loops as one, split into parallel iterations, blocks of one, and elements of a block."""
     whole = schedule.fuse(*loops) if len(loops) > 1 else loops[0]
     blocks, element = schedule.split(whole, [None, size])
-    task, block = schedule.split(blocks, schedule.sample_perfect_tile(blocks, 2, _MOST_BLOCKS))
-    return [task, block, element]
+    outer, block = schedule.split(blocks, schedule.sample_perfect_tile(blocks, 2, _MOST_BLOCKS))
+    return [outer, block, element]

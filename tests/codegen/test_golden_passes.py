@@ -1,0 +1,209 @@
+"""Every pass on a minimal function: its text before and after, in one golden file, which is documentation too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from texts import before_and_after
+
+from felixlike import tvmlib
+from felixlike.codegen.marks import Blocks, Columns, Guard, Peel, Prefetch, Skip, Tile, Transpose
+from felixlike.codegen.pipeline import CPU_PASSES
+
+BY_NAME = {one.name: one for one in CPU_PASSES}
+
+
+def _schedule(*tensors: Any) -> Any:
+    """A schedule of the function from the inputs to the last tensor."""
+    func = tvmlib.te.create_prim_func(list(tensors)).with_attr("global_symbol", "main")
+    return tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+
+
+def _inputs(**shapes: tuple[int, ...]) -> list[Any]:
+    return [tvmlib.te.placeholder(shape, name=name) for name, shape in shapes.items()]
+
+
+def _lanes(tensors: list[Any], *, lanes: int = 4) -> tuple[Any, Any, Any]:
+    """A schedule of one loop, split into vectors; that over vectors, and that over lanes."""
+    schedule = _schedule(*tensors)
+    (loop,) = schedule.get_loops(schedule.get_sblock("y"))
+    outer, lane = schedule.split(loop, [None, lanes])
+    return schedule, outer, lane
+
+
+def _elements(value: Callable[[Any], Any], *, dtype: str = "float32") -> Any:
+    """y[i] = value(x[i])."""
+    x = tvmlib.te.placeholder((8,), dtype, name="x")
+    return _schedule(x, tvmlib.te.compute((8,), lambda i: value(x[i]), name="y"))
+
+
+def from_infinity() -> Any:
+    """The largest of a row."""
+    (x,) = _inputs(x=(4, 8))
+    k = tvmlib.te.reduce_axis((0, 8), name="k")
+    return _schedule(x, tvmlib.te.compute((4,), lambda i: tvmlib.te.max(x[i, k], axis=k), name="y"))
+
+
+def skip_padding() -> Any:
+    """A convolution along one dimension, whose input is padded by one row at either end."""
+    x, w = _inputs(x=(7, 8), w=(3, 8))
+    padded = tvmlib.te.compute(
+        (9, 8),
+        lambda i, c: tvmlib.tirx.if_then_else(tvmlib.tirx.all(i >= 1, i < 8), x[i - 1, c], 0.0),
+        name="padded",
+    )
+    r, c = tvmlib.te.reduce_axis((0, 3), name="r"), tvmlib.te.reduce_axis((0, 8), name="c")
+    y = tvmlib.te.compute((7,), lambda i: tvmlib.te.sum(padded[i + r, c] * w[r, c], axis=[r, c]), name="y")
+    schedule = _schedule(x, w, y)
+    block = schedule.get_sblock("y")
+    _, tap, _ = schedule.get_loops(block)
+    Skip().put(schedule, tap)
+    schedule.decompose_reduction(block, tap)
+    return schedule
+
+
+def transpose() -> Any:
+    """A square of 4 rows, written along its columns."""
+    (x,) = _inputs(x=(4, 4))
+    schedule = _schedule(x, tvmlib.te.compute((4, 4), lambda c, i: x[i, c], name="y"))
+    Transpose(4).put(schedule, schedule.get_loops(schedule.get_sblock("y"))[0])
+    return schedule
+
+
+def first_and_last() -> Any:
+    """A product whose sums are formed in 3 blocks, with its epilogue."""
+    a, b = _inputs(a=(2, 15), b=(15, 8))
+    k = tvmlib.te.reduce_axis((0, 15), name="k")
+    s = tvmlib.te.compute((2, 8), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="s")
+    schedule = _schedule(a, b, tvmlib.te.compute((2, 8), lambda i, j: tvmlib.te.max(s[i, j], 0.0), name="y"))
+    block, last = schedule.get_sblock("s"), schedule.get_sblock("y")
+    i, j, k_loop = schedule.get_loops(block)
+    j_0, j_1 = schedule.split(j, [None, 4])
+    k_0, k_1 = schedule.split(k_loop, [None, 5])
+    schedule.reorder(j_0, k_0, k_1, i, j_1)
+    schedule.reverse_compute_at(last, j_0)
+    schedule.vectorize(schedule.get_loops(last)[-1])
+    schedule.unroll(i)
+    schedule.vectorize(j_1)
+    Blocks().put(schedule, k_0)
+    schedule.decompose_reduction(block, k_0)
+    return schedule
+
+
+def guard() -> Any:
+    """Seven elements in vectors of four."""
+    (x,) = _inputs(x=(7,))
+    schedule, _, lane = _lanes([x, tvmlib.te.compute((7,), lambda i: x[i] * 2.0, name="y")])
+    schedule.vectorize(lane)
+    Guard().put(schedule, lane)
+    return schedule
+
+
+def _tiles(steps: int, columns: int, mark: Any) -> Any:
+    """Sums over k of tiles of two rows, which lie in a buffer of their own."""
+    x, w = _inputs(x=(4, steps), w=(6, steps, columns))
+    k = tvmlib.te.reduce_axis((0, steps), name="k")
+    y = tvmlib.te.compute((6, 4, columns), lambda b, m, j: tvmlib.te.sum(x[m, k] * w[b, k, j], axis=k), name="y")
+    schedule = _schedule(x, w, y)
+    block = schedule.get_sblock("y")
+    last = schedule.cache_write(block, 0, "global")
+    packed, rows, lane, step = schedule.get_loops(block)
+    tile, row = schedule.split(rows, [None, 2])
+    schedule.reorder(packed, tile, step, row, lane)
+    schedule.reverse_compute_at(last, tile)
+    schedule.vectorize(lane)
+    for loop in (row, schedule.get_loops(last)[2]):
+        schedule.unroll(loop)
+    mark.put(schedule, step)
+    schedule.decompose_reduction(block, step)
+    return schedule
+
+
+def tile_rows() -> Any:
+    """Tiles of two rows of 128 sums, more than TVM keeps on the stack."""
+    return _tiles(64, 128, Tile())
+
+
+def prefetch() -> Any:
+    """Packed weights, of which the next block is fetched while two tiles use one."""
+    return _tiles(2048, 16, Prefetch())
+
+
+def peel_tails() -> Any:
+    """Eleven elements in vectors of four, the last three of which are two and one."""
+    (x,) = _inputs(x=(11,))
+    schedule, outer, _ = _lanes([x, tvmlib.te.compute((11,), lambda i: x[i] * 2.0, name="y")])
+    Peel(11, 4).put(schedule, outer)
+    return schedule
+
+
+def peel_columns() -> Any:
+    """Thirteen sums, in groups of two vectors of four."""
+    (x,) = _inputs(x=(5, 13))
+    k = tvmlib.te.reduce_axis((0, 5), name="k")
+    schedule = _schedule(x, tvmlib.te.compute((13,), lambda c: tvmlib.te.sum(x[k, c], axis=k), name="y"))
+    block = schedule.get_sblock("y")
+    column, k_loop = schedule.get_loops(block)
+    group, vector, lane = schedule.split(column, [None, 2, 4])
+    schedule.reorder(group, k_loop, vector, lane)
+    schedule.unroll(vector)
+    schedule.vectorize(lane)
+    schedule.decompose_reduction(block, k_loop)
+    Columns(13, 4).put(schedule, schedule.get_loops(block)[1])
+    return schedule
+
+
+def share_reciprocals() -> Any:
+    """Rows divided by a number each."""
+    x, y = _inputs(x=(4, 32), y=(4,))
+    return _schedule(x, y, tvmlib.te.compute((4, 32), lambda i, j: x[i, j] / y[i], name="z"))
+
+
+def write_out_halves() -> Any:
+    """A bfloat16 that becomes a float32."""
+    return _elements(lambda x: x.astype("float32"), dtype="bfloat16")
+
+
+def keep_nan() -> Any:
+    """The larger of two elements."""
+    x, z = _inputs(x=(8,), z=(8,))
+    return _schedule(x, z, tvmlib.te.compute((8,), lambda i: tvmlib.te.max(x[i], z[i]), name="y"))
+
+
+def vectorise_math() -> Any:
+    """An exponential."""
+    return _elements(tvmlib.tirx.exp)
+
+
+MINIMAL: dict[str, Callable[[], Any]] = {
+    function.__name__: function
+    for function in (
+        from_infinity,
+        skip_padding,
+        transpose,
+        first_and_last,
+        guard,
+        tile_rows,
+        prefetch,
+        peel_tails,
+        peel_columns,
+        share_reciprocals,
+        write_out_halves,
+        keep_nan,
+        vectorise_math,
+    )
+}
+
+
+def test_every_pass_has_a_text() -> None:
+    assert list(MINIMAL) == [one.name for one in CPU_PASSES]
+
+
+@pytest.mark.parametrize("name", MINIMAL)
+def test_text_before_and_after(name: str, golden: Callable[[str, str], None]) -> None:
+    before = MINIMAL[name]().mod
+    after = BY_NAME[name].run(before)
+    assert not tvmlib.structural_equal(before, after)
+    golden(f"passes/{name}", before_and_after(MINIMAL[name].__doc__ or "", before, after))

@@ -1,0 +1,32 @@
+"""What the docs name exists: files, folders, and the pages that they link to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["docs/glossary.md", "docs/architecture.md", "docs/changing-a-rule.md", "CONTRIBUTING.md"]
+
+PLACES = [ROOT, *(place for place in (ROOT / "felixlike", *(ROOT / "felixlike").rglob("*")) if place.is_dir())]
+"""From where a page may name a path: the repository, the package and its rooms."""
+
+
+def _named(text: str) -> set[str]:
+    """Paths in a page, with a folder."""
+    return set(re.findall(r"`([\w./-]+/[\w./-]*)`", text))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    named = _named((ROOT / page).read_text(encoding="utf-8"))
+    assert len(named) > 5
+    assert [path for path in sorted(named) if not any((place / path).exists() for place in PLACES)] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, "README.md"])
+def test_pages_that_a_page_links_to_are_there(page: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text(encoding="utf-8"))
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
