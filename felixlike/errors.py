@@ -3,6 +3,7 @@
 Each class stands for one situation; where callers expect a built-in (ValueError, OSError, …) it is a base too.
 """
 
+import inspect
 from typing import Any
 
 from felixlike.signs import showable
@@ -194,3 +195,15 @@ def first_line(error: BaseException, *, longest: int = 300) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def callers_level() -> int:
+    """How far up the stack, seen from where warnings are issued, the code begins that is not this package's."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
+        level, frame = level + 1, frame.f_back
+    return max(1, level - 1)
+
+
+_NOT_THE_CALLER = ("felixlike", "torch", "contextlib")
+"""Modules that stand between a user's code and what it is warned of."""

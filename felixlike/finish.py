@@ -29,6 +29,7 @@ from felixlike.errors import (
     RandomModel,
     SearchFailed,
     VerificationFailed,
+    callers_level,
     first_line,
 )
 from felixlike.frontend import Imported
@@ -189,7 +190,7 @@ class Finish:
         for warning in told:
             warning.optimized = optimized
         for warning in told:
-            warnings.warn(warning, stacklevel=3)
+            warnings.warn(warning, stacklevel=callers_level())
 
     def _schedule(self, place: int) -> Any | None:
         """A task's scheduled module; the next best where that cannot be made, None for the function as it came."""

@@ -19,6 +19,8 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")
 os.environ.pop("COLUMNS", None)  # what is printed must not depend on where the tests are run
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background, and inherited
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 

@@ -108,7 +108,7 @@ def finish(
             torch.testing.assert_close(tuned(x), model(x), rtol=1e-4, atol=1e-5)
         return tuned, [str(warning.message) for warning in caught]
 
-    monkeypatch.setattr(api, "import_model", lambda *_: imported)
+    monkeypatch.setattr(api, "import_model", lambda *_, **__: imported)
     monkeypatch.setattr(api, "MeasurePool", Idle)
     before = signal.getsignal(signal.SIGINT)
     yield run

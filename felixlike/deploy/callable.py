@@ -20,7 +20,7 @@ from felixlike import tvmlib
 from felixlike.deploy import operator
 from felixlike.deploy.library import Library
 from felixlike.deploy.likeness import likeness, never
-from felixlike.errors import GradientsStop, InputMismatch
+from felixlike.errors import GradientsStop, InputMismatch, callers_level
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Structure
 from felixlike.frontend.nesting import quoted
 from felixlike.hardware.placement import settle
@@ -182,7 +182,7 @@ class Compiled:
                 f"{self.name}: input {quoted(needs[0])} needs a gradient, but gradients stop here: the outputs of a "
                 "compiled model have none. Call it under torch.no_grad(), or train the model it was made from."
             )
-            warnings.warn(GradientsStop(text), stacklevel=_callers_level())
+            warnings.warn(GradientsStop(text), stacklevel=callers_level())
 
     def _carefully(self, tensors: Sequence[Any]) -> Any:
         """A call with inputs that are not like those of the latest one."""
@@ -306,14 +306,6 @@ def _spread(tensors: Sequence[Any]) -> frozenset[int]:
 def _as_tensor(value: Any) -> str:
     """The remedy for what is no tensor."""
     return "give a torch tensor" + (": torch.from_numpy(x)" if isinstance(value, np.ndarray) else "")
-
-
-def _callers_level() -> int:
-    """How far up the stack, seen from where warnings are issued, the code begins that is not this package's."""
-    level, frame = 1, inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("felixlike", "torch"):
-        level, frame = level + 1, frame.f_back
-    return max(1, level - 1)
 
 
 def _nothing() -> None:

@@ -189,16 +189,8 @@ def _check_kind(model: Any, where: str) -> None:
 
 def _ready(model: Any) -> Any:
     """The model itself, or a copy of one that cannot be exported as it is: of one on a GPU, since constants are read on
-    the CPU, and of one that was made in inference mode.  Raises InvalidModel for lazy layers that were never called."""
-    import torch
-
+    the CPU, and of one that was made in inference mode."""
     tensors = (*model.parameters(), *model.buffers())
-    if any(map(torch.nn.parameter.is_lazy, tensors)):
-        raise InvalidModel(
-            "some of its layers have no sizes yet",
-            where=type(model).__name__,
-            remedy="call it once with example inputs before: model(x)",
-        )
     if any(tensor.device.type == "cuda" or tensor.is_inference() for tensor in tensors):
         return copy.deepcopy(model).cpu()
     return model

@@ -192,7 +192,7 @@ BAD: dict[str, tuple[Callable[[], Any], Any, type[FelixlikeError], str]] = {
     "no tensor": (lambda: of(lambda x: 3), SIZES, EmptyModel, "returns no tensor"),
     "keeping state": (Counting, SIZES, InvalidModel, "changes its own state"),
     "sizes by values": (lambda: of(lambda x: x[x > 0]), SIZES, FelixlikeError, "."),
-    "no size yet": (lambda: nn.LazyLinear(4), SIZES, InvalidModel, "have no sizes yet"),
+    "no size yet": (lambda: nn.LazyLinear(4), SIZES, InvalidModel, "weight has no size yet"),
     "without memory": (lambda: nn.Linear(16, 4, device="meta"), SIZES, InvalidModel, "meta"),
     "complex": (lambda: of(lambda x: torch.fft.fft(x)), SIZES, FelixlikeError, "."),
 }
