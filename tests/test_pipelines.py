@@ -36,7 +36,7 @@ def test_a_pipeline_is_what_the_tables_say() -> None:
         "register_tiles",
         "row_by_row",
         "case_by_case",
-        "turned_copies",
+        "transposed_copies",
         "flat",
     ]
     assert (cpu.passes, gpu.rules, gpu.passes) == (passes_of_code.CPU_PASSES, (), ())
