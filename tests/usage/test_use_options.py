@@ -35,7 +35,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "the target as an object": {"rounds": 0, "target": host_target()},
     "llvm": {"rounds": 0, "target": "llvm"},
     "random search": {"rounds": 0, "strategy": "random"},
-    "the default space": {"rounds": 0, "space": "default"},
     "a store in memory": {"rounds": 0, "store": ":memory:"},
     "plain progress": {"rounds": 0, "progress": "plain"},
 }
