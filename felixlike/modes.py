@@ -9,7 +9,7 @@ default type.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -38,12 +38,16 @@ def own_modes(*, gradients: bool = True) -> Iterator[None]:
 @contextmanager
 def callers_dtype() -> Iterator[None]:
     """Run a block of the user's code, inside of ours, in the default type that the caller has set."""
+    dtype = _callers_dtype.get()
+    with nullcontext() if dtype is None else default_dtype(dtype):
+        yield
+
+
+@contextmanager
+def default_dtype(dtype: Any) -> Iterator[None]:
+    """Run a block with another default type."""
     import torch
 
-    dtype = _callers_dtype.get()
-    if dtype is None:
-        yield
-        return
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -103,20 +107,14 @@ def _own_defaults() -> Iterator[None]:
     import torch
 
     dtype, level = torch.get_default_dtype(), torch.get_deterministic_debug_mode()
-    token = None
-    if dtype is not torch.float32:
-        token = _callers_dtype.set(dtype)
-        torch.set_default_dtype(torch.float32)
-    if level:
-        torch.set_deterministic_debug_mode(0)
-    try:
-        yield
-    finally:
+    with ExitStack() as stack:
+        if dtype is not torch.float32:
+            stack.callback(_callers_dtype.reset, _callers_dtype.set(dtype))
+            stack.enter_context(default_dtype(torch.float32))
         if level:
-            torch.set_deterministic_debug_mode(level)
-        if token is not None:
-            torch.set_default_dtype(dtype)
-            _callers_dtype.reset(token)
+            stack.callback(torch.set_deterministic_debug_mode, level)
+            torch.set_deterministic_debug_mode(0)
+        yield
 
 
 @contextmanager

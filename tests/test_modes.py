@@ -21,7 +21,7 @@ from felixlike import costmodel, features, smooth, symbolic
 from felixlike.costmodel import CostModel
 from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
-from felixlike.modes import callers_dtype, own_modes
+from felixlike.modes import callers_dtype, default_dtype, own_modes
 
 
 class Doubled(TorchFunctionMode):
@@ -37,15 +37,6 @@ class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
-
-
-@contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 @contextlib.contextmanager

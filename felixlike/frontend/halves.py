@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from felixlike.frontend.promotion import cast
+
 _MOVES = {
     *("_to_copy", "_unsafe_view", "alias", "as_strided", "cat", "clone", "constant_pad_nd", "contiguous", "detach"),
     *("embedding", "expand", "flip", "gather", "getitem", "index", "index_select", "lift_fresh_copy", "narrow"),
@@ -36,11 +38,6 @@ def in_single_precision(program: Any) -> None:
         value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
         return isinstance(value, torch.Tensor) and value.dtype in halves
 
-    def cast(node: Any, dtype: Any) -> Any:
-        found = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
-        found.meta = {**node.meta, "val": node.meta["val"].to(dtype)}
-        return found
-
     def widened(node: Any) -> Any:
         if node not in wide:
             transposed = name_of(node) in _TRANSPOSITIONS and is_half(node.args[0])
@@ -50,7 +47,7 @@ def in_single_precision(program: Any) -> None:
                     wide[node] = graph.call_function(node.target, (source, *node.args[1:]), node.kwargs)
                     wide[node].meta = {**node.meta, "val": node.meta["val"].float()}
                 else:
-                    wide[node] = cast(node, torch.float32)
+                    wide[node] = cast(graph, node, torch.float32)
         return wide[node]
 
     for node in list(graph.nodes):
@@ -68,5 +65,5 @@ def in_single_precision(program: Any) -> None:
                 narrow = given.meta["val"].dtype
                 given.meta["val"] = given.meta["val"].float()
                 with graph.inserting_after(given):
-                    rounded = cast(given, narrow)
+                    rounded = cast(graph, given, narrow)
                 given.replace_all_uses_with(rounded, delete_user_cb=lambda user, own=rounded: user is not own)

@@ -63,9 +63,16 @@ def promote(program: Any) -> None:
                 value = operand.meta.get("val")
                 if isinstance(value, torch.Tensor) and value.dtype != wanted:
                     with graph.inserting_before(node):
-                        cast = graph.call_function(torch.ops.aten._to_copy.default, (operand,), {"dtype": wanted})
-                    cast.meta = {**operand.meta, "val": value.to(wanted)}
-                    node.replace_input_with(operand, cast)
+                        node.replace_input_with(operand, cast(graph, operand, wanted))
+
+
+def cast(graph: Any, node: Any, dtype: Any) -> Any:
+    """A new node, at the place where the graph inserts them, with the result of another in a type."""
+    import torch
+
+    found = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
+    found.meta = {**node.meta, "val": node.meta["val"].to(dtype)}
+    return found
 
 
 def _value(argument: Any) -> Any:

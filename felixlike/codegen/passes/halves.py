@@ -6,6 +6,7 @@ TVM's own conversions do not compile where a value with a name, as our formulas 
 
 from felixlike import tvmlib
 from felixlike.codegen.passes.names import Names
+from felixlike.codegen.passes.nan import is_number
 from felixlike.tvmlib.typing import Func, Module, TirExpr
 
 _HALF = "bfloat16"
@@ -48,7 +49,5 @@ def _rounded(value: TirExpr) -> TirExpr:
     nearest = (
         bits + tvmlib.tirx.const(0x7FFF, "uint32") + (upper & tvmlib.tirx.const(1, "uint32"))
     ) >> tvmlib.tirx.const(16, "uint32")
-    # Comparisons with NaN are false.
-    number = x >= tvmlib.tirx.const(float("-inf"), "float32")
-    found = tvmlib.tirx.Select(number, nearest, upper | tvmlib.tirx.const(0x40, "uint32"))
+    found = tvmlib.tirx.Select(is_number(x), nearest, upper | tvmlib.tirx.const(0x40, "uint32"))
     return names.close(tvmlib.tirx.reinterpret(_HALF, found.astype("uint16")))

@@ -92,12 +92,12 @@ def _extreme(node: Node) -> TirExpr:
     if isinstance(first, tvmlib.tirx.FloatImm) and not math.isnan(float(first.value)):
         return names.close(tvmlib.tirx.Select(beyond(first, second), first, second))
     nearer = tvmlib.tirx.Select(beyond(second, first), second, first)
-    return names.close(tvmlib.tirx.Select(_is_number(second), nearer, second))
+    return names.close(tvmlib.tirx.Select(is_number(second), nearer, second))
 
 
 def _of_itself(node: Node) -> TirExpr:
     """a = a, a <= a, a >= a."""
-    return _is_number(node.a) if _is_float(node.a) and tvmlib.structural_equal(node.a, node.b) else node
+    return is_number(node.a) if _is_float(node.a) and tvmlib.structural_equal(node.a, node.b) else node
 
 
 def _nothing_left(node: Node) -> TirExpr:
@@ -124,7 +124,7 @@ def _denied(condition: TirExpr) -> TirExpr:
     return tvmlib.tirx.Select(condition, tvmlib.tirx.const(False, "bool"), tvmlib.tirx.const(True, "bool"))
 
 
-def _is_number(value: TirExpr) -> TirExpr:
+def is_number(value: TirExpr) -> TirExpr:
     """The condition that a float is not NaN, in a form that TVM's simplifier lets stand and LLVM knows."""
     return tvmlib.tirx.GE(value, tvmlib.tirx.const(-math.inf, str(value.ty.dtype)))
 
