@@ -118,7 +118,7 @@ def _quickest(state: TaskState, candidates: Iterator[Candidate], pool: Pool) -> 
 
 def _unmeasured(state: TaskState, model: CostModel) -> Iterator[Candidate]:
     """Schedules worth a check, the most promising first."""
-    proposed = GradientSearch().propose(state.space, model, Known(set(state.known.seen)), _ATTEMPTS, state.rng)
+    proposed = state.propose(GradientSearch(), model, Known(set(state.known.seen)), _ATTEMPTS)
     proposed.sort(key=lambda c: math.inf if math.isnan(c.score) else -c.score)
     for candidate in proposed:
         try:

@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from felixlike.costmodel import CostModel
-from felixlike.errors import InvalidModel, ReferenceFailed
+from felixlike.errors import FelixlikeError, InvalidModel, ReferenceFailed, first_line
+from felixlike.features import FeatureArray
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
 from felixlike.modes import own_modes
 from felixlike.records import Brief, Record, Store, make_record, make_run
 from felixlike.search import Candidate, Key, Known, Progress, Space, Strategy, next_task
-from felixlike.symbolic import SpaceName
+from felixlike.symbolic import Points, Sketch, SpaceName
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 
 _RECALLED = 1024
@@ -42,7 +43,8 @@ class TaskState:
     """One task during a run.  measured: the Measurement of each known right candidate, by its key.
     trials: candidates measured in this run.  failures: how many of them were not right, by status.  unverifiable: why
     answers cannot be checked, hence schedules not be used; empty where they can. rounds: full ones, of earlier runs
-    too. interrupted: what an earlier run had measured of the round it was stopped in."""
+    too. interrupted: what an earlier run had measured of the round it was stopped in. faults: what failed by mistakes
+    of ours, in words; the task has gone on with less."""
 
     task: Task
     rng: np.random.Generator
@@ -52,6 +54,7 @@ class TaskState:
     trials: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     unverifiable: str = ""
+    faults: list[str] = field(default_factory=list)
     rounds: int = 0
     interrupted: frozenset[Key] = frozenset()
     space_name: str = SpaceName.BEST
@@ -61,8 +64,33 @@ class TaskState:
     def space(self) -> Space:
         """The task's sketches, made when first needed."""
         if self._space is None:
-            self._space = Space(self.task, self.space_name)
+            self._space = Space(self.task, self.space_name, forgive=self.fault)
         return self._space
+
+    def fault(self, error: Exception) -> None:
+        """Note what failed by a mistake of ours: one task's mistake is no reason to end the search of the others."""
+        words = f"{type(error).__name__}: {first_line(error)}"
+        if words not in self.faults:
+            self.faults.append(words)
+
+    def propose(self, strategy: Strategy, model: CostModel, known: Known, count: int) -> list[Candidate]:
+        """What a strategy proposes; with less to go by where it fails, at last nothing."""
+        while True:
+            try:
+                return strategy.propose(self.space, model, known, count, self.rng)
+            except Exception as error:
+                self.fault(error)
+                if not self.space.retreat():
+                    return []
+
+    def features(self, sketch: Sketch, points: Points) -> FeatureArray | None:
+        """`Space.features`; None from the first failure on."""
+        try:
+            return self.space.features(sketch, points)
+        except Exception as error:
+            self.fault(error)
+            self.space.retreat()
+            return None
 
     @property
     def best(self) -> tuple[float, Candidate] | None:
@@ -157,6 +185,12 @@ class Session:
             state.unverifiable = error.what  # the remedy is for who measures by hand
             state.progress.exhausted = True
             return
+        except (FelixlikeError, OSError):  # of the pool, or of the store
+            raise
+        except Exception as error:  # of a schedule
+            state.fault(error)
+            state.progress.exhausted = True
+            return
         budget.spent_rounds += not begun
         state.progress.best.append(state.best[0] if state.best else math.inf)
         state.progress.exhausted = nothing_left
@@ -175,7 +209,7 @@ class Session:
             done, state.interrupted = state.interrupted, frozenset()
             before = state.known if not done else Known(state.known.seen - done, state.known.best)
             wanted = min(TRIALS_PER_ROUND, count + len(done))
-            proposed = self._strategy.propose(state.space, self._model, before, wanted, state.rng)
+            proposed = state.propose(self._strategy, self._model, before, wanted)
             fresh = [candidate for candidate in proposed if candidate.key not in state.known.seen][:count]
             begun = bool(done) and done <= {candidate.key for candidate in proposed}
             if fresh or not begun:
@@ -220,7 +254,7 @@ class Session:
             by_sketch.setdefault(candidate.sketch.key, []).append((candidate, seconds))
         for members in by_sketch.values():
             points = np.array([c.point for c, _ in members], dtype=np.int64)
-            features = state.space.features(members[0][0].sketch, points)
+            features = state.features(members[0][0].sketch, points)
             if features is not None:
                 self._model.remember(state.task.key, features, [s for _, s in members])
         if train_now:

@@ -226,17 +226,8 @@ def test_torn_and_damaged_lines_are_counted(tuners: Path, tmp_path: Path) -> Non
         found = import_database(store, folder)
         assert found.passed_over["damaged lines"] == 1
         assert found.records >= whole.records - 1
-    bad = [
-        "null",
-        "[]",
-        "[0]",
-        "[0, [[], [1], null, []]]",
-        "[7, [[[],[]], [1.0], null, []]]",
-        "[0, [[[],[]], [1], [1], []]]",
-        "{}",
-        "\0",
-        "[" * 9999,
-    ]
+    bad = ["null", "[]", "[0]", "[0, [[], [1], null, []]]", "[7, [[[],[]], [1.0], null, []]]", "{}", "\0", "[" * 9999]
+    bad.append("[0, [[[],[]], [1.0], [1], []]]")  # no target
     (folder / RECORDS).write_text("\n".join(bad) + "\n")
     with records.open() as store:
         found = import_database(store, folder)
