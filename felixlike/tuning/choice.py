@@ -18,7 +18,7 @@ from felixlike.interrupts import Interrupts
 from felixlike.measure import Measurement, Pool, Status, Untuned
 from felixlike.modes import own_modes
 from felixlike.search import Candidate, GradientSearch, Known
-from felixlike.tuning.session import TaskState
+from felixlike.tuning.state import TaskState
 
 _ATTEMPTS = 6
 """Unmeasured schedules that are checked before the plain loops are taken."""
