@@ -398,8 +398,8 @@ def test_a_rule_that_fails_leaves_metaschedules(tasks: tuple[Task, ...], monkeyp
     monkeypatch.setitem(RULES, "llvm", (Rule("mistaken", _mistaken, ()),))
     pool = FakePool()
     with records.open() as store:
-        session = _session(tasks, pool, store, space="best")
-        session.run(Budget(rounds=4))
+        session = _session(tasks, pool, store, strategy="random", space="best")
+        session.run(Budget(rounds=3))
     for state in session.states:
         assert state.faults == ["TypeError: ours"]
         assert state.best is not None
@@ -413,8 +413,8 @@ def test_a_sketch_that_cannot_be_read_is_left_out(tasks: tuple[Task, ...], monke
     reason = property(lambda sketch: _mistaken() if sketch.key == wrong else understood(sketch))
     monkeypatch.setattr(Sketch, "reason", reason)
     with records.open() as store:
-        session = _session(tasks, pool, store)
-        session.run(Budget(rounds=4))
+        session = _session(tasks, pool, store, strategy="random")
+        session.run(Budget(rounds=3))
     assert [state.faults for state in session.states] == [["TypeError: ours"], [], []]
     assert {s.key for s in session.states[0].space.sketches} == {s.key for s in sketches(product)} - {wrong}
     assert all(state.best is not None for state in session.states)
@@ -424,7 +424,7 @@ def test_without_formulas_tasks_are_sampled(tasks: tuple[Task, ...], monkeypatch
     pool = FakePool()
     monkeypatch.setattr("felixlike.search.space.formulas", _mistaken)
     with records.open() as store:
-        session = _session(tasks, pool, store)
+        session = _session(tasks, pool, store, strategy="random")
         session.run(Budget(rounds=6))
     for state in session.states:
         assert state.faults == ["TypeError: ours"]
@@ -459,8 +459,8 @@ def test_a_schedule_that_fails_keeps_what_was_measured(tasks: tuple[Task, ...]) 
 
     pool = FakePool(rule)
     with records.open() as store:
-        session = _session(tasks, pool, store)
-        session.run(Budget(rounds=4))
+        session = _session(tasks, pool, store, strategy="random")
+        session.run(Budget(rounds=3))
     first, *others = session.states
     assert first.faults == ["TypeError: ours"]
     assert first.trials == 3
@@ -474,4 +474,4 @@ def test_what_fails_for_all_ends_the_search(tasks: tuple[Task, ...], error: Exce
         raise error
 
     with records.open() as store, pytest.raises(type(error)):
-        _session(tasks, FakePool(rule), store).run(Budget(rounds=4))
+        _session(tasks, FakePool(rule), store).run(Budget(rounds=3))
