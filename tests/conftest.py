@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import exports
 import pytest
 
 from felixlike.hardware.known import IMITATED, imitated
@@ -23,6 +25,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TVM_NUM_THREADS", "2")
+exports.once_a_run()
 
 _GOLDEN = Path(__file__).parent / "golden"
 
@@ -39,6 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[IMITATED] = config.getoption("--device")
     if (found := imitated()) is not None:
         os.environ["TVM_NUM_THREADS"] = str(found[1].cores)
+
+
+def pytest_collection_finish() -> None:
+    """What torch, TVM and the tests consist of stays until the end: no collection of garbage goes through it again."""
+    gc.freeze()
 
 
 _FIXED = "zen4"
