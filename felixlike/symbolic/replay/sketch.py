@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -100,6 +100,7 @@ class Sketch:
         self._trace = trace
         self.postprocessors = tuple(postprocessors)
         self._structures: dict[tuple[int, ...], Structure | UnsupportedSketch] = {}
+        self._probed: set[tuple[int, ...]] = set()
         self._urns: dict[tuple[int, ...], Urn] = {}
         self.location_columns = tuple(i for i, v in enumerate(self.variables) if v.kind is Kind.LOCATION)
 
@@ -148,13 +149,19 @@ class Sketch:
                 remedy=f"it has {len(self.location_columns)}, see Sketch.location_columns",
             )
         chosen = (*locations, *[-1] * (len(self.location_columns) - len(locations)))
-        if chosen not in self._structures:
-            self._structures[chosen] = self._build(chosen)
-            self._probe(chosen)
-        found = self._structures[chosen]
+        found = self._read(chosen)
+        if chosen not in self._probed:
+            self._probed.add(chosen)
+            self._structures[chosen] = found = self._probe(found)
         if isinstance(found, UnsupportedSketch):
             raise found
         return found
+
+    def _read(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
+        """The program for all compute locations, perhaps not yet compared with TVM."""
+        if chosen not in self._structures:
+            self._structures[chosen] = self._build(chosen)
+        return self._structures[chosen]
 
     def _build(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
         names = [postprocessor.name for postprocessor in self.postprocessors]
@@ -171,16 +178,15 @@ class Sketch:
             gate = gate * at_most(limit.formula, 0)
         return Structure(chosen, program, tuple(replay.locations), limits, gate)
 
-    def _probe(self, chosen: tuple[int, ...]) -> None:
-        """Compare a program whose blocks have moved with TVM's loops at a few points; forget it where they differ.
+    def _probe(self, structure: Structure | UnsupportedSketch) -> Structure | UnsupportedSketch:
+        """Compare a program whose blocks have moved with TVM's loops at a few points; what is wrong where they differ.
 
         Regions under moved blocks are TVM's own, but its simplifier sometimes leaves them too wide for symbolic tiles.
         """
-        structure = self._structures[chosen]
         if isinstance(structure, UnsupportedSketch) or not structure.moved:
-            return
-        rows = self._urn(chosen).draw(_PROBED, np.random.default_rng(0))
-        rows[:, self.location_columns] = chosen
+            return structure
+        rows = self._urn(structure).draw(_PROBED, np.random.default_rng(0))
+        rows[:, self.location_columns] = structure.locations
         stores = (store for store, _ in structure.program.stores())
         divided = any(index.floors for store in stores for access in store.accesses for index in access.indices)
         most = np.argsort(-(rows > 1).sum(axis=1), kind="stable")[: _MORE_PROBES if divided else _PROBES]
@@ -189,13 +195,11 @@ class Sketch:
             try:
                 theirs = scheduled_nest(self.schedule(point))
             except InvalidSchedule as error:
-                self._structures[chosen] = UnsupportedSketch(f"TVM refuses its points: {error}", where=repr(self))
-                return
+                return UnsupportedSketch(f"TVM refuses its points: {error}", where=repr(self))
             if concrete_nest(structure.program, dict(zip(names, point, strict=True))) != theirs:
-                self._structures[chosen] = UnsupportedSketch(
-                    f"with blocks at {chosen} the symbolic loops are wider than TVM's", where=repr(self)
-                )
-                return
+                what = f"with blocks at {structure.locations} the symbolic loops are wider than TVM's"
+                return UnsupportedSketch(what, where=repr(self))
+        return structure
 
     # -- points -------------------------------------------------------------------------------------------------------
 
@@ -274,16 +278,15 @@ class Sketch:
         """Values for everything but compute locations, whether they are valid or not."""
         return Urn(self.variables, const(1))
 
-    def _urn(self, locations: tuple[int, ...]) -> Urn:
-        """The points for chosen compute locations; those not given are at the root. Raises UnsupportedSketch."""
-        structure = self.structure(locations)
+    def _urn(self, structure: Structure) -> Urn:
+        """The points for chosen compute locations."""
         if structure.locations not in self._urns:
             self._urns[structure.locations] = Urn(self.variables, structure.gate)
         return self._urns[structure.locations]
 
     def _sample_valid(self, count: int, paths: Sequence[tuple[int, ...]], rng: np.random.Generator) -> Points:
         """Rows drawn until enough are valid, each with one of the paths. Raises InvalidSchedule where none are."""
-        urns = [self._urn(path) for path in paths]
+        urns = [self._urn(self.structure(path)) for path in paths]
         sizes = np.array([urn.size for urn in urns], dtype=np.float64)
         if not sizes.any():
             raise InvalidSchedule("no point is valid", where=repr(self))
@@ -307,23 +310,39 @@ class Sketch:
 
     def _sample_path(self, row: Points, rng: np.random.Generator) -> tuple[int, ...]:
         """Compute locations that TVM could draw for these tiles, one after the other."""
-        values = self.values(row[None, :])
-        chosen: tuple[int, ...] = ()
-        for depth in range(len(self.location_columns)):
-            offered = self.structure(chosen).offered[depth].candidates
-            gates = Graph([gate for _, gate in offered]).evaluate(values, 1)[0]
-            open_ = [d for (d, _), gate in zip(offered, gates, strict=True) if gate > 0.5]
-            rng.shuffle(open_)
-            # A place that TVM offers for these tiles is passed over where the block cannot be read symbolically, or no
-            # tiles satisfy the rest of the gate.
-            chosen = (*chosen, next(d for d in open_ if d == -1 or self._has(chosen, d)))
-        return chosen
+        return next(self._paths((), self.values(row[None, :]), rng))
 
-    def _has(self, chosen: tuple[int, ...], decision: int) -> bool:
+    def _paths(
+        self, chosen: tuple[int, ...], values: dict[str, npt.NDArray[np.float64]], rng: np.random.Generator
+    ) -> Iterator[tuple[int, ...]]:
+        """Ways to go on from the locations chosen so far, in random order. Only where the last is known a program is
+        compared with TVM: on the way there it takes long, and says nothing about where blocks will be."""
+        depth, count = len(chosen), len(self.location_columns)
+        if depth == count:
+            if self._holds(chosen):
+                yield chosen
+            return
+        structure = self._read((*chosen, *[-1] * (count - depth)))
+        if isinstance(structure, UnsupportedSketch):
+            return
+        offered = structure.offered[depth].candidates
+        gates = Graph([gate for _, gate in offered]).evaluate(values, 1)[0]
+        open_ = [d for (d, _), gate in zip(offered, gates, strict=True) if gate > 0.5]
+        rng.shuffle(open_)
+        # A place that TVM offers for these tiles is passed over where the block cannot be read symbolically, or no
+        # tiles satisfy the rest of the gate.
+        for decision in open_:
+            after = self._read((*chosen, decision, *[-1] * (count - depth - 1)))
+            if decision == -1 or (isinstance(after, Structure) and self._urn(after).size > 0):
+                yield from self._paths((*chosen, decision), values, rng)
+
+    def _holds(self, locations: tuple[int, ...]) -> bool:
+        """Whether the program for these locations is TVM's; blocks at the root alone need no comparison."""
         try:
-            return self._urn((*chosen, decision)).size > 0
+            self.structure(locations)
         except UnsupportedSketch:
             return False
+        return True
 
     def _placed(self, points: Points, locations: tuple[int, ...]) -> npt.NDArray[np.bool_]:
         """bool[n]: whether TVM would leave the blocks where `locations` puts them."""
