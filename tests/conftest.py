@@ -11,8 +11,10 @@ from pathlib import Path
 
 import exports
 import pytest
+from nursery import Nursery
 
 from felixlike.hardware.known import IMITATED, imitated
+from felixlike.measure.server import ForkServer
 from felixlike.testing.loopback import Loopback
 
 # Before anything asks for it: tests must not use, nor fill, the user's cache of smooth formulas.
@@ -74,6 +76,24 @@ def loopback() -> Iterator[Loopback]:
     with Loopback() as opened:
         opened.start(cpu=2, mortal=2)
         yield opened
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Where fork servers come from in all rooms but the one that is about them."""
+    opened = Nursery()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_servers(request: pytest.FixtureRequest, nursery: Nursery) -> Iterator[None]:
+    """Pools are ready without loading TVM once more; servers are tested as they are in measure/."""
+    room = request.path.relative_to(Path(__file__).parent).parts[0]
+    with pytest.MonkeyPatch.context() as patch:
+        if room != "measure" and hasattr(os, "pidfd_open"):
+            patch.setattr(ForkServer, "_spawned", lambda server, control, log: nursery.spawned(server, control, log))
+        yield
 
 
 @pytest.fixture
