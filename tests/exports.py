@@ -34,6 +34,10 @@ class _Given(NamedTuple):
     kernels: dict[Any, Any]
     rule: Any
 
+    def suits(self, how: Any, own: dict[Any, Any], own_rule: Any) -> bool:
+        """Whether torch would make the same of it."""
+        return (how, own, own_rule) == (self.how, self.own, self.own_rule)
+
 
 _KNOWN: dict[Any, _Given] = {}
 
@@ -69,7 +73,7 @@ def _nothing() -> None:
 def _given(wanted: dict[Any, Callable[..., Any]]) -> Iterator[None]:
     """Every operator has the kernels that decompose it, or leave it as it is, and afterwards its own again."""
     before = {op: (dict(op.py_kernels), fake_rules.get(op)) for op in wanted}
-    known = {op: _KNOWN[op] for op, how in wanted.items() if _KNOWN.get(op, ())[:3] == (_kind(how), *before[op])}
+    known = {op: _KNOWN[op] for op, how in wanted.items() if op in _KNOWN and _KNOWN[op].suits(_kind(how), *before[op])}
     with given_by_torch({op: how for op, how in wanted.items() if op not in known}):
         for op in wanted.keys() - known.keys():
             _KNOWN[op] = _Given(_kind(wanted[op]), *before[op], dict(op.py_kernels), fake_rules.get(op))
