@@ -180,14 +180,14 @@ def _error_rates(target: str, only: str, points: int) -> None:
 def _anything(sketch: Sketch, count: int) -> Points:
     """Any value of each variable, tile factors that make up their loops; any loop of a nest, the root, or inlined."""
     rng = np.random.default_rng(7)
-    points = sketch._any.draw(count, rng)
+    points = sketch.sampler.any.draw(count, rng)
     for column in sketch.location_columns:
         points[:, column] = rng.integers(INLINE, _DEEPEST, size=count)
     return points
 
 
 def _drawn(sketch: Sketch, count: int) -> Points:
-    return sketch._sample_by_tvm(count, np.random.default_rng(8))
+    return sketch.sampler.by_tvm(count, np.random.default_rng(8))
 
 
 _DEEPEST = 24
@@ -228,7 +228,7 @@ def _check(row: Row, sketch: Sketch, points: int) -> None:
         row.opaque[sketch.index] = sketch.reason
         return
     _compare_nests(row, sketch, points)
-    _judge(row, sketch, sketch._sample_by_tvm(points, np.random.default_rng(1)))
+    _judge(row, sketch, sketch.sampler.by_tvm(points, np.random.default_rng(1)))
 
 
 def _compare_nests(row: Row, sketch: Sketch, points: int) -> None:

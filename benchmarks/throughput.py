@@ -79,7 +79,7 @@ def _measure(name: str, sketch: Sketch) -> Row:
         variables=len(sketch.variables),
         stores=len(found.stores),
         sample=seconds,
-        tvm_sample=_timed(lambda: sketch._sample_by_tvm(TVM_SAMPLES, np.random.default_rng(0)))[0] / TVM_SAMPLES,
+        tvm_sample=_timed(lambda: sketch.sampler.by_tvm(TVM_SAMPLES, np.random.default_rng(0)))[0] / TVM_SAMPLES,
         exact=_best(lambda: found.evaluate(points)) / BATCH,
         smooth=_best(lambda: _gradients(relaxed, log_x)) / GRADIENT_BATCH,
         tvm_features=_tvm_features(sketch, some),

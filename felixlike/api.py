@@ -139,7 +139,7 @@ def optimize(
     InvalidModel and its kinds, StoreError, InvalidWeights, TrackerFailed, WrongDevice, ForkedProcess before any long
     work; VerificationFailed, with the model as its `optimized`, if that computes something else; WorkerFailed and the
     like only while nothing is tuned, CompilationFailed. Warns, once the model is there and with it as `optimized`, of
-    what was not as it should be: RandomModel, NotVerified, SearchFailed, FellBack."""
+    what was not as it should be: RandomModel, NotVerified, SearchFailed, OwnMistake, FellBack."""
     started = time.monotonic()
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)

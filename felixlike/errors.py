@@ -182,6 +182,10 @@ class FellBack(FelixlikeWarning):
     """A part of a run failed after something had been tuned: a schedule gave way to another one, or a log was lost."""
 
 
+class OwnMistake(FelixlikeWarning):
+    """A mistake in this package's rules or formulas left a task with a part of its search, or without any."""
+
+
 class SearchFailed(FelixlikeWarning):
     """The search ended by an error; the model is the best that it had found."""
 

@@ -26,6 +26,7 @@ from felixlike.errors import (
     FelixlikeWarning,
     FellBack,
     NotVerified,
+    OwnMistake,
     RandomModel,
     SearchFailed,
     VerificationFailed,
@@ -186,6 +187,7 @@ class Finish:
             told.append(RandomModel(f"{name}: {found.words}."))
         elif found.verdict is Verdict.UNSURE:
             told.append(NotVerified(f"{name} was not verified as a whole: {found.words}."))
+        told += [OwnMistake(f"{name}: {words}") for state in self._states if (words := _mistakes(state))]
         told += [FellBack(f"{name}: {problem}.") for problem in self._problems]
         for warning in told:
             warning.optimized = optimized
@@ -299,6 +301,16 @@ def _others(state: TaskState, choice: Choice) -> Iterator[Choice]:
     return (other for other in at_hand(state) if other.candidate is None or other.candidate.key != tried)
 
 
+def _mistakes(state: TaskState) -> str:
+    """What a task had to do without by mistakes of ours."""
+    if not state.faults:
+        return ""
+    return (
+        f"the search for schedules of {state.task.name} was cut short by a mistake in felixlike"
+        f" ({'; '.join(state.faults)}). Please report this with the model."
+    )
+
+
 def _untuned(note: str) -> Choice:
     return Choice(How.UNTUNED, None, math.nan, None, note)
 
@@ -311,7 +323,7 @@ def _task_report(state: TaskState, choice: Choice) -> TaskReport:
         sketch=candidate.sketch.index if candidate else None,
         sketches=len(state.space.sketches),
         point=dict(zip(names, candidate.point, strict=True)) if candidate else {},
-        sampled={str(s.index): s.reason for s in state.space.opaque},
+        sampled={str(s.index): s.reason or "its formulas failed" for s in state.space.opaque},
     )
 
 
@@ -331,5 +343,5 @@ def _bare_task(state: TaskState, choice: Choice) -> TaskReport:
         error=choice.error,
         point={},
         sampled={},
-        note=choice.note,
+        note="; ".join(filter(None, (choice.note, *(f"a mistake in felixlike: {fault}" for fault in state.faults)))),
     )

@@ -22,6 +22,7 @@ from felixlike.errors import (
     FelixlikeWarning,
     FellBack,
     NotVerified,
+    OwnMistake,
     RandomModel,
     SearchFailed,
     StoreError,
@@ -32,6 +33,7 @@ from felixlike.frontend import Imported, import_model
 from felixlike.hardware import device_name
 from felixlike.report import Report, RunLog
 from felixlike.search import Candidate
+from felixlike.spaces.design import RULES, Rule
 from felixlike.tuning import Session, choice
 
 TRIALS = 4
@@ -342,6 +344,23 @@ def test_a_search_that_fails_gives_what_it_had_found(
     monkeypatch.setattr(Session, "run", failing(error))  # now before anything is known
     with pytest.raises(type(error)):
         finish()
+
+
+def test_a_rule_that_fails_is_told_and_the_model_tuned(model: Two, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "llvm", (Rule("mistaken", failing(TypeError("ours")), ()),))
+    monkeypatch.setattr("felixlike.tuning.session.TRIALS_PER_ROUND", 2)
+    with pytest.warns(OwnMistake) as caught:
+        tuned = fx.optimize(model, x, trials=TRIALS, progress=False)
+    assert [task.how for task in tuned.report.tasks] == ["measured", "measured"]
+    for warning, task in zip(caught, tuned.report.tasks, strict=True):
+        assert f"schedules of {task.name} was cut short by a mistake in felixlike (TypeError: ours)" in str(
+            warning.message
+        )
+        assert "Please report this" in str(warning.message)
+        assert warning.message.optimized is tuned  # type: ignore[union-attr]
+        assert task.note == "a mistake in felixlike: TypeError: ours"
+    with torch.no_grad():
+        torch.testing.assert_close(tuned(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 def test_a_log_a_store_and_a_pool_that_cannot_be_finished(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from felixlike.costmodel.dataset import Dataset
 from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.model import CostModel, load
 from felixlike.costmodel.train import Training, train
-from felixlike.costmodel.weights import InvalidWeights, load_weights, save_weights
+from felixlike.costmodel.weights import InvalidWeights, load_weights, read_card, save_weights
 
 __all__ = [
     "CostModel",
@@ -14,6 +14,7 @@ __all__ = [
     "Training",
     "load",
     "load_weights",
+    "read_card",
     "save_weights",
     "train",
 ]

@@ -1,7 +1,7 @@
 """Measured samples: features with what was measured, grouped by task, since only times of one task compare.
 
-In: features and seconds. Out: `Dataset`, from which training draws batches. Candidates that failed are samples too:
-they count as slow as the slowest that is still told apart.
+In: features and seconds. Out: `Dataset`, from which training draws batches of several tasks. Candidates that failed are
+samples too: they count as slow as the slowest that is still told apart.
 """
 
 from __future__ import annotations
@@ -30,11 +30,30 @@ class TaskSamples:
     seconds: list[float] = field(default_factory=list)
     anchors: list[Tensor] = field(default_factory=list)
     anchor_scores: list[Tensor] = field(default_factory=list)
+    _labels: Tensor | None = None
 
     def labels(self) -> Tensor:
         """float32[n]: log(best / seconds), at least −SLOWEST."""
-        best = min((s for s in self.seconds if math.isfinite(s)), default=1.0)
-        return torch.tensor([max(math.log(best / s), -SLOWEST) if math.isfinite(s) else -SLOWEST for s in self.seconds])
+        if self._labels is None or len(self._labels) != len(self.seconds):
+            self._labels = torch.tensor(labels(self.seconds), dtype=torch.float32)
+        return self._labels
+
+
+def labels(seconds: Sequence[float]) -> list[float]:
+    """log(best / seconds) of a task's candidates, at least −SLOWEST, which failures (inf) have; 0 is the best."""
+    best = min((s for s in seconds if math.isfinite(s)), default=1.0)
+    return [max(math.log(best / s), -SLOWEST) if math.isfinite(s) else -SLOWEST for s in seconds]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Samples of several tasks.  log_features: float32[tasks · most, stores, columns], zeros where a task has fewer
+    than
+    `most`.  labels, present: float32[tasks, most]; present is 1 where there is a sample."""
+
+    log_features: Tensor
+    labels: Tensor
+    present: Tensor
 
 
 class Dataset:
@@ -48,9 +67,12 @@ class Dataset:
 
     def add(self, task: str, features: FeatureArray, seconds: Sequence[float]) -> None:
         """Add float64[n, stores, columns] (features themselves, no logarithms) with their measured seconds."""
+        self.add_logs(task, torch.from_numpy(np.log1p(features)).to(torch.float32), seconds)
+
+    def add_logs(self, task: str, log_features: Tensor, seconds: Sequence[float]) -> None:
+        """Add float32[n, stores, columns] of log(1 + feature) with their measured seconds."""
         samples = self._tasks.setdefault(task, TaskSamples())
-        logs = torch.from_numpy(np.log1p(features)).to(torch.float32)
-        samples.log_features += list(logs)
+        samples.log_features += list(log_features)
         samples.seconds += [float(s) for s in seconds]
 
     def add_anchors(self, task: str, features: FeatureArray, scores: Tensor) -> None:
@@ -74,13 +96,24 @@ class Dataset:
         """One task's samples."""
         return self._tasks[task]
 
-    def batch(self, task: str, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """(float32[n, stores, columns], float32[n] labels) of some samples of one task; missing stores are zeros."""
-        samples = self._tasks[task]
-        return stack([samples.log_features[r] for r in rows]), samples.labels()[list(rows)]
+    def batch(self, chosen: Sequence[tuple[str, Sequence[int]]]) -> Batch:
+        """Some samples of some tasks: pairs of a task's key and rows of its samples."""
+        most = max(len(rows) for _, rows in chosen)
+        logs = [self._tasks[task].log_features[row] for task, rows in chosen for row in rows]
+        present = torch.zeros(len(chosen), most)
+        wanted = torch.zeros(len(chosen), most)
+        for place, (task, rows) in enumerate(chosen):
+            present[place, : len(rows)] = 1.0
+            wanted[place, : len(rows)] = self._tasks[task].labels()[list(rows)]
+        packed = stack(logs)
+        spread = packed.new_zeros(len(chosen) * most, *packed.shape[1:])
+        spread[present.reshape(-1) > 0] = packed
+        return Batch(spread, wanted, present)
 
 
 def stack(log_features: Sequence[Tensor]) -> Tensor:
     """float32[n, most stores, columns] of features with different numbers of stores."""
     most = max(len(x) for x in log_features)
+    if all(len(x) == most for x in log_features):
+        return torch.stack(list(log_features))
     return torch.stack([torch.nn.functional.pad(x, (0, 0, 0, most - len(x))) for x in log_features])

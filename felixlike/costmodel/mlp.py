@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from felixlike.costmodel.bottleneck import Bottlenecks
+from felixlike.costmodel.ratios import RATIOS, ratios
 from felixlike.features import NAMES
 from felixlike.modes import own_modes
 
@@ -50,8 +51,8 @@ class Network(nn.Module):
     def __init__(self, *, seed: int = 0, members: int = MEMBERS, width: int = WIDTH) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        columns = len(NAMES)
-        self.members = members
+        columns = len(NAMES) + RATIOS
+        self.members, self.width = members, width
         self.register_buffer("mean", torch.zeros(columns))
         self.register_buffer("scale", torch.full((columns,), 0.1))
         self.encode = EnsembleLinear(members, columns, width, generator)
@@ -64,21 +65,24 @@ class Network(nn.Module):
 
     def forward(self, log_features: Tensor) -> Tensor:
         """float32[members, n]; stores whose row is all zero (inlined ones) count for nothing."""
-        count, stores, columns = log_features.shape
-        present = (log_features.detach().abs().amax(dim=-1) > 0).to(log_features.dtype)
-        rows = ((log_features - self.mean) * self.scale).reshape(1, count * stores, columns)
-        hidden = nn.functional.silu(self.encode(rows.expand(self.members, -1, -1)))
-        hidden = nn.functional.silu(self.encode_2(hidden))
-        hidden = (hidden.view(self.members, count, stores, -1) * present[None, :, :, None]).sum(dim=2)
+        count = len(log_features)
+        present = log_features.detach().abs().amax(dim=-1) > 0
+        of, _ = present.nonzero(as_tuple=True)  # most places are empty where one of many sketches has many stores
+        rows = log_features[present]
+        inputs = (torch.cat([rows, ratios(rows)], dim=-1) - self.mean) * self.scale
+        encoded = nn.functional.silu(self.encode(inputs.expand(self.members, -1, -1)))
+        encoded = nn.functional.silu(self.encode_2(encoded))
+        hidden = encoded.new_zeros(self.members, count, self.width).index_add(1, of, encoded)
         for block in self.blocks:
             hidden = hidden + nn.functional.silu(block(hidden))
-        output: Tensor = self.head(hidden)[..., 0] - self.bottlenecks(log_features, present)
+        output: Tensor = self.head(hidden)[..., 0] - self.bottlenecks(log_features, present.to(log_features.dtype))
         return output
 
     def standardise(self, log_features: Tensor) -> None:
         """Set `mean` and `scale` from float32[n, stores, columns]; columns that hardly vary are left small."""
         rows = log_features.reshape(-1, log_features.shape[-1])
         rows = rows[rows.abs().amax(dim=1) > 0]
+        rows = torch.cat([rows, ratios(rows)], dim=-1)
         if len(rows) < 2:
             return
         self.mean.copy_(rows.mean(dim=0))

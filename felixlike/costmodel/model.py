@@ -108,11 +108,9 @@ def load(target: str = "cpu", path: str | Path | None = None, *, seed: int = 0) 
     InvalidOption."""
     seed = options.seed(seed, where="costmodel.load")
     target = options.one_of(target, "costmodel.load", [kind.device for kind in KINDS.values()], what="a kind of target")
-    network = Network(seed=seed)
     if path is None:
         found = shipped(target)
     else:
         found = options.path(path, "weights", error=InvalidWeights, otherwise="None for those shipped")
-    if found is not None:
-        load_weights(network, found)
+    network = Network(seed=seed) if found is None else load_weights(found)
     return CostModel(network, seed=seed, pretrained=found is not None)

@@ -1,11 +1,12 @@
-"""Weights on disk: plain tensors, loaded without running any code.
+"""Weights on disk: plain tensors and a card, loaded without running any code.
 
-In: a path, or nothing for the weights shipped with the package. Out: a state for `Network`.
+In: a path, or nothing for the weights shipped with the package. Out: a `Network`, or what its card says.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,19 @@ import torch
 
 from felixlike.costmodel.mlp import Network
 from felixlike.errors import FelixlikeError
-from felixlike.features import NAMES
+from felixlike.features import NAMES, VERSION
 from felixlike.modes import own_modes
 
 SHIPPED = Path(__file__).parent / "data"
 """Where shipped weights lie, one file a kind of target."""
 
-FORMAT = 2
+FORMAT = 3
 """Raised when the meaning of stored weights changes."""
 
 
 _SHIPPED = "leave weights out for those that are shipped"
-_GIVE = f"give what costmodel.save_weights wrote, or {_SHIPPED}"
-_ANEW = f"train them anew, or {_SHIPPED}"
+_GIVE = f"give what felixlike train wrote, or {_SHIPPED}"
+_ANEW = f"train them anew (felixlike train), or {_SHIPPED}"
 
 
 class InvalidWeights(FelixlikeError, ValueError):
@@ -33,14 +34,48 @@ class InvalidWeights(FelixlikeError, ValueError):
 
 
 @own_modes()
-def save_weights(network: Network, path: Path) -> None:
-    """Write the weights with the names of the features they are for."""
-    torch.save({"format": FORMAT, "columns": list(NAMES), "state": network.state_dict()}, path)
+def save_weights(network: Network, path: Path, card: Mapping[str, Any] | None = None) -> None:
+    """Write the weights with the version and names of the features they are for.
+
+    card: what they were trained on and how good they are; strings, numbers, lists and dictionaries only."""
+    torch.save(
+        {
+            "format": FORMAT,
+            "features": VERSION,
+            "columns": list(NAMES),
+            "members": network.members,
+            "width": network.width,
+            "state": network.state_dict(),
+            "card": dict(card or {}),
+        },
+        path,
+    )
 
 
 @own_modes()
-def load_weights(network: Network, path: Path) -> None:
-    """Load weights into a network. Raises InvalidWeights for a missing, damaged or unfitting file."""
+def load_weights(path: Path) -> Network:
+    """The network of a file. Raises InvalidWeights for a missing, damaged or unfitting file."""
+    stored = _read(path)
+    try:
+        network = Network(members=_count(stored["members"]), width=_count(stored["width"]))
+        network.load_state_dict(stored["state"])
+        finite = all(bool(tensor.isfinite().all()) for tensor in network.state_dict().values())
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidWeights("the weights are for another network", where=str(path), remedy=_ANEW) from error
+    if not finite:
+        raise InvalidWeights("some weights are no numbers", where=str(path), remedy=_ANEW)
+    return network
+
+
+@own_modes()
+def read_card(path: Path) -> dict[str, Any]:
+    """What a file of weights says of itself; empty where it says nothing. Raises InvalidWeights as `load_weights`."""
+    card = _read(path).get("card")
+    return dict(card) if isinstance(card, dict) else {}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The contents of a file that is for today's features."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of foreign files before it refuses them
@@ -53,24 +88,22 @@ def load_weights(network: Network, path: Path) -> None:
         raise InvalidWeights("the file is no file of weights, or damaged", where=str(path), remedy=_GIVE) from error
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         raise InvalidWeights("the file is of another format", where=str(path), remedy=_ANEW)
-    columns = stored.get("columns")
-    if not isinstance(columns, list) or not set(columns) <= set(NAMES):
+    if stored.get("features") != VERSION:
+        raise InvalidWeights(
+            f"the weights are for features of version {stored.get('features')}, these are version {VERSION}",
+            where=str(path),
+            remedy=_ANEW,
+        )
+    if stored.get("columns") != list(NAMES):
         raise InvalidWeights("the weights are for other features", where=str(path), remedy=_ANEW)
-    try:
-        network.load_state_dict(_widened(stored["state"], columns))
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
-        raise InvalidWeights("the weights are for another network", where=str(path), remedy=_ANEW) from error
+    return stored
 
 
-def _widened(state: dict[str, torch.Tensor], columns: list[str]) -> dict[str, torch.Tensor]:
-    """The state for all of today's columns; those it was not trained with have no influence."""
-    rows = [NAMES.index(name) for name in columns]
-    mean, scale = torch.zeros(len(NAMES)), torch.zeros(len(NAMES))
-    mean[rows], scale[rows] = state["mean"], state["scale"]
-    encode = state["encode.weight"]
-    weight = encode.new_zeros(encode.shape[0], len(NAMES), encode.shape[2])
-    weight[:, rows] = encode
-    return {**state, "mean": mean, "scale": scale, "encode.weight": weight}
+def _count(value: Any) -> int:
+    """A size that a file tells. Raises ValueError for what no network has: a huge one would fill the memory."""
+    if not isinstance(value, int) or not 1 <= value <= 4096:
+        raise ValueError(f"{value!r} is no size of a network")
+    return value
 
 
 def shipped(target: str) -> Path | None:

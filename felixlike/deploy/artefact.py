@@ -87,6 +87,8 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
             executable.export_library(str(library), cc=compiler)
             return library.read_bytes()
     except (*tvmlib.TVM_ERRORS, OSError) as error:
+        if not isinstance(error, OSError) and not tvmlib.raised_in_tvm(error):
+            raise
         raise CompilationFailed(
             f"linking with {compiler} failed: {first_line(error)}",
             where="save",
@@ -160,6 +162,8 @@ def _open(meta: Mapping[str, Any], code: bytes, where: str) -> tuple[Compiled, d
         )
         own = codegen.description_in(compiled.machine)
     except (*tvmlib.TVM_ERRORS, AttributeError, OSError) as error:
+        if not isinstance(error, OSError) and not tvmlib.raised_in_tvm(error):
+            raise
         raise InvalidArtefact(
             f"its compiled code cannot be opened: {first_line(error)}",
             where=where,

@@ -33,6 +33,8 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
         module = with_packed_constants(module)
         lowered, executable = codegen.compile_relax(module, imported.target)
     except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
         raise CompilationFailed(
             f"TVM could not compile the model: {first_line(error)}",
             where=imported.name,

@@ -157,7 +157,9 @@ def _target(meta: Mapping[str, Any], where: str) -> Any:
         device_name(target)  # raises where the GPU it needs is missing
     except UnknownTarget as error:
         raise InvalidArtefact(error.what, where=where, remedy=error.remedy) from None
-    except (*tvmlib.TVM_ERRORS, KeyError, AttributeError) as error:
+    except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
         raise _wrong("target", f"cannot be read: {first_line(error)}", where) from None
     return target
 

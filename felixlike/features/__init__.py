@@ -1,12 +1,13 @@
 """Programs as numbers: feature formulas of the schedule variables, exact at every valid point."""
 
 from felixlike.features.formulas import FeatureArray, Formulas, StructureFormulas, formulas
-from felixlike.features.table import COLUMNS, NAMES, SLOTS, Column
+from felixlike.features.table import COLUMNS, NAMES, SLOTS, VERSION, Column
 
 __all__ = [
     "COLUMNS",
     "NAMES",
     "SLOTS",
+    "VERSION",
     "Column",
     "FeatureArray",
     "Formulas",

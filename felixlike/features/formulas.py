@@ -21,7 +21,7 @@ from felixlike.features.arithmetic import arithmetic
 from felixlike.features.loops import loops
 from felixlike.features.reuse import per_reuse, reuse
 from felixlike.features.table import NAMES, SLOTS
-from felixlike.features.threads import threads
+from felixlike.features.threads import thread_stride, threads
 from felixlike.features.traffic import traffic
 from felixlike.features.view import Memo, StoreView
 from felixlike.hardware import Device, target_device
@@ -119,7 +119,7 @@ def _row(view: StoreView, device: Device) -> dict[str, Expr]:
         **threads(view),
     }
     for slot, buffer in enumerate(view.buffers[:SLOTS]):
-        columns = {**access(view, buffer), **reuse(view, buffer)}
+        columns = {**access(view, buffer), **reuse(view, buffer), "thread_stride": thread_stride(view, buffer)}
         columns.update(per_reuse(columns))
         row.update({f"buffer{slot}_{name}": value for name, value in columns.items()})  # all but "uses" are columns
     return row

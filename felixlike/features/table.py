@@ -55,6 +55,7 @@ _BUFFER = (
     Column("lines_per_reuse", "count", "lines ÷ reuse_count, doubled without reuse"),
     Column("unique_lines_per_reuse", "count", "unique_lines ÷ reuse_count, doubled without reuse"),
     Column("stride", "elements", "step of the innermost loop of extent > 1; 0 where it does not move the access"),
+    Column("thread_stride", "elements", "between what a GPU's thread and the next touch; 0 for the same, and on CPUs"),
 )
 
 _TRAFFIC = (
@@ -82,6 +83,7 @@ _THREADS = (
     Column("vthread_extent", "count", "virtual threads: iterations that one thread interleaves; 1 without"),
     Column("thread_extent", "count", "threads of a block; 1 on CPUs"),
     Column("shared_bytes", "bytes", "shared memory of a block, stages of a software pipeline included; 0 without"),
+    Column("local_bytes", "bytes", "buffers of a thread's own, in registers if there is room; 0 on CPUs"),
 )
 
 COLUMNS: tuple[Column, ...] = (
@@ -95,3 +97,6 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
+
+VERSION = 3
+"""Raised when a column's meaning changes, or columns come or go: weights are for one version."""

@@ -39,6 +39,8 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
     try:
         module = fuse(source.module, target)
     except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
         raise CompilationFailed(
             f"TVM could not legalise and fuse the model: {first_line(error)}",
             where=source.name,

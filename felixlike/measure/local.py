@@ -30,12 +30,14 @@ _WAITING_SHARE = 4
 
 
 class Local:
-    """A Place: this machine, where the candidates that a workshop builds run in the processes that built them."""
+    """A Place: this machine, where the candidates that a workshop builds run in the processes that built them.
 
-    def __init__(self, workshop: Workshop) -> None:
+    waiting: as MeasurePool's."""
+
+    def __init__(self, workshop: Workshop, *, waiting: int | None = None) -> None:
         self._workshop = workshop
         self._processes = workshop.processes
-        self._batch = workshop.kind.waiting * workshop.workers
+        self._batch = waiting or workshop.kind.waiting * workshop.workers
 
     @property
     def devices(self) -> frozenset[str]:

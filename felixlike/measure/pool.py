@@ -79,14 +79,25 @@ class MeasurePool(WorkshopPool):
 
     target: of the tasks, TVM's or a name; its num-cores is the number of threads a candidate may use.  workers: how
     many candidates are built at a time; None: num-cores, or the host's cores where the target is a GPU.  Building and
-    running alternate in small batches.  reuse: a candidate whose generated code is that of an earlier one gets its
-    Measurement instead of being run."""
+    running alternate in small batches.  waiting: how many built candidates such a batch has, of which those that are
+    near its best one are timed in turns; None: a few for each worker.  reuse: a candidate whose generated code is that
+    of an earlier one gets its Measurement instead of being run."""
 
     def __init__(
-        self, target: Any, *, limits: Limits | None = None, workers: int | None = None, reuse: bool = True
+        self,
+        target: Any,
+        *,
+        limits: Limits | None = None,
+        workers: int | None = None,
+        waiting: int | None = None,
+        reuse: bool = True,
     ) -> None:
+        if waiting is not None:
+            waiting = options.whole(
+                waiting, "waiting", least=1, where="MeasurePool", otherwise="None for a few for each worker"
+            )
         workshop = Workshop(target, limits=limits, workers=workers, reuse=reuse)
-        super().__init__(workshop, Local(workshop))
+        super().__init__(workshop, Local(workshop, waiting=waiting))
 
 
 def _checked(task: Any, candidates: Any) -> tuple[Task, Iterable[Schedulable]]:

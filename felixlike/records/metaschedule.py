@@ -131,10 +131,9 @@ class _Database:
         """The record of a line. Raises _PassedOver with the reason."""
         try:
             number, (trace, seconds, target, *_) = line
-            fits = self._fits(target)
         except (ValueError, TypeError) as error:
             raise _PassedOver("damaged lines") from error
-        if not fits:
+        if not self._fits(target):
             raise _PassedOver("of another target")
         if seconds is None:
             raise _PassedOver("without a measurement")
@@ -154,13 +153,15 @@ class _Database:
         )
 
     def _fits(self, target: Any) -> bool:
-        """Whether a record's target is ours, as far as code depends on it."""
+        """Whether a record's target is ours, as far as code depends on it. Raises _PassedOver for what is none."""
         text = json.dumps(target)
         if text not in self._targets:
             try:
                 theirs = self._target if target is None else tvmlib.Target(target)
             except tvmlib.TVM_ERRORS as error:
-                raise ValueError(first_line(error)) from error
+                if not tvmlib.raised_in_tvm(error):
+                    raise
+                raise _PassedOver("damaged lines") from error
             said = [(t.kind.name, *map(t.attrs.get, _DECISIVE)) for t in (theirs, self._target)]
             self._targets[text] = str(said[0]) == str(said[1])
         return self._targets[text]
@@ -170,15 +171,15 @@ class _Database:
             raise _PassedOver("of a workload that is damaged or missing")
         if number not in self._tasks:
             try:
-                module = tvmlib.ms.database.Workload.from_json(self._lines[number]).mod
-                main = module["main"]
-                constants = noted_constants(main)
-                task = make_task(main, self._target, name=f"workload {number}", constants=constants)
-                self._tasks[number] = task
+                main = tvmlib.ms.database.Workload.from_json(self._lines[number]).mod["main"]
+                task = make_task(main, self._target, name=f"workload {number}", constants=noted_constants(main))
                 if task.key not in self.known:
-                    self.known[task.key] = task
                     self.sketches[task.key] = {s.key: s for s in sketches(task, space="all")}
-            except (*tvmlib.TVM_ERRORS, KeyError) as error:
+                    self.known[task.key] = task
+                self._tasks[number] = task
+            except (*tvmlib.TVM_ERRORS, FelixlikeError) as error:
+                if not isinstance(error, FelixlikeError) and not tvmlib.refusal(error):
+                    raise
                 self._tasks[number] = first_line(error)
         found = self._tasks[number]
         if isinstance(found, str):
@@ -262,11 +263,15 @@ def _export_workload(
     if not records:
         return 0
     try:
-        main = tvmlib.ir.load_json(workload.module)["main"]
-        task = make_task(main, target, name=workload.name, constants=noted_constants(main))
-    except tvmlib.TVM_ERRORS:
+        main = tvmlib.ir.load_json(workload.module)["main"] if workload.module else None
+    except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
+        main = None
+    if main is None:
         passed_over["of a workload that was lost"] += len(records)
         return 0
+    task = make_task(main, target, name=workload.name, constants=noted_constants(main))
     by_key = {sketch.key: sketch for sketch in sketches(task, space="all")}
     arguments = tvmlib.ms.arg_info.ArgInfo.from_entry_func(task.module)
     forms = [database.commit_workload(module) for module in _forms(task.module)]

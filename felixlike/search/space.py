@@ -6,6 +6,7 @@ In: a task. Out: `Space`. Formulas and their smooth forms are made when first us
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -21,11 +22,18 @@ from felixlike.symbolic.program.variables import groups
 
 
 class Space:
-    """The sketches of one task.  space: where they come from, see `SpaceName`."""
+    """The sketches of one task.  space: where they come from, see `SpaceName`.
 
-    def __init__(self, task: Task, space: str = SpaceName.BEST) -> None:
+    forgive: is given what a rule of ours or a sketch raises that should not; MetaSchedule's sketches then stand in for
+    those of our rules, and such a sketch is left out.  None: it is raised."""
+
+    def __init__(
+        self, task: Task, space: str = SpaceName.BEST, *, forgive: Callable[[Exception], None] | None = None
+    ) -> None:
         self.task = task
-        self.sketches: tuple[Sketch, ...] = tuple(s for s in sketches(task, space=space) if not s.wrong)
+        self._forgive = forgive
+        self._exact = True
+        self.sketches: tuple[Sketch, ...] = self._usable(space)
         self.understood = tuple(s for s in self.sketches if s.understood)
         self.opaque = tuple(s for s in self.sketches if not s.understood)
         """Sketches that are tuned by sampling."""
@@ -46,7 +54,7 @@ class Space:
 
     def features(self, sketch: Sketch, points: Points) -> FeatureArray | None:
         """Exact features float64[n, stores, columns]; None for a sketch (or a place) that is not understood."""
-        if not sketch.understood:
+        if not self._exact or not sketch.understood:
             return None
         try:
             return self.formulas(sketch).evaluate(np.asarray(points, dtype=np.int64))
@@ -64,7 +72,36 @@ class Space:
 
     @cached_property
     def _known_elsewhere(self) -> tuple[Sketch, ...]:
-        return tuple(s for s in sketches(self.task, space=SpaceName.ALL) if not s.wrong)
+        return self._usable(SpaceName.ALL)
+
+    def retreat(self) -> bool:
+        """Do without what may just have failed by a mistake of ours: without formulas, so that all sketches are
+        sampled; once that is so, without sketches. Whether any are left."""
+        self.opaque = self.sketches = self.sketches if self._exact else ()
+        self.understood, self._exact = (), False
+        return bool(self.sketches)
+
+    def _usable(self, space: str) -> tuple[Sketch, ...]:
+        return tuple(sketch for sketch in self._found(space) if self._is_usable(sketch))
+
+    def _found(self, space: str) -> tuple[Sketch, ...]:
+        for name in dict.fromkeys((space, SpaceName.DEFAULT)):
+            try:
+                return sketches(self.task, space=name)
+            except Exception as error:
+                if self._forgive is None:
+                    raise
+                self._forgive(error)
+        return ()
+
+    def _is_usable(self, sketch: Sketch) -> bool:
+        try:
+            return not sketch.wrong
+        except Exception as error:
+            if self._forgive is None:
+                raise
+            self._forgive(error)
+            return False
 
 
 def _size(sketch: Sketch) -> float:

@@ -48,6 +48,8 @@ class Strategy(Protocol):
 def draw(space: Space, count: int, seen: AbstractSet[Key], rng: np.random.Generator, *, origin: str) -> list[Candidate]:
     """Random valid candidates, sketches equally likely, none of them seen; fewer where there are no more."""
     found: dict[Key, Candidate] = {}
+    if not space.sketches:
+        return []
     for _ in range(8):  # small spaces give the same points again and again
         missing = count - len(found)
         if missing <= 0:

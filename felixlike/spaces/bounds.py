@@ -56,12 +56,17 @@ def note_bounds(schedule: Schedule, block: BlockRef, bounds: Bounds) -> None:
         schedule.annotate(block, _NOTE + name, value)
 
 
+_LOOSE = Bounds(least_accumulators=0, most_accumulators=2**30, registers=2**31, cores=1)
+"""Which nothing exceeds."""
+
+
 def noted_bounds(block: Block) -> Bounds | None:
-    """The bounds noted on a block of a TVM schedule; None where there are none."""
-    names = list(Bounds.__dataclass_fields__)
-    if _NOTE + names[0] not in block.annotations:
+    """The bounds noted on a block of a TVM schedule; None where there are none. Traces in stores of earlier versions
+    have fewer notes: what is not noted does not bind."""
+    loose = asdict(_LOOSE)
+    if _NOTE + next(iter(loose)) not in block.annotations:
         return None
-    return Bounds(*(int(block.annotations[_NOTE + name]) for name in names))
+    return Bounds(**{name: int(block.annotations.get(_NOTE + name, value)) for name, value in loose.items()})
 
 
 def keeps_to_bounds(schedule: Schedule) -> bool:

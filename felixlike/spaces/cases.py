@@ -14,6 +14,8 @@ next one, but those that pad: they are copied for each parallel iteration.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import or_
 from typing import Any
 
 from felixlike import tvmlib
@@ -38,7 +40,8 @@ def case_by_case(schedule: Schedule, lanes: int) -> list[Schedule]:
         if not _cases(schedule, block) and not costs(schedule, block):
             schedule.compute_inline(block)
     *stages, last = blocks_of(schedule)
-    cased = [bool(_cases(schedule, stage)) for stage in stages]
+    # What follows a stage with cases reads its tile, perhaps twice (x · sigmoid(x)), and so is at the same place.
+    cased = list(accumulate((bool(_cases(schedule, stage)) for stage in stages), or_))
     outer, inner = _loops(schedule, last, _walked(schedule, (*stages, last)))
     *outer, channel = outer
     if not outer:

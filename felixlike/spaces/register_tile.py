@@ -24,18 +24,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen.marks import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
 from felixlike.hardware import Device
-from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, VectorUnit, widths
+from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, VectorUnit
 from felixlike.spaces.blocks import costs, realize_of
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
-from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
-from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled, whole_vectors
+from felixlike.spaces.contraction import Axis, Contraction, read_contraction, without_groups
+from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled
+from felixlike.spaces.roles import Roles, choose_roles, slides
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
 from felixlike.tvmlib.typing import BlockRef, LoopRef, Schedule, TirExpr
 
@@ -43,27 +44,6 @@ _LONGEST = 128
 """Steps of a block of the reduction, or down to a quarter of that: an accumulator is then stored and loaded once in 128
 (32) products; and a panel of `MOST_VECTORS` vectors of 64 bytes has 64 KiB, a small part of any L2 cache.  Longer
 blocks were measured to be slower as soon as others use the cache; no benchmark repeats that."""
-
-_REUSES = 16
-"""Rows from which copying an operand into panels pays: a load and a store are an eighth of as many products.  Chosen by
-hand: no benchmark compares other values."""
-
-
-@dataclass(frozen=True, slots=True)
-class Roles:
-    """What the axes of a contraction are for.
-
-    vector: in vectors.  rows: broadcast against them.  window: another along which an operand is used again: tiles
-    along it share a copy of the padded input, or what one of them brought into the caches.  summed: the outermost
-    reduction, which is no window's.  lanes: of a vector.  panel: the operand that is copied first.  None where there is
-    no such axis or operand."""
-
-    vector: Axis
-    rows: Axis | None
-    window: Axis | None
-    summed: Axis | None
-    lanes: int
-    panel: Operand | None
 
 
 def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
@@ -127,80 +107,6 @@ def _packed(
     return around
 
 
-def choose_roles(contraction: Contraction, unit: VectorUnit, *, padded: bool = False) -> Roles | None:
-    """The cheapest vector axis and what follows from it; None where no axis is fit.  padded: whether axes may be padded
-    to whole vectors."""
-    lanes = unit.lanes(contraction.item_bits)
-    found: list[tuple[float, Roles]] = []
-    for axis in contraction.spatial:
-        extent = whole_vectors(axis.extent, lanes) if padded and axis.extent > 1 else axis.extent
-        width = next((w for w in widths(lanes) if extent % w == 0), None)
-        holding = [o for o in contraction.operands if axis.place in o.axes]
-        if width is None or not holding:
-            continue
-        apart = [o for o in holding if not o.constant and not o.contiguous(axis)]
-        if apart and len(holding) > 1:
-            continue  # both operands would have to be laid out anew
-        rows = _rows_axis(contraction, axis, holding)
-        panel = holding[0] if len(holding) == 1 and _wants_panel(contraction, holding[0], rows, bool(apart)) else None
-        if apart and (panel is None or rows is None):
-            continue  # copied for nothing: it is used once
-        left = [a for a in contraction.spatial if a not in (axis, rows) and a.extent > 1]
-        window = next((a for a in reversed(left) if _reuses(contraction, a)), None)
-        summed = next((a for a in contraction.reduction if a.extent > 1 and not _slides(contraction, a)), None)
-        roles = Roles(axis, rows, window, summed, width, panel)
-        found.append((_cost(contraction, roles, extent, apart), roles))
-    return min(found, key=lambda pair: pair[0])[1] if found else None
-
-
-def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Operand]) -> float:
-    """Instructions in vectors, about: products, nearly twice where each has to load its vector; copies of what is apart
-    in memory, two an element; and what transposes an output whose vectors lie across, a quarter.  The weights are
-    chosen by hand: no benchmark compares others.
-
-    extent: of the axis in vectors, padded."""
-    others = [a for a in contraction.axes if a is not roles.vector]
-    products = extent // roles.lanes * math.prod(a.extent for a in others)
-    copied = sum(extent * math.prod(a.extent for a in others if a.place in o.axes) for o in apart)
-    outputs = extent * math.prod(a.extent for a in others if not a.reduced)
-    transposed = outputs if contraction.written[-1] != roles.vector.place else 0
-    return products * (1.75 if roles.rows is None else 1.0) + 2 * copied + transposed / 4
-
-
-def _rows_axis(contraction: Contraction, vector: Axis, holding: list[Operand]) -> Axis | None:
-    """The innermost axis along which either operand is used again."""
-    others = [a for a in contraction.spatial if a is not vector and a.extent > 1]
-    if len(holding) == 1:
-        apart = [a for a in others if a.place not in holding[0].axes]
-        if apart:
-            return apart[-1]
-    once = [a for a in others if _reuses(contraction, a)]
-    return once[-1] if once else None
-
-
-def _reuses(contraction: Contraction, axis: Axis) -> bool:
-    """Whether one operand alone depends on an axis, so that the other is used again along it."""
-    return sum(axis.place in operand.axes for operand in contraction.operands) == 1
-
-
-def _wants_panel(contraction: Contraction, operand: Operand, rows: Axis | None, apart: bool) -> bool:
-    """Whether the operand in vectors should be copied into panels: it is apart in memory, or its rows are and it is
-    used again, or it is copied anyway.  No axis may slide over it: copies would overlap."""
-    slides = any(_slides(contraction, axis) for axis in contraction.spatial if axis.place in operand.axes)
-    used_again = rows is not None and rows.extent >= _REUSES
-    return not operand.constant and not slides and (apart or operand.copied or used_again)
-
-
-def _slides(contraction: Contraction, axis: Axis) -> bool:
-    """Whether an index has both the axis and one of the other kind, so that a window slides along it."""
-    others = [a for a in contraction.axes if a.reduced != axis.reduced]
-    indices = [index for operand in contraction.operands for index in operand.indices]
-    return any(
-        tvmlib.uses(index, axis.variable) and any(tvmlib.uses(index, other.variable) for other in others)
-        for index in indices
-    )
-
-
 def _tile(
     schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, around: Surroundings, device: Device
 ) -> None:
@@ -231,8 +137,8 @@ def _tile(
     vectors, lane = schedule.split(loops[roles.vector.place], [None, roles.lanes])
     extents = _extents(contraction, roles)
     v_parallel, v_outer, v_tile = _factors(schedule, vectors, 3, extents.most_vectors)
-    slides = roles.window is not None and _slides(contraction, roles.window)
-    shared_rows = slides or (panel is not None and _enough_without_rows(extents, device))
+    sliding = roles.window is not None and slides(contraction, roles.window)
+    shared_rows = sliding or (panel is not None and _enough_without_rows(extents, device))
     rows = [] if roles.rows is None else _factors(schedule, loops[roles.rows.place], 3 - shared_rows, MOST_ROWS)
     window = [] if roles.window is None else _factors(schedule, loops[roles.window.place], 2, roles.window.extent)
     taken = (roles.vector, roles.rows, roles.window)

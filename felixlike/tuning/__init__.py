@@ -2,7 +2,8 @@
 
 from felixlike.tuning.budget import Budget
 from felixlike.tuning.choice import Choice, How, at_hand, choose, choose_safely
-from felixlike.tuning.session import Event, Session, TaskState
+from felixlike.tuning.session import Event, Session
+from felixlike.tuning.state import TaskState
 from felixlike.tuning.threads import one_thread
 
 __all__ = [

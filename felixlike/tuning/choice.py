@@ -18,7 +18,7 @@ from felixlike.interrupts import Interrupts
 from felixlike.measure import Measurement, Pool, Status, Untuned
 from felixlike.modes import own_modes
 from felixlike.search import Candidate, GradientSearch, Known
-from felixlike.tuning.session import TaskState
+from felixlike.tuning.state import TaskState
 
 _ATTEMPTS = 6
 """Unmeasured schedules that are checked before the plain loops are taken."""
@@ -118,7 +118,7 @@ def _quickest(state: TaskState, candidates: Iterator[Candidate], pool: Pool) -> 
 
 def _unmeasured(state: TaskState, model: CostModel) -> Iterator[Candidate]:
     """Schedules worth a check, the most promising first."""
-    proposed = GradientSearch().propose(state.space, model, Known(set(state.known.seen)), _ATTEMPTS, state.rng)
+    proposed = state.propose(GradientSearch(), model, Known(set(state.known.seen)), _ATTEMPTS)
     proposed.sort(key=lambda c: math.inf if math.isnan(c.score) else -c.score)
     for candidate in proposed:
         try:

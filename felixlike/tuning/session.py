@@ -13,21 +13,22 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from felixlike.costmodel import CostModel
-from felixlike.errors import InvalidModel, ReferenceFailed
+from felixlike.errors import FelixlikeError, InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
 from felixlike.modes import own_modes
 from felixlike.records import Brief, Record, Store, make_record, make_run
-from felixlike.search import Candidate, Key, Known, Progress, Space, Strategy, next_task
+from felixlike.search import Candidate, Key, Known, Progress, Strategy, next_task
 from felixlike.symbolic import SpaceName
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
+from felixlike.tuning.state import TaskState
 
 _RECALLED = 1024
 """The most measurements of a task that are recalled in full, half of them the fastest, the others spread over the rest;
@@ -35,39 +36,6 @@ of all others a run knows only that they were measured."""
 
 _FEWEST = 4
 """Candidates of a round at least: what comes before the first costs as much as these."""
-
-
-@dataclass(slots=True)
-class TaskState:
-    """One task during a run.  measured: the Measurement of each known right candidate, by its key.
-    trials: candidates measured in this run.  failures: how many of them were not right, by status.  unverifiable: why
-    answers cannot be checked, hence schedules not be used; empty where they can. rounds: full ones, of earlier runs
-    too. interrupted: what an earlier run had measured of the round it was stopped in."""
-
-    task: Task
-    rng: np.random.Generator
-    known: Known = field(default_factory=Known)
-    progress: Progress = field(default_factory=lambda: Progress(1.0))
-    measured: dict[tuple[str, tuple[int, ...]], Measurement] = field(default_factory=dict)
-    trials: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
-    unverifiable: str = ""
-    rounds: int = 0
-    interrupted: frozenset[Key] = frozenset()
-    space_name: str = SpaceName.BEST
-    _space: Space | None = None
-
-    @property
-    def space(self) -> Space:
-        """The task's sketches, made when first needed."""
-        if self._space is None:
-            self._space = Space(self.task, self.space_name)
-        return self._space
-
-    @property
-    def best(self) -> tuple[float, Candidate] | None:
-        """(seconds, candidate) of the fastest right schedule."""
-        return self.known.best[0] if self.known.best else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +125,12 @@ class Session:
             state.unverifiable = error.what  # the remedy is for who measures by hand
             state.progress.exhausted = True
             return
+        except (FelixlikeError, OSError):  # of the pool, or of the store
+            raise
+        except Exception as error:  # of a schedule
+            state.fault(error)
+            state.progress.exhausted = True
+            return
         budget.spent_rounds += not begun
         state.progress.best.append(state.best[0] if state.best else math.inf)
         state.progress.exhausted = nothing_left
@@ -175,7 +149,7 @@ class Session:
             done, state.interrupted = state.interrupted, frozenset()
             before = state.known if not done else Known(state.known.seen - done, state.known.best)
             wanted = min(TRIALS_PER_ROUND, count + len(done))
-            proposed = self._strategy.propose(state.space, self._model, before, wanted, state.rng)
+            proposed = state.propose(self._strategy, self._model, before, wanted)
             fresh = [candidate for candidate in proposed if candidate.key not in state.known.seen][:count]
             begun = bool(done) and done <= {candidate.key for candidate in proposed}
             if fresh or not begun:
@@ -220,7 +194,7 @@ class Session:
             by_sketch.setdefault(candidate.sketch.key, []).append((candidate, seconds))
         for members in by_sketch.values():
             points = np.array([c.point for c, _ in members], dtype=np.int64)
-            features = state.space.features(members[0][0].sketch, points)
+            features = state.features(members[0][0].sketch, points)
             if features is not None:
                 self._model.remember(state.task.key, features, [s for _, s in members])
         if train_now:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from felixlike.tvmlib.names import load_module as load_module
     from felixlike.tvmlib.names import ms as ms
     from felixlike.tvmlib.names import pass_instrument as pass_instrument
+    from felixlike.tvmlib.names import raised_in_tvm as raised_in_tvm
     from felixlike.tvmlib.names import refusal as refusal
     from felixlike.tvmlib.names import relax as relax
     from felixlike.tvmlib.names import rpc as rpc
@@ -78,6 +79,8 @@ if TYPE_CHECKING:
     from felixlike.tvmlib.versions import TVM_VERSION as TVM_VERSION
     from felixlike.tvmlib.versions import check_versions as check_versions
 
+# The same names again, for Python; a test compares. Type checkers read only the imports above, and to find these names
+# by importing what has them would be to load TVM.
 __getattr__, __dir__ = lazily(
     __name__,
     {
@@ -98,6 +101,7 @@ __getattr__, __dir__ = lazily(
             "load_module",
             "ms",
             "pass_instrument",
+            "raised_in_tvm",
             "refusal",
             "relax",
             "rpc",

@@ -11,12 +11,22 @@ import numpy as np
 import pytest
 import torch
 
-from felixlike.costmodel import CostModel, Dataset, InvalidWeights, Network, Training, load, load_weights, save_weights
-from felixlike.costmodel.loss import loss, ranking_loss, regression_loss
+from felixlike.costmodel import (
+    CostModel,
+    Dataset,
+    InvalidWeights,
+    Network,
+    Training,
+    load,
+    load_weights,
+    read_card,
+    save_weights,
+)
+from felixlike.costmodel.loss import best_loss, loss, ranking_loss, regression_loss
 from felixlike.costmodel.train import train
 from felixlike.costmodel.weights import FORMAT
 from felixlike.errors import InvalidOption
-from felixlike.features import NAMES, FeatureArray
+from felixlike.features import NAMES, VERSION, FeatureArray
 
 
 def _samples(count: int, seed: int) -> tuple[FeatureArray, list[float]]:
@@ -84,11 +94,19 @@ def test_labels_are_relative_to_the_best_and_failures_are_slowest() -> None:
 
 
 def test_losses_ignore_a_constant_and_prefer_the_right_order() -> None:
-    labels = torch.tensor([0.0, -1.0, -2.0])
-    right, wrong = torch.tensor([[0.1, -0.9, -1.9]]), torch.tensor([[-1.9, -0.9, 0.1]])
-    assert loss(right, labels) < loss(wrong, labels)
-    torch.testing.assert_close(ranking_loss(right, labels), ranking_loss(right + 7, labels))
-    torch.testing.assert_close(regression_loss(right, labels), regression_loss(right + 7, labels))
+    labels = torch.tensor([[0.0, -1.0, -2.0]])
+    right, wrong = torch.tensor([[[0.1, -0.9, -1.9]]]), torch.tensor([[[-1.9, -0.9, 0.1]]])
+    for part in (loss, ranking_loss, regression_loss, best_loss):
+        assert part(right, labels) < part(wrong, labels)
+        torch.testing.assert_close(part(right, labels), part(right + 7, labels))
+
+
+def test_losses_ignore_what_is_not_there() -> None:
+    labels, scores = torch.tensor([[0.0, -1.0]]), torch.tensor([[[0.3, -0.2]]])
+    more, present = torch.tensor([[0.0, -1.0, -3.0]]), torch.tensor([[1.0, 1.0, 0.0]])
+    for part in (loss, ranking_loss, regression_loss, best_loss):
+        padded = torch.nn.functional.pad(scores, (0, 1), value=9.0)
+        torch.testing.assert_close(part(padded, more, present), part(scores, labels))
 
 
 def test_nothing_to_learn_from_is_no_error() -> None:
@@ -96,13 +114,13 @@ def test_nothing_to_learn_from_is_no_error() -> None:
 
 
 def test_weights_survive_a_file(tmp_path: Path) -> None:
-    network = Network(seed=3)
-    save_weights(network, tmp_path / "w.pt")
-    other = Network(seed=4)
-    load_weights(other, tmp_path / "w.pt")
+    network = Network(seed=3, members=2, width=32)
+    save_weights(network, tmp_path / "w.pt", {"data": "0123", "unseen": {"rank": 0.5}})
+    other = load_weights(tmp_path / "w.pt")
     features = torch.rand(2, 2, len(NAMES))
     torch.testing.assert_close(network(features), other(features))
     assert load("cpu", tmp_path / "w.pt").pretrained
+    assert read_card(tmp_path / "w.pt") == {"data": "0123", "unseen": {"rank": 0.5}}
 
 
 class _Evil:
@@ -110,7 +128,9 @@ class _Evil:
         return (Path.touch, (Path("felixlike-was-here"),))
 
 
-@pytest.mark.parametrize("kind", ["absent", "text", "pickle", "other format", "other features"])
+@pytest.mark.parametrize(
+    "kind", ["absent", "text", "pickle", "truncated", "other format", "other version", "other features", "nan", "huge"]
+)
 def test_bad_weights_are_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "w.pt"
@@ -118,7 +138,11 @@ def test_bad_weights_are_refused(kind: str, tmp_path: Path, monkeypatch: pytest.
         "absent": "there is no such file",
         "text": "no file of weights",
         "pickle": "no file of weights",
+        "truncated": "no file of weights, or damaged",
         "other format": "of another format",
+        "other version": f"for features of version {VERSION - 1}, these are version {VERSION}",
+        "nan": "no numbers",
+        "huge": "for another network",
         "other features": "for other features",
     }[kind]
     if kind == "text":
@@ -128,7 +152,16 @@ def test_bad_weights_are_refused(kind: str, tmp_path: Path, monkeypatch: pytest.
     elif kind == "other format":
         torch.save({"format": 99}, path)
     elif kind == "other features":
-        torch.save({"format": FORMAT, "columns": ["x"], "state": {}}, path)
+        torch.save({"format": FORMAT, "features": VERSION, "columns": ["x"], "state": {}}, path)
+    elif kind != "absent":
+        network = Network(members=1, width=8)
+        if kind == "nan":
+            network.state_dict()["head.bias"].fill_(float("nan"))
+        save_weights(network, path)
+        stored = torch.load(path, weights_only=True)
+        torch.save(stored | {"other version": {"features": VERSION - 1}, "huge": {"width": 10**9}}.get(kind, {}), path)
+        if kind == "truncated":
+            path.write_bytes(path.read_bytes()[:-400])
     with pytest.raises(InvalidWeights, match=words):
         load("cpu", path)
     assert not (tmp_path / "felixlike-was-here").exists()

@@ -17,7 +17,7 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from felixlike import codegen
-from felixlike.deploy import Compiled, compile_model, from_bytes, load, save, to_bytes
+from felixlike.deploy import Compiled, artefact, compile_model, description, from_bytes, load, save, to_bytes
 from felixlike.errors import CompilationFailed, InvalidArtefact, InvalidModel, OutputNotWritable
 from felixlike.frontend import import_model
 from felixlike.frontend.structure import structure_of
@@ -291,6 +291,30 @@ def test_a_forgotten_model_leaves_nothing(saved: Path) -> None:
 def test_code_that_cannot_be_opened(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidArtefact, match="its compiled code cannot be opened"):
         load(edited(saved, tmp_path, lambda meta: None, library=b"\x7fELF torn"))
+
+
+def test_code_that_is_no_model(compiled: Compiled, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (kernels,) = [module for module in compiled.runtime.imports if module.kind == "llvm"]
+    monkeypatch.setattr(codegen, "open_library", lambda path: kernels)
+    with pytest.raises(InvalidArtefact, match=r"its compiled code cannot be opened: .*has no function"):
+        load(saved)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, TypeError, ValueError, AttributeError])
+def test_mistakes_of_ours_are_not_the_files(
+    compiled: Compiled, saved: Path, tmp_path: Path, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(*_: Any, **__: Any) -> Any:
+        raise kind("ours")
+
+    for room, name in ((artefact, "Compiled"), (description, "device_name")):
+        with monkeypatch.context() as patch:
+            patch.setattr(room, name, mistaken)
+            with pytest.raises(kind, match="ours"):
+                load(saved)
+    monkeypatch.setattr(codegen, "relink_relax", mistaken)
+    with pytest.raises(kind, match="ours"):
+        save(compiled, tmp_path / "m.felix", report={})
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x05\x06" + 18 * b"\0"])

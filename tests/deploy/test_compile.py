@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from felixlike import tvmlib
+from felixlike.codegen.pipeline import PASSES, Pass
 from felixlike.deploy import compile_model
 from felixlike.errors import CompilationFailed, InvalidSchedule
 from felixlike.frontend import Imported, import_model
@@ -212,3 +213,16 @@ def test_what_tvm_cannot_compile(layers: Any) -> None:
         CompilationFailed, match=r'Layers: TVM could not compile the model: .*try other ones, as space="default"'
     ):
         compile_model(imported, {task.key: schedule})
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, TypeError, ValueError])
+def test_a_mistake_of_ours_is_no_refusal_of_tvms(
+    layers: Any, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(module: Any) -> Any:
+        raise kind("ours")
+
+    _, _, imported = layers
+    monkeypatch.setitem(PASSES, "llvm", (Pass(mistaken),))
+    with pytest.raises(kind, match="ours"):
+        compile_model(imported)

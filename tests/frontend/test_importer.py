@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from torch import nn
 
-from felixlike.errors import InvalidModel, UnknownTarget
-from felixlike.frontend import import_model
+from felixlike.errors import CompilationFailed, InvalidModel, UnknownTarget
+from felixlike.frontend import import_model, passes
 from felixlike.testing.models import mlp
 
 
@@ -32,6 +32,22 @@ def test_not_a_model(model: Any, message: str) -> None:
 def test_unknown_target_comes_before_any_work() -> None:
     with pytest.raises(UnknownTarget, match="'gpu' is not a known target"):
         import_model(object(), None, "gpu")
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, TypeError, ValueError])
+def test_a_mistake_of_ours_is_no_refusal_of_tvms(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(module: Any) -> Any:
+        raise kind("ours")
+
+    model, (x,) = mlp()
+    with monkeypatch.context() as patch:
+        patch.setattr(passes, "REWRITES", [passes._ours(mistaken), *passes.REWRITES])
+        with pytest.raises(kind, match="ours"):
+            import_model(model, x)
+    refused = passes._ours(lambda module: module["nothing"])
+    monkeypatch.setattr(passes, "REWRITES", [refused, *passes.REWRITES])
+    with pytest.raises(CompilationFailed, match=r"TVM could not legalise and fuse the model: .*nothing"):
+        import_model(model, x)
 
 
 def test_what_is_imported() -> None:

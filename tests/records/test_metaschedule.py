@@ -20,6 +20,7 @@ from felixlike.errors import StoreError
 from felixlike.frontend import Task, import_model, make_task
 from felixlike.hardware import host_device, resolve_target
 from felixlike.measure import MeasurePool, Status
+from felixlike.records import metaschedule as metaschedule_file
 from felixlike.records.metaschedule import RECORDS, WORKLOADS, export_database, import_database
 from felixlike.search import make_strategy
 from felixlike.spaces import metaschedule
@@ -226,6 +227,7 @@ def test_torn_and_damaged_lines_are_counted(tuners: Path, tmp_path: Path) -> Non
         assert found.passed_over["damaged lines"] == 1
         assert found.records >= whole.records - 1
     bad = ["null", "[]", "[0]", "[0, [[], [1], null, []]]", "[7, [[[],[]], [1.0], null, []]]", "{}", "\0", "[" * 9999]
+    bad.append("[0, [[[],[]], [1.0], [1], []]]")  # no target
     (folder / RECORDS).write_text("\n".join(bad) + "\n")
     with records.open() as store:
         found = import_database(store, folder)
@@ -236,6 +238,24 @@ def test_torn_and_damaged_lines_are_counted(tuners: Path, tmp_path: Path) -> Non
     with records.open() as store:
         found = import_database(store, folder)
     assert found.passed_over == {"of a workload that TVM cannot read": len(lines)}
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, TypeError, ValueError, KeyError])
+def test_mistakes_of_ours_are_not_the_databases(
+    tuners: Path, tmp_path: Path, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(*_: Any, **__: Any) -> Any:
+        raise kind("ours")
+
+    with records.open() as store:
+        assert import_database(store, tuners).records
+        for name in ("make_task", "sketches"):
+            with monkeypatch.context() as patch:
+                patch.setattr(metaschedule_file, name, mistaken)
+                with pytest.raises(kind, match="ours"):
+                    import_database(store, tuners)
+                with pytest.raises(kind, match="ours"):
+                    export_database(store, tmp_path / name)
 
 
 def test_no_byte_of_a_record_can_do_harm(tuners: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_excess_is_positive_where_a_constraint_is_violated(product: tuple[Sketch
         relaxed = relax(formulas(sketch))
         excess = relaxed.excess(())
         assert excess is not None
-        points = sketch._any.draw(500, np.random.default_rng(0))
+        points = sketch.sampler.any.draw(500, np.random.default_rng(0))
         limits = sketch.structure(()).limits
         exact = Graph([c.formula for c in limits]).evaluate(sketch.values(points), len(points))
         smooth = excess(relaxed.log_points(points), relaxed.width).detach().numpy()

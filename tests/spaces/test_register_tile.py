@@ -72,7 +72,7 @@ def test_program(name: str, golden: Callable[[str, str], None]) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
     sketch = _sketch(name)
-    drawn = np.concatenate([sketch.sample(3, seed=1), sketch._sample_by_tvm(12, np.random.default_rng(2))])
+    drawn = np.concatenate([sketch.sample(3, seed=1), sketch.sampler.by_tvm(12, np.random.default_rng(2))])
     valid = sketch.valid(drawn)
     assert valid[:3].all()
     assert valid.tolist() == [sketch.accepts(point) for point in drawn.tolist()]

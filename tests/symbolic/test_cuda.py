@@ -63,7 +63,7 @@ def test_limits_of_a_block_are_exactly_tvms(product: tuple[Sketch, ...]) -> None
     """Points TVM draws are valid here if and only if TVM's VerifyGPUCode lets them pass."""
     accepted = refused = 0
     for sketch in product:
-        points = sketch._sample_by_tvm(40, np.random.default_rng(0))
+        points = sketch.sampler.by_tvm(40, np.random.default_rng(0))
         for point, valid in zip(points.tolist(), sketch.valid(points), strict=True):
             try:
                 sketch.schedule(point)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,6 +48,27 @@ def test_refusals_are_tvms() -> None:
     with pytest.raises(TypeError) as wrapped:
         schedule.get_loops(3)  # TVM's wrappers in Python tell callers of their mistakes
     assert not tvmlib.refusal(wrapped.value)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_mistakes_that_tvm_passes_on(kind: type[Exception]) -> None:
+    """What TVM calls, and what that calls in TVM, raises through the same FFI."""
+    module = tvmlib.IRModule({"main": matmul(8, 8, 8)})
+
+    def raised(step: Callable[[], Any]) -> Exception:
+        with pytest.raises(OWN) as caught:
+            tvmlib.transform.module_pass(lambda *_: step(), opt_level=0)(module)
+        return caught.value
+
+    ours, theirs = raised(_wrong(kind)), raised(lambda: module["nothing"])
+    assert type(ours) is kind
+    assert not tvmlib.refusal(ours)
+    assert not tvmlib.raised_in_tvm(ours)
+    assert tvmlib.refusal(theirs)
+    with pytest.raises(ValueError, match="has to be a string") as caught:
+        tvmlib.Target([1])
+    assert tvmlib.raised_in_tvm(caught.value)
+    assert not tvmlib.refusal(caught.value)
 
 
 @pytest.mark.parametrize("kind", OWN)

@@ -32,7 +32,7 @@ def test_points_that_tvm_draws_are_valid() -> None:
     """Also where moved blocks gather the groups of a convolution, or padding that no one needs."""
     for name in ("conv2d_grouped", "conv2d_5x5"):
         for sketch in sketches(workloads.ALL[name]()):
-            drawn = sketch._sample_by_tvm(12, np.random.default_rng(2))
+            drawn = sketch.sampler.by_tvm(12, np.random.default_rng(2))
             assert sketch.valid(drawn).all()
 
 

@@ -118,6 +118,6 @@ def test_small_spaces_are_drawn_whole() -> None:
 
 def test_a_space_without_valid_points_is_refused() -> None:
     sketch = sketches(workloads.matmul(8, 8, 8), "sm_90")[0]
-    sketch._urns[()] = Urn(sketch.variables, const(0))
+    sketch.sampler._urns[()] = Urn(sketch.variables, const(0))
     with pytest.raises(InvalidSchedule, match="no point is valid"):
         sketch.sample(3, seed=0)

@@ -14,11 +14,13 @@ import workloads
 
 from felixlike import records
 from felixlike.costmodel import CostModel
-from felixlike.errors import ReferenceFailed
+from felixlike.errors import ReferenceFailed, WorkerFailed
 from felixlike.frontend import Task, make_task
 from felixlike.hardware import device_name, resolve_target
 from felixlike.measure import Measurement, Pool, Status
-from felixlike.search import Candidate, make_strategy
+from felixlike.search import Candidate, RandomSearch, Space, make_strategy
+from felixlike.spaces.design import RULES, Rule
+from felixlike.symbolic import Sketch, sketches
 from felixlike.tuning import Budget, Event, How, Session, choose
 
 
@@ -79,6 +81,7 @@ def _session(
     strategy: str = "gradient",
     observe: Callable[[Event], None] | None = None,
     model: CostModel | None = None,
+    space: str = "default",  # ours has few schedules of these small tasks
 ) -> Session:
     return Session(
         tasks,
@@ -87,7 +90,7 @@ def _session(
         pool=cast(Pool, pool),
         store=store,
         seed=seed,
-        space="default",  # ours has few schedules of these small tasks
+        space=space,
         observe=observe,
     )
 
@@ -385,3 +388,90 @@ def test_a_task_without_a_reference_is_left_alone(tasks: tuple[Task, ...]) -> No
     choice = choose(session.states[0], CostModel(), cast(Pool, FakePool()))
     assert choice.how is How.UNTUNED
     assert "it takes too long" in choice.note
+
+
+def _mistaken(*_: Any, **__: Any) -> Any:
+    raise TypeError("ours")
+
+
+def test_a_rule_that_fails_leaves_metaschedules(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "llvm", (Rule("mistaken", _mistaken, ()),))
+    pool = FakePool()
+    with records.open() as store:
+        session = _session(tasks, pool, store, strategy="random", space="best")
+        session.run(Budget(rounds=3))
+    for state in session.states:
+        assert state.faults == ["TypeError: ours"]
+        assert state.best is not None
+        assert {s.key for s in state.space.sketches} == {s.key for s in sketches(state.task)}
+
+
+def test_a_sketch_that_cannot_be_read_is_left_out(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, (product, *_) = FakePool(), tasks
+    wrong = sketches(product)[1].key
+    understood = vars(Sketch)["reason"].func
+    reason = property(lambda sketch: _mistaken() if sketch.key == wrong else understood(sketch))
+    monkeypatch.setattr(Sketch, "reason", reason)
+    with records.open() as store:
+        session = _session(tasks, pool, store, strategy="random")
+        session.run(Budget(rounds=3))
+    assert [state.faults for state in session.states] == [["TypeError: ours"], [], []]
+    assert {s.key for s in session.states[0].space.sketches} == {s.key for s in sketches(product)} - {wrong}
+    assert all(state.best is not None for state in session.states)
+
+
+def test_without_formulas_tasks_are_sampled(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = FakePool()
+    monkeypatch.setattr("felixlike.search.space.formulas", _mistaken)
+    with records.open() as store:
+        session = _session(tasks, pool, store, strategy="random")
+        session.run(Budget(rounds=6))
+    for state in session.states:
+        assert state.faults == ["TypeError: ours"]
+        assert state.best is not None
+        assert state.space.understood == ()
+        assert state.space.opaque == state.space.sketches != ()
+    assert len(pool.measured) > 3 * 16
+
+
+def test_a_strategy_that_fails_ends_the_search_of_one_task(
+    tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, product, draws = FakePool(), tasks[0], RandomSearch.propose
+
+    def propose(strategy: Any, space: Space, *others: Any) -> list[Candidate]:
+        return _mistaken() if space.task is product else draws(strategy, space, *others)
+
+    monkeypatch.setattr(RandomSearch, "propose", propose)
+    with records.open() as store:
+        session = _session(tasks, pool, store, strategy="random")
+        session.run(Budget(rounds=3))
+        choices = [choose(state, CostModel(), cast(Pool, pool)) for state in session.states]
+    assert [state.faults for state in session.states] == [["TypeError: ours"], [], []]
+    assert [c.how for c in choices] == [How.UNTUNED, How.MEASURED, How.MEASURED]
+
+
+def test_a_schedule_that_fails_keeps_what_was_measured(tasks: tuple[Task, ...]) -> None:
+    product, usual = tasks[0], FakePool().rule
+
+    def rule(candidate: Candidate) -> Measurement:
+        return _mistaken() if candidate.sketch.task is product and len(pool.measured) > 3 else usual(candidate)
+
+    pool = FakePool(rule)
+    with records.open() as store:
+        session = _session(tasks, pool, store, strategy="random")
+        session.run(Budget(rounds=3))
+    first, *others = session.states
+    assert first.faults == ["TypeError: ours"]
+    assert first.trials == 3
+    assert first.best is not None
+    assert all(state.best is not None and not state.faults for state in others)
+
+
+@pytest.mark.parametrize("error", [WorkerFailed("it died"), OSError(28, "No space left on device")])
+def test_what_fails_for_all_ends_the_search(tasks: tuple[Task, ...], error: Exception) -> None:
+    def rule(_: Candidate) -> Measurement:
+        raise error
+
+    with records.open() as store, pytest.raises(type(error)):
+        _session(tasks, FakePool(rule), store).run(Budget(rounds=3))

@@ -75,7 +75,7 @@ class Convolution:
         return min(choices)[1] if choices else count / min(_WITHOUT, lanes)
 
     def _axes(self) -> Iterator[tuple[int, int, int]]:
-        """(rank, extent, rows) of each axis that may lie in vectors, as `register_tile.choose_roles` ranks them."""
+        """(rank, extent, rows) of each axis that may lie in vectors, as `roles.choose_roles` ranks them."""
         if self.contiguous:
             yield 0, self.columns, self.channels if self.channels > 1 else self.rows
         if self.channels > 1 or self.alike:

@@ -8,9 +8,7 @@ missing, and `reason` says why.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,21 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import options, tvmlib
-from felixlike.algebra.comparison import at_most
 from felixlike.algebra.evaluation import Graph
-from felixlike.algebra.expression import Expr, const
 from felixlike.errors import InvalidPoint, InvalidSchedule, UnsupportedSketch, WrongSketch
 from felixlike.frontend.task import Task
 from felixlike.spaces import Postprocessor
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint, tile_constraints
 from felixlike.symbolic.program.nest import concrete_nest, scheduled_nest
-from felixlike.symbolic.program.urn import Urn
 from felixlike.symbolic.program.variables import Kind, Variable, groups
-from felixlike.symbolic.replay.postprocessors import modelled, refusals
-from felixlike.symbolic.replay.primitives.location import Location
-from felixlike.symbolic.replay.read import read_program
-from felixlike.symbolic.replay.replay import Replay
+from felixlike.symbolic.replay.points import Points, all_in_range, in_range, row_of, rows_of
+from felixlike.symbolic.replay.sampling import Sampler
+from felixlike.symbolic.replay.structure import Structure, read_structure
 from felixlike.symbolic.replay.trace import (
     point_of,
     point_of_json,
@@ -43,50 +37,18 @@ from felixlike.symbolic.replay.trace import (
     with_point,
 )
 from felixlike.tvmlib.typing import Trace
-from felixlike.words import counted, kind_of, shown
-
-Points = npt.NDArray[np.int64]
+from felixlike.words import counted, kind_of
 
 _MOST = 100_000_000
 """Points of one call at most."""
-
-_BATCH = 100_000
-"""Most points that are drawn at once."""
-
-_HOPELESS = 3_000_000
-"""Random points without a single valid one after which sampling gives up."""
 
 _PROBES, _MORE_PROBES = 2, 8
 _PROBED = 64
 """Points at which a program with moved blocks is compared with TVM, more where indices are divided; and those they are
 chosen from."""
 
-_ATTEMPTS = 64
-"""Draws from a sketch that is not understood before one that TVM refuses is given."""
-
 _PATHS = 8
 """Default for the most combinations of compute locations among the points of one call of `sample`."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Structure:
-    """The program for one choice of compute locations.
-
-    locations: the choice, one number for each location variable.  offered: what each of them could have chosen.
-    limits: what a kernel may ask of a GPU, or of vector registers.  gate: for which tiles TVM accepts the choice as it
-    is (1) instead of moving or refusing it (0)."""
-
-    locations: tuple[int, ...]
-    program: Program
-    offered: tuple[Location, ...]
-    limits: tuple[Constraint, ...]
-    gate: Expr
-
-    @property
-    def moved(self) -> bool:
-        """Whether blocks have moved into symbolic loops: by choice, or in a trace that says how its loops are run."""
-        told = any(loop.kind for _, path in self.program.stores() for loop in path)
-        return told or any(place != -1 for place in self.locations)
 
 
 class Sketch:
@@ -101,7 +63,6 @@ class Sketch:
         self.postprocessors = tuple(postprocessors)
         self._structures: dict[tuple[int, ...], Structure | UnsupportedSketch] = {}
         self._probed: set[tuple[int, ...]] = set()
-        self._urns: dict[tuple[int, ...], Urn] = {}
         self.location_columns = tuple(i for i, v in enumerate(self.variables) if v.kind is Kind.LOCATION)
 
     def __repr__(self) -> str:
@@ -149,7 +110,7 @@ class Sketch:
                 remedy=f"it has {len(self.location_columns)}, see Sketch.location_columns",
             )
         chosen = (*locations, *[-1] * (len(self.location_columns) - len(locations)))
-        found = self._read(chosen)
+        found = self.unprobed(chosen)
         if chosen not in self._probed:
             self._probed.add(chosen)
             self._structures[chosen] = found = self._probe(found)
@@ -157,26 +118,19 @@ class Sketch:
             raise found
         return found
 
-    def _read(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
-        """The program for all compute locations, perhaps not yet compared with TVM."""
+    def unprobed(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
+        """The program for all compute locations, perhaps not yet compared with TVM; what stands against it if there is
+        none."""
         if chosen not in self._structures:
-            self._structures[chosen] = self._build(chosen)
+            self._structures[chosen] = self._read(chosen)
         return self._structures[chosen]
 
-    def _build(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
+    def _read(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
         names = [postprocessor.name for postprocessor in self.postprocessors]
         try:
-            replay = Replay(self.task.module, self.task.target, self._trace, self.variables, chosen)
-            program = modelled(read_program(replay), replay, self.task, names)
+            return read_structure(self.task, self._trace, self.variables, names, chosen)
         except UnsupportedSketch as error:
             return error
-        gate = program.fits
-        for decision, location in zip(chosen, replay.locations, strict=True):
-            gate = gate * dict(location.candidates).get(decision, const(0))
-        limits = refusals(program, replay, self.task, names)
-        for limit in limits:
-            gate = gate * at_most(limit.formula, 0)
-        return Structure(chosen, program, tuple(replay.locations), limits, gate)
 
     def _probe(self, structure: Structure | UnsupportedSketch) -> Structure | UnsupportedSketch:
         """Compare a program whose blocks have moved with TVM's loops at a few points; what is wrong where they differ.
@@ -185,7 +139,7 @@ class Sketch:
         """
         if isinstance(structure, UnsupportedSketch) or not structure.moved:
             return structure
-        rows = self._urn(structure).draw(_PROBED, np.random.default_rng(0))
+        rows = self.sampler.urn(structure).draw(_PROBED, np.random.default_rng(0))
         rows[:, self.location_columns] = structure.locations
         stores = (store for store, _ in structure.program.stores())
         divided = any(index.floors for store in stores for access in store.accesses for index in access.indices)
@@ -212,30 +166,29 @@ class Sketch:
         count = options.whole(count, "count", most=_MOST, where="Sketch.sample")
         seed = options.seed(seed, where="Sketch.sample")
         paths = options.whole(paths, "paths", least=1, where="Sketch.sample")
-        rng = np.random.default_rng(seed)
-        if not self.understood:
-            return self._sample_accepted(count, rng)
-        if not self.location_columns:
-            return self._sample_valid(count, [()], rng)
-        drawn = [self._sample_path(row, rng) for row in self._any.draw(min(count, paths), rng)]
-        return self._sample_valid(count, drawn, rng)
+        return self.sampler.sample(count, np.random.default_rng(seed), paths=paths)
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """Where random points come from."""
+        return Sampler(self)
 
     def valid(self, points: Points) -> npt.NDArray[np.bool_]:
         """bool[n]: which of int64[n, variables] satisfy every constraint. Raises InvalidPoint for a wrong width."""
         points = self.checked(points)
-        good = np.ones(len(points), dtype=bool)
-        for column, variable in enumerate(self.variables):
-            if variable.kind is not Kind.LOCATION:
-                good &= np.isin(points[:, column], variable.choices)
-        for _, columns in groups(self.variables):
-            first = self.variables[columns[0]]
-            if first.kind is Kind.TILE:
-                good &= points[:, columns].prod(axis=1) == first.extent
-        if not self.understood:
-            return good
-        for locations, rows in self.by_structure(points):
-            good[rows] &= self._placed(points[rows], locations)
+        good = all_in_range(points, self.variables)
+        if self.understood:
+            for locations, rows in self.by_structure(points):
+                good[rows] &= self._placed(points[rows], locations)
         return good
+
+    def in_range(self, point: Sequence[int]) -> bool:
+        """Whether each number is one that its variable can have, and tiles make up their loops; compute locations are
+        left to TVM."""
+        try:
+            return in_range(self._row(point), self.variables)
+        except InvalidPoint:
+            return False
 
     def by_structure(self, points: Points) -> list[tuple[tuple[int, ...], npt.NDArray[np.int64]]]:
         """(compute locations, rows that chose them), in the order of first appearance."""
@@ -251,98 +204,10 @@ class Sketch:
     def checked(self, points: npt.ArrayLike) -> Points:
         """The points as int64[n, variables], valid or not. Raises InvalidPoint for another shape, and for what are no
         whole numbers."""
-        rows = _whole_numbers(points)
-        if rows is None or rows.ndim != 2 or rows.shape[1] != len(self.variables):
-            what = f"are {shown(points)}" if rows is None else f"have shape {rows.shape}"
-            raise InvalidPoint(
-                f"points {what}, not whole numbers [count, {len(self.variables)}]",
-                where=repr(self),
-                remedy="give one row a point, one column a variable of Sketch.variables",
-            )
-        return rows
+        return rows_of(points, self.variables, where=repr(self))
 
     def _row(self, point: npt.ArrayLike) -> tuple[int, ...]:
-        """One point as a tuple, valid or not. Raises InvalidPoint as `checked` does."""
-        row = _whole_numbers(point)
-        if row is None or row.shape != (len(self.variables),):
-            what = f"it is {shown(point)}" if row is None or row.ndim != 1 else f"it has {counted(len(row), 'number')}"
-            raise InvalidPoint(
-                f"{what}, not {counted(len(self.variables), 'whole number')}",
-                where=f"point of {self!r}",
-                remedy="give one number a variable of Sketch.variables",
-            )
-        return tuple(row.tolist())
-
-    @cached_property
-    def _any(self) -> Urn:
-        """Values for everything but compute locations, whether they are valid or not."""
-        return Urn(self.variables, const(1))
-
-    def _urn(self, structure: Structure) -> Urn:
-        """The points for chosen compute locations."""
-        if structure.locations not in self._urns:
-            self._urns[structure.locations] = Urn(self.variables, structure.gate)
-        return self._urns[structure.locations]
-
-    def _sample_valid(self, count: int, paths: Sequence[tuple[int, ...]], rng: np.random.Generator) -> Points:
-        """Rows drawn until enough are valid, each with one of the paths. Raises InvalidSchedule where none are."""
-        urns = [self._urn(self.structure(path)) for path in paths]
-        sizes = np.array([urn.size for urn in urns], dtype=np.float64)
-        if not sizes.any():
-            raise InvalidSchedule("no point is valid", where=repr(self))
-        kept: list[Points] = []
-        found, tried = 0, 0
-        while found < count:
-            if not found and tried > _HOPELESS:
-                raise InvalidSchedule(f"none of {tried} random points is valid", where=repr(self))
-            missing = count - found
-            number = math.ceil(1.1 * missing * tried / found) if found else max(missing, tried)
-            number = min(number, _BATCH)
-            drawn = []
-            for path, urn, share in zip(paths, urns, rng.multinomial(number, sizes / sizes.sum()), strict=True):
-                rows = urn.draw(int(share), rng)
-                rows[:, self.location_columns] = path
-                drawn.append(rows)
-            rows = np.concatenate(drawn)
-            kept.append(rng.permutation(rows) if len(paths) > 1 else rows)
-            found, tried = found + len(rows), tried + number
-        return np.concatenate([np.empty((0, len(self.variables)), dtype=np.int64), *kept])[:count]
-
-    def _sample_path(self, row: Points, rng: np.random.Generator) -> tuple[int, ...]:
-        """Compute locations that TVM could draw for these tiles, one after the other."""
-        return next(self._paths((), self.values(row[None, :]), rng))
-
-    def _paths(
-        self, chosen: tuple[int, ...], values: dict[str, npt.NDArray[np.float64]], rng: np.random.Generator
-    ) -> Iterator[tuple[int, ...]]:
-        """Ways to go on from the locations chosen so far, in random order. Only where the last is known a program is
-        compared with TVM: on the way there it takes long, and says nothing about where blocks will be."""
-        depth, count = len(chosen), len(self.location_columns)
-        if depth == count:
-            if self._holds(chosen):
-                yield chosen
-            return
-        structure = self._read((*chosen, *[-1] * (count - depth)))
-        if isinstance(structure, UnsupportedSketch):
-            return
-        offered = structure.offered[depth].candidates
-        gates = Graph([gate for _, gate in offered]).evaluate(values, 1)[0]
-        open_ = [d for (d, _), gate in zip(offered, gates, strict=True) if gate > 0.5]
-        rng.shuffle(open_)
-        # A place that TVM offers for these tiles is passed over where the block cannot be read symbolically, or no
-        # tiles satisfy the rest of the gate.
-        for decision in open_:
-            after = self._read((*chosen, decision, *[-1] * (count - depth - 1)))
-            if decision == -1 or (isinstance(after, Structure) and self._urn(after).size > 0):
-                yield from self._paths((*chosen, decision), values, rng)
-
-    def _holds(self, locations: tuple[int, ...]) -> bool:
-        """Whether the program for these locations is TVM's; blocks at the root alone need no comparison."""
-        try:
-            self.structure(locations)
-        except UnsupportedSketch:
-            return False
-        return True
+        return row_of(point, self.variables, where=repr(self))
 
     def _placed(self, points: Points, locations: tuple[int, ...]) -> npt.NDArray[np.bool_]:
         """bool[n]: whether TVM would leave the blocks where `locations` puts them."""
@@ -353,28 +218,6 @@ class Sketch:
         if gate.is_const:
             return np.full(len(points), bool(gate.value))
         return Graph([gate]).evaluate(self.values(points), len(points))[:, 0] > 0.5
-
-    def _sample_by_tvm(self, count: int, rng: np.random.Generator) -> Points:
-        points = [self._draw_by_tvm(rng) for _ in range(count)]
-        return np.array(points, dtype=np.int64).reshape(count, len(self.variables))
-
-    def _draw_by_tvm(self, rng: np.random.Generator) -> tuple[int, ...]:
-        """What TVM draws for every variable, whether postprocessors accept it or not."""
-        schedule = self._new_schedule(int(rng.integers(1, 2**30)))
-        tvmlib.Trace(self._trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
-        return point_of(schedule.trace, self.variables)
-
-    def _sample_accepted(self, count: int, rng: np.random.Generator) -> Points:
-        """Points that TVM draws and its postprocessors accept, as far as a few attempts find any."""
-        points: list[tuple[int, ...]] = []
-        for _ in range(count):
-            point = self._draw_by_tvm(rng)
-            for _ in range(_ATTEMPTS):
-                if self.accepts(point):
-                    break
-                point = self._draw_by_tvm(rng)
-            points.append(point)
-        return np.array(points, dtype=np.int64).reshape(count, len(self.variables))
 
     # -- schedules ----------------------------------------------------------------------------------------------------
 
@@ -399,6 +242,12 @@ class Sketch:
             raise InvalidSchedule(f"a postprocessor refused the point {wanted}", where=repr(self))
         return schedule
 
+    def drawn_by_tvm(self, seed: int) -> tuple[int, ...]:
+        """What TVM draws for every variable, whether postprocessors accept it or not.  seed: of TVM's, from 1."""
+        schedule = self._new_schedule(seed)
+        tvmlib.Trace(self._trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
+        return point_of(schedule.trace, self.variables)
+
     def accepts(self, point: Sequence[int]) -> bool:
         """Whether TVM takes a point as it is. Raises InvalidPoint as `schedule` does."""
         try:
@@ -417,22 +266,6 @@ class Sketch:
         if sketch_key(own) != self.key:
             raise InvalidPoint("the trace's instructions are not this sketch's", where=repr(self))
         return point_of(trace, self.variables)
-
-    def in_range(self, point: Sequence[int]) -> bool:
-        """Whether each number is one that its variable can have, and tiles make up their loops; compute locations are
-        left to TVM."""
-        try:
-            point = self._row(point)
-        except InvalidPoint:
-            return False
-        rest = [(v, x) for v, x in zip(self.variables, point, strict=True) if v.kind is not Kind.LOCATION]
-        if any(x not in v.choices for v, x in rest):
-            return False
-        return all(
-            math.prod(point[c] for c in columns) == first.extent
-            for _, columns in groups(self.variables)
-            if (first := self.variables[columns[0]]).kind is Kind.TILE
-        )
 
     def trace_json(self) -> str:
         """The sketch's trace as MetaSchedule writes it: JSON of [instructions, decisions]."""
@@ -462,16 +295,3 @@ class Sketch:
 
     def _new_schedule(self, seed: int) -> Any:
         return tvmlib.Schedule(self.task.module, seed=seed, debug_mask="none", error_render_level="none")
-
-
-def _whole_numbers(values: npt.ArrayLike) -> Points | None:
-    """The values as an array of integers; None where they are something else."""
-    try:
-        array = np.asarray(values)
-    except Exception:  # ragged lists, tensors that NumPy cannot hold
-        return None
-    if array.dtype.kind == "f" and bool((array == np.floor(array)).all()) and bool((np.abs(array) < 2**53).all()):
-        return array.astype(np.int64)
-    if array.dtype.kind == "u" and array.dtype.itemsize == 8 and bool((array >= 2**63).any()):
-        return None
-    return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else None

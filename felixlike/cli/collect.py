@@ -1,0 +1,139 @@
+"""`felixlike collect`: measure candidates of many workloads, for a cost model to learn from.
+
+In: a store, a list of workloads, a target. Out: measurements in the store, a line a task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from felixlike import interrupts
+from felixlike import options as checks
+from felixlike.errors import InvalidOption
+from felixlike.words import counted
+
+if TYPE_CHECKING:
+    from felixlike.training.collect import Collected
+
+
+def add_parser(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "collect",
+        help="measure what a cost model learns from",
+        description="Measure candidates of many workloads, half of them at random, half near the best found, and keep "
+        "them in STORE. May be stopped at any time; the same command goes on.",
+    )
+    parser.add_argument("store", metavar="STORE", nargs="?", help="made if there is none")
+    parser.add_argument(
+        "--workloads",
+        metavar="FILE",
+        help='a line each, as "dense rows=64 inputs=512 outputs=256 after=relu"; '
+        "if not given, the layers that the shipped weights were trained on",
+    )
+    parser.add_argument("--list", action="store_true", help="print the workloads, measure nothing")
+    parser.add_argument("--part", metavar="I/N", default="1/1", help="only every N-th workload, from the I-th on")
+    parser.add_argument("--target", default="cpu")
+    parser.add_argument("--cores", type=int, help="of a CPU that a candidate may use; all if not given")
+    parser.add_argument("--candidates", type=int, default=140, help="of each task, what STORE has of it included")
+    parser.add_argument("--seconds", type=float, help="time to spend in all")
+    parser.add_argument("--space", default="all", help="whose sketches: best, own, default or all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Collect; 0, or 128 + the signal that stopped it."""
+    with interrupts.terminable(), interrupts.joined() as stopped:
+        found = _collect(options)
+    return found or stopped.code
+
+
+def _collect(options: argparse.Namespace) -> int:
+    lines = _lines(options.workloads, options.part)
+    if options.list:
+        print("\n".join(line.text for line in lines))
+        return 0
+    if options.store is None:
+        raise InvalidOption("no store is given", where="collect", remedy="say felixlike collect STORE")
+    from felixlike import records
+    from felixlike.training.collect import Wanted, collect, open_pool
+    from felixlike.training.workloads import makers
+
+    wanted = Wanted(
+        candidates=checks.whole(options.candidates, "--candidates", least=2, where="collect"),
+        seconds=checks.real(options.seconds, "--seconds", positive=True, where="collect")
+        if options.seconds is not None
+        else float("inf"),
+        space=options.space,
+        seed=checks.seed(options.seed, where="collect"),
+    )
+    target = _target(options.target, options.cores)
+    total: Counter[str] = Counter()
+    started, done = time.monotonic(), 0
+
+    def observe(name: str, found: Collected) -> None:
+        nonlocal done
+        done += 1
+        total.update(found.ended)
+        print(f"{done}: {name}: {_said(found)}", file=sys.stderr, flush=True)
+
+    with records.open(options.store) as store, open_pool(target) as pool:
+        try:
+            collect(makers(lines), store, pool, target, wanted, observe=observe)
+        finally:
+            ended = ", ".join(f"{count} {status}" for status, count in total.most_common()) or "nothing new"
+            print(
+                f"{counted(sum(total.values()), 'candidate')} of {counted(done, 'task')} measured in "
+                f"{time.monotonic() - started:.0f} s: {ended}. {options.store} holds {store.count()}."
+            )
+    return 0
+
+
+def _lines(path: str | None, part: str) -> list[Any]:
+    from felixlike.training.workloads import parse_lines, shipped_lines
+
+    if path is None:
+        lines = shipped_lines()
+    else:
+        file = checks.path(path, "workloads", error=InvalidOption)
+        try:
+            lines = parse_lines(Path(file).read_text(), where=str(file))
+        except UnicodeDecodeError as error:
+            raise InvalidOption("it is no text", where=str(file), remedy="give a line for each workload") from error
+    first, slash, count = part.partition("/")
+    if not (slash and first.isdigit() and count.isdigit() and 0 < int(first) <= int(count)):
+        raise InvalidOption(f"--part is {part!r}", where="collect", remedy="write I/N, as 1/2 and 2/2 for two halves")
+    return lines[int(first) - 1 :: int(count)]
+
+
+def _target(name: str, cores: int | None) -> Any:
+    from felixlike import tvmlib
+    from felixlike.hardware import kind_of, resolve_target
+
+    target = resolve_target(name)
+    if cores is None:
+        return target
+    cores = checks.whole(cores, "--cores", least=1, where="collect")
+    if not kind_of(target).on_host:
+        raise InvalidOption("--cores is for CPUs", where="collect", remedy="leave it out")
+    return tvmlib.Target({"kind": "llvm", "mcpu": target.attrs["mcpu"], "num-cores": cores})
+
+
+def _said(found: Collected) -> str:
+    """A task's line."""
+    failed = sum(count for status, count in found.ended.items() if status != "ok")
+    words = [found.name]
+    if found.had:
+        words.append(f"{found.had} known")
+    if found.ended:
+        words.append(f"{sum(found.ended.values())} measured" + (f", {failed} failed" if failed else ""))
+    if found.best < float("inf"):
+        words.append(f"best {found.best * 1e6:.1f} µs")
+    words.append(f"{found.seconds:.0f} s")
+    return ", ".join(words) + (f"; {found.problem}" if found.problem else "")

@@ -1,0 +1,125 @@
+"""`felixlike train`, `evaluate`: from stores of measurements to weights of the cost model, and how good they are.
+
+In: stores. Out: a file of weights with its card; tables of scores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from felixlike import options as checks
+from felixlike.errors import InvalidOption
+from felixlike.words import counted
+
+if TYPE_CHECKING:
+    from felixlike.training.samples import Samples
+
+
+def add_parser(commands: Any) -> None:
+    """Describe the commands."""
+    train = commands.add_parser(
+        "train",
+        help="train the cost model on what was measured",
+        description="Train weights of the cost model on all measurements of the stores. They are judged on a fifth of "
+        "the workloads, and on each operator, by networks that have not seen these; then trained on all.",
+    )
+    _add_common(train)
+    train.add_argument("--output", required=True, metavar="PATH", help="where the weights go, for optimize(weights=…)")
+    train.add_argument("--steps", type=int, default=2400, help="of training, at most")
+    train.add_argument("--seed", type=int, default=0)
+    train.add_argument("--no-operators", action="store_true", help="do not judge on operators left out")
+    train.set_defaults(run=run_train)
+
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="judge weights of the cost model on what was measured",
+        description="How well weights order the measured candidates of each workload of the stores. Workloads that "
+        "they were trained on say little: the card of the weights tells how many these are.",
+    )
+    _add_common(evaluate)
+    evaluate.add_argument("--weights", metavar="PATH", help="those shipped for the stores' kind of target if not given")
+    evaluate.set_defaults(run=run_evaluate)
+
+
+def _add_common(parser: Any) -> None:
+    parser.add_argument("stores", metavar="STORE", nargs="+")
+    parser.add_argument("--kind", choices=("cpu", "cuda"), help="of target; needed where the stores hold several")
+
+
+def run_train(options: argparse.Namespace) -> int:
+    """Train and write; 0."""
+    from felixlike.costmodel import InvalidWeights, save_weights
+    from felixlike.training.course import course
+    from felixlike.training.fit import Fit
+
+    output = checks.path(options.output, "output", error=InvalidWeights)
+    _check_folder(Path(output))
+    fit = Fit(
+        steps=checks.whole(options.steps, "--steps", least=1, where="train"),
+        seed=checks.seed(options.seed, where="train"),
+    )
+    samples = _samples(options)
+    result = course(samples.workloads, fit, operators=not options.no_operators, say=_say)
+    save_weights(result.network, Path(output), result.card)
+    print(result.text())
+    print(f"Saved to {output}.")
+    return 0
+
+
+def run_evaluate(options: argparse.Namespace) -> int:
+    """Judge and print; 0."""
+    from felixlike.costmodel import InvalidWeights, load, load_weights
+    from felixlike.training.fit import scorer
+    from felixlike.training.scores import judge
+    from felixlike.training.tables import quality_table
+
+    network = None
+    if options.weights is not None:
+        network = load_weights(Path(checks.path(options.weights, "weights", error=InvalidWeights)))
+    samples = _samples(options)
+    if network is None:
+        network = load(samples.workloads[0].kind).network
+    found = judge(scorer(network), samples.workloads)
+    print(quality_table([(w.name, len(w), w.device, q) for w, q in found]))
+    return 0
+
+
+def _samples(options: argparse.Namespace) -> Samples:
+    """What the stores hold. Raises InvalidOption where there is nothing to learn from, or of several kinds."""
+    from contextlib import ExitStack
+
+    from felixlike import records
+    from felixlike.training.samples import read
+
+    with ExitStack() as opened:
+        stores = [opened.enter_context(records.open(path, read_only=True)) for path in options.stores]
+        _say(f"reading {counted(sum(store.count() for store in stores), 'measurement')}")
+        samples = read(stores, kind=options.kind)
+    where = ", ".join(options.stores)
+    for reason, count in samples.left_out.items():
+        if count:
+            _say(f"left out: {counted(count, 'candidate')}: {reason}")
+    if not samples.workloads:
+        raise InvalidOption(
+            "there is no workload with two measured candidates", where=where, remedy="collect some: felixlike collect"
+        )
+    kinds = sorted({workload.kind for workload in samples.workloads})
+    if len(kinds) > 1:
+        raise InvalidOption(
+            f"the measurements are for {' and '.join(kinds)}", where=where, remedy=f"say --kind {kinds[0]}"
+        )
+    return samples
+
+
+def _check_folder(path: Path) -> None:
+    """Raises InvalidOption before any work where a file cannot be there."""
+    if path.is_dir() or not path.parent.is_dir():
+        problem = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise InvalidOption(problem, where=f"output {path}", remedy="give the path of a file to write")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,144 @@
+"""Random points of a sketch.
+
+In: a sketch. Out: `Sampler`, which draws from the valid points, all equally likely, or, where there is no symbolic
+program that tells which these are, what TVM draws and accepts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from felixlike.algebra.evaluation import Graph
+from felixlike.algebra.expression import const
+from felixlike.errors import InvalidSchedule, UnsupportedSketch
+from felixlike.symbolic.program.urn import Urn
+from felixlike.symbolic.replay.points import Points
+
+if TYPE_CHECKING:
+    from felixlike.symbolic.replay.sketch import Sketch
+    from felixlike.symbolic.replay.structure import Structure
+
+_BATCH = 100_000
+"""Most points that are drawn at once."""
+
+_HOPELESS = 3_000_000
+"""Random points without a single valid one after which sampling gives up."""
+
+_ATTEMPTS = 64
+"""Draws from a sketch that is not understood before one that TVM refuses is given."""
+
+
+class Sampler:
+    """Where a sketch's random points come from."""
+
+    def __init__(self, sketch: Sketch) -> None:
+        self._sketch = sketch
+        self._urns: dict[tuple[int, ...], Urn] = {}
+
+    def sample(self, count: int, rng: np.random.Generator, *, paths: int) -> Points:
+        """`Sketch.sample`, whose options are known to be good."""
+        if not self._sketch.understood:
+            return self._drawn(count, rng, self._accepted)
+        if not self._sketch.location_columns:
+            return self._valid(count, [()], rng)
+        drawn = [self._path(row, rng) for row in self.any.draw(min(count, paths), rng)]
+        return self._valid(count, drawn, rng)
+
+    def by_tvm(self, count: int, rng: np.random.Generator) -> Points:
+        """int64[count, variables]: what TVM draws, whether postprocessors accept it or not."""
+        return self._drawn(count, rng, self._by_tvm)
+
+    @cached_property
+    def any(self) -> Urn:
+        """Values for everything but compute locations, whether they are valid or not."""
+        return Urn(self._sketch.variables, const(1))
+
+    def urn(self, structure: Structure) -> Urn:
+        """The points for chosen compute locations."""
+        if structure.locations not in self._urns:
+            self._urns[structure.locations] = Urn(self._sketch.variables, structure.gate)
+        return self._urns[structure.locations]
+
+    def _valid(self, count: int, paths: Sequence[tuple[int, ...]], rng: np.random.Generator) -> Points:
+        """Rows drawn until enough are valid, each with one of the paths. Raises InvalidSchedule where none are."""
+        urns = [self.urn(self._sketch.structure(path)) for path in paths]
+        sizes = np.array([urn.size for urn in urns], dtype=np.float64)
+        if not sizes.any():
+            raise InvalidSchedule("no point is valid", where=repr(self._sketch))
+        kept: list[Points] = []
+        found, tried = 0, 0
+        while found < count:
+            if not found and tried > _HOPELESS:
+                raise InvalidSchedule(f"none of {tried} random points is valid", where=repr(self._sketch))
+            missing = count - found
+            number = math.ceil(1.1 * missing * tried / found) if found else max(missing, tried)
+            number = min(number, _BATCH)
+            drawn = []
+            for path, urn, share in zip(paths, urns, rng.multinomial(number, sizes / sizes.sum()), strict=True):
+                rows = urn.draw(int(share), rng)
+                rows[:, self._sketch.location_columns] = path
+                drawn.append(rows)
+            rows = np.concatenate(drawn)
+            kept.append(rng.permutation(rows) if len(paths) > 1 else rows)
+            found, tried = found + len(rows), tried + number
+        return np.concatenate([np.empty((0, len(self._sketch.variables)), dtype=np.int64), *kept])[:count]
+
+    def _path(self, row: Points, rng: np.random.Generator) -> tuple[int, ...]:
+        """Compute locations that TVM could draw for these tiles, one after the other."""
+        return next(self._paths((), self._sketch.values(row[None, :]), rng))
+
+    def _paths(
+        self, chosen: tuple[int, ...], values: dict[str, npt.NDArray[np.float64]], rng: np.random.Generator
+    ) -> Iterator[tuple[int, ...]]:
+        """Ways to go on from the locations chosen so far, in random order. Only where the last is known a program is
+        compared with TVM: on the way there it takes long, and says nothing about where blocks will be."""
+        depth, count = len(chosen), len(self._sketch.location_columns)
+        if depth == count:
+            if self._holds(chosen):
+                yield chosen
+            return
+        structure = self._sketch.unprobed((*chosen, *[-1] * (count - depth)))
+        if isinstance(structure, UnsupportedSketch):
+            return
+        offered = structure.offered[depth].candidates
+        gates = Graph([gate for _, gate in offered]).evaluate(values, 1)[0]
+        open_ = [d for (d, _), gate in zip(offered, gates, strict=True) if gate > 0.5]
+        rng.shuffle(open_)
+        # A place that TVM offers for these tiles is passed over where the block cannot be read symbolically, or no
+        # tiles satisfy the rest of the gate.
+        for decision in open_:
+            after = self._sketch.unprobed((*chosen, decision, *[-1] * (count - depth - 1)))
+            if decision == -1 or (not isinstance(after, UnsupportedSketch) and self.urn(after).size > 0):
+                yield from self._paths((*chosen, decision), values, rng)
+
+    def _holds(self, locations: tuple[int, ...]) -> bool:
+        """Whether the program for these locations is TVM's."""
+        try:
+            self._sketch.structure(locations)
+        except UnsupportedSketch:
+            return False
+        return True
+
+    def _drawn(
+        self, count: int, rng: np.random.Generator, draw: Callable[[np.random.Generator], tuple[int, ...]]
+    ) -> Points:
+        points = [draw(rng) for _ in range(count)]
+        return np.array(points, dtype=np.int64).reshape(count, len(self._sketch.variables))
+
+    def _by_tvm(self, rng: np.random.Generator) -> tuple[int, ...]:
+        return self._sketch.drawn_by_tvm(int(rng.integers(1, 2**30)))
+
+    def _accepted(self, rng: np.random.Generator) -> tuple[int, ...]:
+        """A point that TVM draws and its postprocessors accept, as far as a few attempts find any."""
+        point = self._by_tvm(rng)
+        for _ in range(_ATTEMPTS):
+            if self._sketch.accepts(point):
+                break
+            point = self._by_tvm(rng)
+        return point

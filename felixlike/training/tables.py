@@ -1,0 +1,48 @@
+"""Scores as tables of Markdown, for terminals and for pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from felixlike.training.samples import Workload
+from felixlike.training.scores import Quality, mean_quality
+
+_NAMES = ("rank", "top_1", "top_5", "median")
+_HEADINGS = ("rank correlation", "top-1", "top-5", "median")
+
+
+def quality_table(rows: Sequence[tuple[str, int, str, Quality]]) -> str:
+    """A row a workload (name, candidates, device, quality) and their means."""
+    lines = [_row(["workload", "candidates", "device", *_HEADINGS]), _row(["---"] * 7)]
+    lines += [_row([name, str(count), device, *_cells(quality)]) for name, count, device, quality in rows]
+    mean = mean_quality([quality for *_, quality in rows])
+    return "\n".join([*lines, _row([f"mean of {len(rows)}", "", "", *_cells(mean)])])
+
+
+def summary_table(title: str, rows: Sequence[tuple[str, int, Quality]]) -> str:
+    """A row a name, with the number of workloads that its means are of."""
+    lines = [_row([title, "workloads", *_HEADINGS]), _row(["---"] * 6)]
+    return "\n".join([*lines, *(_row([name, str(count), *_cells(quality)]) for name, count, quality in rows)])
+
+
+def operator_rows(found: Sequence[tuple[Workload, Quality]]) -> list[tuple[str, int, Quality]]:
+    """The means of each operator, those with most workloads first."""
+    groups: dict[str, list[Quality]] = {}
+    for workload, quality in found:
+        groups.setdefault(workload.operator, []).append(quality)
+    ordered = sorted(groups.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    return [(operator, len(members), mean_quality(members)) for operator, members in ordered]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and the lowest and highest value."""
+    return f"{fmean(values):.2f} ({min(values):.2f}–{max(values):.2f})"
+
+
+def _cells(quality: Quality) -> list[str]:
+    return [f"{getattr(quality, name):.2f}" for name in _NAMES]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,79 @@
+"""What is known of one task during a run, and how it goes on with less where something of ours fails.
+
+In: a task. Out: `TaskState`. Whatever a rule, a sketch or a formula raises by mistake is noted and done without: one
+task's mistake is no reason to end the search of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from felixlike.costmodel import CostModel
+from felixlike.errors import first_line
+from felixlike.features import FeatureArray
+from felixlike.frontend import Task
+from felixlike.measure import Measurement
+from felixlike.search import Candidate, Key, Known, Progress, Space, Strategy
+from felixlike.symbolic import Points, Sketch, SpaceName
+
+
+@dataclass(slots=True)
+class TaskState:
+    """One task during a run.  measured: the Measurement of each known right candidate, by its key.
+    trials: candidates measured in this run.  failures: how many of them were not right, by status.  unverifiable: why
+    answers cannot be checked, hence schedules not be used; empty where they can. rounds: full ones, of earlier runs
+    too. interrupted: what an earlier run had measured of the round it was stopped in. faults: what failed by mistakes
+    of ours, in words; the task has gone on with less."""
+
+    task: Task
+    rng: np.random.Generator
+    known: Known = field(default_factory=Known)
+    progress: Progress = field(default_factory=lambda: Progress(1.0))
+    measured: dict[tuple[str, tuple[int, ...]], Measurement] = field(default_factory=dict)
+    trials: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    unverifiable: str = ""
+    faults: list[str] = field(default_factory=list)
+    rounds: int = 0
+    interrupted: frozenset[Key] = frozenset()
+    space_name: str = SpaceName.BEST
+    _space: Space | None = None
+
+    @property
+    def space(self) -> Space:
+        """The task's sketches, made when first needed."""
+        if self._space is None:
+            self._space = Space(self.task, self.space_name, forgive=self.fault)
+        return self._space
+
+    def fault(self, error: Exception) -> None:
+        """Note what failed by a mistake of ours."""
+        words = f"{type(error).__name__}: {first_line(error)}"
+        if words not in self.faults:
+            self.faults.append(words)
+
+    def propose(self, strategy: Strategy, model: CostModel, known: Known, count: int) -> list[Candidate]:
+        """What a strategy proposes; with less to go by where it fails, at last nothing."""
+        while True:
+            try:
+                return strategy.propose(self.space, model, known, count, self.rng)
+            except Exception as error:
+                self.fault(error)
+                if not self.space.retreat():
+                    return []
+
+    def features(self, sketch: Sketch, points: Points) -> FeatureArray | None:
+        """`Space.features`; None from the first failure on."""
+        try:
+            return self.space.features(sketch, points)
+        except Exception as error:
+            self.fault(error)
+            self.space.retreat()
+            return None
+
+    @property
+    def best(self) -> tuple[float, Candidate] | None:
+        """(seconds, candidate) of the fastest right schedule."""
+        return self.known.best[0] if self.known.best else None

@@ -1,0 +1,44 @@
+"""A store of a made-up machine, for tests: several products with candidates whose times follow from their features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from felixlike import records
+from felixlike.features import NAMES, formulas
+from felixlike.frontend import Task, make_task
+from felixlike.hardware import resolve_target
+from felixlike.measure import Measurement, Status
+from felixlike.records import make_record
+from felixlike.symbolic import Sketch, sketches
+from felixlike.testing.operators import matmul, softmax
+
+SIZES = ((32, 48, 40), (24, 64, 32), (40, 40, 64), (16, 96, 48), (64, 32, 32), (48, 24, 80))
+
+
+def tasks() -> list[Task]:
+    """Products, and two other operators."""
+    target = resolve_target("cpu")
+    products = [make_task(matmul(*size), target, name="matmul") for size in SIZES]
+    return [*products, *(make_task(softmax(rows, 32), target, name="softmax") for rows in (16, 24, 40))]
+
+
+def seconds(sketch: Sketch, points: np.ndarray) -> list[float]:
+    """What the machine takes: a microsecond for every hundred lines from L1 and moves."""
+    features = formulas(sketch).evaluate(points)
+    work = features[:, :, NAMES.index("traffic_l1")].sum(axis=1) / 64 + features[:, :, NAMES.index("moves")].sum(axis=1)
+    found: list[float] = (1e-8 * (1.0 + work)).tolist()
+    return found
+
+
+def write(path: Path, *, count: int = 24, device: str = "") -> None:
+    """Measure `count` random candidates of every sketch of MetaSchedule's space."""
+    with records.open(path) as store:
+        for task in tasks():
+            for sketch in sketches(task):
+                points = np.unique(sketch.sample(count, 0), axis=0)
+                for point, time in zip(points.tolist(), seconds(sketch, points), strict=True):
+                    measured = Measurement(Status.OK, time, (time,), error=0.0, device=device)
+                    store.append(task, make_record(task, sketch.key, point, measured), sketch)

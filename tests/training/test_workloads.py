@@ -1,0 +1,57 @@
+"""Workloads are lines of text; the shipped ones are none that benchmarks judge by."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from felixlike.errors import InvalidOption
+from felixlike.training.workloads import OPERATORS, parse_lines, shipped_lines
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_operator_can_be_called(operator: str) -> None:
+    (line,) = parse_lines(operator, where="here")
+    module, inputs = line.make()
+    again, others = line.make()
+    assert not module.training
+    torch.testing.assert_close(module(*inputs), again(*others))
+
+
+@pytest.mark.parametrize("after", ["relu", "gelu", "silu", "tanh", "residual"])
+def test_what_follows_a_layer(after: str) -> None:
+    (line,) = parse_lines(f"dense rows=3 inputs=4 outputs=5 after={after}  # comment\n\n", where="here")
+    module, inputs = line.make()
+    assert module(*inputs).shape == (3, 5)
+    assert len(inputs) == 1 + (after == "residual")
+
+
+def test_making_a_workload_leaves_the_random_state_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    parse_lines("dense", where="here")[0].make()
+    torch.testing.assert_close(torch.rand(2), expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dens rows=3", r"here, line 1: there is no operator 'dens'.*did you mean 'dense'"),
+        ("\ndense row=3", r"here, line 2: 'row=3' is no size of dense.*rows, inputs, outputs, bias"),
+        ("dense rows=0", "'rows=0' is no size"),
+        ("dense rows=-4", "'rows=-4' is no size"),
+        ("dense rows=x", "'rows=x' is no size"),
+        ("dense after=sigmoid", "after= one of relu, gelu"),
+    ],
+)
+def test_a_wrong_line_is_named(text: str, words: str) -> None:
+    with pytest.raises(InvalidOption, match=words):
+        parse_lines(text, where="here")
+
+
+def test_the_shipped_list_is_long_and_varied() -> None:
+    lines = shipped_lines()
+    assert len(lines) >= 150
+    assert len({line.text for line in lines}) == len(lines)
+    assert {line.operator for line in lines} == set(OPERATORS)
