@@ -68,7 +68,7 @@ def forest(name: str, featurise: Featurise) -> Predictor:
     """A random forest, AdaTune's model (Li et al. 2020, §4.2)."""
 
     def learn(workloads: Sequence[Workload]) -> Scorer:
-        from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped]
+        from sklearn.ensemble import RandomForestRegressor
 
         x = np.concatenate([featurise(w) for w in workloads])
         y = np.concatenate([labels(w.seconds.tolist()) for w in workloads])
