@@ -173,7 +173,7 @@ class _Gathered:
                 key=task.key,
                 name=task.name,
                 operator=operator_of(task.name),
-                identity=_identity(task),
+                identity=identity(task),
                 device=device,
                 target=str(task.target),
                 kind=kind_of(task.target).device,
@@ -189,7 +189,7 @@ class _Gathered:
         return sum(len(members) for by_sketch in self._rows.values() for members in by_sketch.values())
 
 
-def _identity(task: Task) -> str:
+def identity(task: Task) -> str:
     """What is the same for a computation on all targets of a kind: its name, and the sizes of its buffers."""
     shapes = [[int(extent) for extent in buffer.shape] for buffer in buffers_of(task.module["main"], where=task.name)]
     return f"{re.sub(r'[0-9]+$', '', task.name)} {shapes}"
@@ -218,7 +218,8 @@ def _part(
     left_out["point of another sketch"] += len(members) - len(fitting)
     points = np.array(fitting, dtype=np.int64).reshape(len(fitting), width)
     seconds = np.array([members[point] for point in fitting])
-    good = sketch.valid(points) | np.isfinite(seconds)  # what ran was valid, whatever today's model of it says
+    good = np.isfinite(seconds)  # what ran was valid, whatever today's model of it says
+    good[~good] = sketch.valid(points[~good])
     left_out["refused"] += int((~good).sum())
     features, kept = _features(sketch, points[good])
     left_out["place not understood symbolically"] += int((~kept).sum())
