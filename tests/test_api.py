@@ -102,7 +102,7 @@ def test_no_budget_at_all_still_gives_checked_schedules(model: nn.Module, x: tor
     tuned = fx.optimize(model, x, trials=0, progress=False)
     assert {t.how for t in tuned.report.tasks} == {"unmeasured"}
     assert tuned.report.error <= 1e-4
-    assert "Checked but not measured" in str(tuned.report)
+    assert "Predicted and checked, not measured" in str(tuned.report)
 
 
 def test_a_primfunc_is_a_function_of_its_inputs() -> None:

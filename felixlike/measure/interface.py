@@ -3,9 +3,13 @@
 from collections.abc import Generator, Iterable
 from typing import Protocol
 
+from felixlike.errors import ReferenceFailed
 from felixlike.frontend.task import Task
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.measurement import Measurement
+
+Checks = Generator[tuple[int, Measurement | ReferenceFailed], None, None]
+"""Places in the caller's list, with what came of each check; the error of a task that has no reference."""
 
 Results = Generator[tuple[int, Measurement], None, None]
 """Places in the caller's list of candidates, with what came of each."""
@@ -33,6 +37,10 @@ class Pool(Protocol):
 
     def check(self, task: Task, candidate: Schedulable) -> Measurement:
         """Build a candidate, call it once here and compare its answer, untimed."""
+        ...
+
+    def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
+        """Check candidates of any tasks, a few at a time."""
         ...
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from felixlike.symbolic.program.variables import Kind, Variable
 from felixlike.symbolic.replay.points import Points
 from felixlike.symbolic.replay.sketch import Sketch
 from felixlike.symbolic.replay.structure import Structure
-from felixlike.symbolic.space import SpaceName, check_space, sketches, stored_sketch
+from felixlike.symbolic.space import SpaceName, check_space, kept_sketch, sketches, stored_sketch
 
 __all__ = [
     "Kind",
@@ -19,6 +19,7 @@ __all__ = [
     "Variable",
     "check_space",
     "concrete_nest",
+    "kept_sketch",
     "sketches",
     "stored_sketch",
 ]
