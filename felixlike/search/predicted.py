@@ -35,8 +35,8 @@ _LAUNCH = 2e-6
 where each has a core of its own."""
 
 _CYCLES = 1.2e10
-"""Of those that the bottlenecks count, in a second: cores run at 3 to 4 GHz, and wide ones begin several vectors a cycle
-where all that they need is at hand."""
+"""Of those that the bottlenecks count, in a second: cores run at 3 to 4 GHz, and wide ones begin several vectors a
+cycle where all that they need is at hand."""
 
 
 class Predicted:
@@ -87,4 +87,5 @@ def _seconds(features: FeatureArray) -> npt.NDArray[np.float64]:
     logs = torch.from_numpy(np.log1p(features)).to(torch.float32)
     with torch.no_grad():
         cycles: torch.Tensor = Bottlenecks()(logs, (logs.abs().amax(dim=-1) > 0).to(logs.dtype)).exp()
-    return cycles.double().numpy() / _CYCLES
+    seconds: npt.NDArray[np.float64] = cycles.double().numpy() / _CYCLES
+    return seconds

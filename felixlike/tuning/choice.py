@@ -1,8 +1,8 @@
 """The schedule each task ends up with: the fastest measured one, else a verified one that was not measured.
 
 In: a finished session's state of a task. Out: `Choice`, always with a verified schedule. Budgets may leave tasks
-without any measurement; MetaSchedule would then compile plain loops without a word, here what is predicted to be best is
-checked and taken, and the report says so. Whatever fails here, or is cut short: what was measured is at hand.
+without any measurement; MetaSchedule would then compile plain loops without a word, here what is predicted to be best
+is checked and taken, and the report says so. Whatever fails here, or is cut short: what was measured is at hand.
 """
 
 from __future__ import annotations
