@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import exports
 import pytest
+from nursery import Nursery
 
 from felixlike.hardware.known import IMITATED, imitated
+from felixlike.measure.server import ForkServer
 from felixlike.testing.loopback import Loopback
 
 # Before anything asks for it: tests must not use, nor fill, the user's cache of smooth formulas.
@@ -23,6 +27,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TVM_NUM_THREADS", "2")
+exports.once_a_run()
 
 _GOLDEN = Path(__file__).parent / "golden"
 
@@ -39,6 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[IMITATED] = config.getoption("--device")
     if (found := imitated()) is not None:
         os.environ["TVM_NUM_THREADS"] = str(found[1].cores)
+
+
+def pytest_collection_finish() -> None:
+    """What torch, TVM and the tests consist of stays until the end: no collection of garbage goes through it again."""
+    gc.freeze()
 
 
 _FIXED = "zen4"
@@ -66,6 +76,24 @@ def loopback() -> Iterator[Loopback]:
     with Loopback() as opened:
         opened.start(cpu=2, mortal=2)
         yield opened
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Where fork servers come from in all rooms but the one that is about them."""
+    opened = Nursery()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_servers(request: pytest.FixtureRequest, nursery: Nursery) -> Iterator[None]:
+    """Pools are ready without loading TVM once more; servers are tested as they are in measure/."""
+    room = request.path.relative_to(Path(__file__).parent).parts[0]
+    with pytest.MonkeyPatch.context() as patch:
+        if room != "measure" and hasattr(os, "pidfd_open"):
+            patch.setattr(ForkServer, "_spawned", lambda server, control, log: nursery.spawned(server, control, log))
+        yield
 
 
 @pytest.fixture

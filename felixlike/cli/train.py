@@ -45,7 +45,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_common(parser: Any) -> None:
-    parser.add_argument("stores", metavar="STORE", nargs="+")
+    parser.add_argument("stores", metavar="STORE", nargs="+", help="also one packed as NAME.sqlite.xz")
     parser.add_argument("--kind", choices=("cpu", "cuda"), help="of target; needed where the stores hold several")
 
 
@@ -91,11 +91,11 @@ def _samples(options: argparse.Namespace) -> Samples:
     """What the stores hold. Raises InvalidOption where there is nothing to learn from, or of several kinds."""
     from contextlib import ExitStack
 
-    from felixlike import records
+    from felixlike.training.packed import opened
     from felixlike.training.samples import read
 
-    with ExitStack() as opened:
-        stores = [opened.enter_context(records.open(path, read_only=True)) for path in options.stores]
+    with ExitStack() as stack:
+        stores = [stack.enter_context(opened(path)) for path in options.stores]
         _say(f"reading {counted(sum(store.count() for store in stores), 'measurement')}")
         samples = read(stores, kind=options.kind)
     where = ", ".join(options.stores)

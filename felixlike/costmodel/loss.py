@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from felixlike import options
+
 _SHARPNESS = 4.0
 """Candidates a quarter slower than the best count for 1/e of it in `best_loss`."""
 
@@ -62,7 +64,8 @@ LOSSES = ("ranking", "regression", "both", "all")
 
 
 def loss(scores: Tensor, labels: Tensor, present: Tensor | None = None, *, parts: str = "all") -> Tensor:
-    """The parts, see `LOSSES`, of scores [members, tasks, n] for labels [tasks, n]."""
+    """The parts of scores [members, tasks, n] for labels [tasks, n].  Raises InvalidOption for others than `LOSSES`."""
+    options.one_of(parts, "loss", LOSSES, what="a loss")
     total = scores.new_zeros(())
     if parts != "regression":
         total = total + ranking_loss(scores, labels, present)

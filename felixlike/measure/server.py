@@ -13,7 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from felixlike.errors import WorkerFailed
 from felixlike.hardware import placement
@@ -65,20 +65,24 @@ class ForkServer:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs, self._log.open("wb") as log, placement.unbound():
-                self._process = subprocess.Popen(
-                    [*_COMMAND, str(theirs.fileno()), str(self._directory)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=log,
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                    env=self._environment(),
-                )
+                self._process = self._spawned(theirs, log)
         except OSError as error:
             self.close()
             raise WorkerFailed(
                 f"a process cannot be started: {error}", where=" ".join(_COMMAND), remedy=_REMEDY
             ) from error
+
+    def _spawned(self, control: socket.socket, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """A Python of its own.  control: its end of the connection.  log: what it writes."""
+        return subprocess.Popen(
+            [*_COMMAND, str(control.fileno()), str(self._directory)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            pass_fds=(control.fileno(),),
+            start_new_session=True,
+            env=self._environment(),
+        )
 
     def alive(self, generation: int) -> bool:
         """Whether the server of this generation, and so the processes it made, are still there."""

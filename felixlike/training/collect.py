@@ -24,6 +24,7 @@ from felixlike.records import Store, make_record
 from felixlike.search import Candidate, Known, Space
 from felixlike.symbolic import Sketch, SpaceName
 from felixlike.training.drawing import at_random, near_best
+from felixlike.training.samples import is_own
 
 _BATCH = 48
 """Candidates that are timed in turns."""
@@ -125,7 +126,7 @@ def _batch(sketches: Sequence[Sketch], known: Known, count: int, rng: np.random.
     half near the best, once there is something to be near to."""
     kinds: dict[bool, list[Sketch]] = {}
     for sketch in sketches:
-        kinds.setdefault(_is_own(sketch), []).append(sketch)
+        kinds.setdefault(is_own(sketch), []).append(sketch)
     found: list[Candidate] = []
     for place, members in enumerate(kinds.values()):
         share = (count - len(found)) // (len(kinds) - place)
@@ -133,11 +134,6 @@ def _batch(sketches: Sequence[Sketch], known: Known, count: int, rng: np.random.
         taken = Known(known.seen | {candidate.key for candidate in near}, known.best)
         found += [*near, *at_random(members, taken, share - len(near), rng)]
     return found
-
-
-def _is_own(sketch: Sketch) -> bool:
-    """Whether a sketch says itself which loops are parallel: ours do, MetaSchedule's leave it to a postprocessor."""
-    return all(postprocessor.name != "RewriteParallelVectorizeUnroll" for postprocessor in sketch.postprocessors)
 
 
 def _measure(

@@ -35,9 +35,11 @@ FEWEST = 2
 class Part:
     """The measured candidates of one sketch.
 
-    log_features: float32[n, stores, columns], log(1 + feature).  seconds: float64[n] a call, inf for failures."""
+    own: of our own rules' space, not MetaSchedule's.  log_features: float32[n, stores, columns], log(1 + feature).
+    seconds: float64[n] a call, inf for failures."""
 
     sketch: str
+    own: bool
     points: npt.NDArray[np.int64]
     log_features: LogFeatures
     seconds: Seconds
@@ -222,7 +224,7 @@ def _part(
     left_out["place not understood symbolically"] += int((~kept).sum())
     if not kept.any():
         return None
-    return Part(name, points[good][kept], np.log1p(features).astype(np.float32), seconds[good][kept])
+    return Part(name, is_own(sketch), points[good][kept], np.log1p(features).astype(np.float32), seconds[good][kept])
 
 
 def _features(sketch: Sketch, points: npt.NDArray[np.int64]) -> tuple[FeatureArray, npt.NDArray[np.bool_]]:
@@ -240,6 +242,16 @@ def _features(sketch: Sketch, points: npt.NDArray[np.int64]) -> tuple[FeatureArr
     for rows, values in found:
         features[rows] = values
     return features[kept], kept
+
+
+def is_own(sketch: Sketch) -> bool:
+    """Whether a sketch says itself which loops are parallel: ours do, MetaSchedule's leave it to a postprocessor, or to
+    the binding of threads."""
+    return all(postprocessor.name not in _METASCHEDULES for postprocessor in sketch.postprocessors)
+
+
+_METASCHEDULES = ("RewriteParallelVectorizeUnroll", "RewriteCooperativeFetch", "RewriteUnboundBlock")
+"""Postprocessors that only MetaSchedule's own spaces have."""
 
 
 def by_operator(workloads: Sequence[Workload]) -> dict[str, list[Workload]]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import workloads
 
-from felixlike.errors import InvalidModel, InvalidOption, InvalidPoint, InvalidSchedule
+from felixlike.errors import InvalidModel, InvalidOption, InvalidPoint, InvalidSchedule, UnsupportedSketch
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
 from felixlike.testing import oracles
 
@@ -91,6 +91,43 @@ def test_a_location_deeper_than_the_nest_is_not_valid(convolution: Sketch) -> No
     points[0, convolution.location_columns] = 99
     points[1, convolution.location_columns] = -3
     assert not convolution.valid(points).any()
+
+
+@pytest.fixture
+def pooling() -> Sketch:
+    """Two blocks can move, the window's border first."""
+    return sketches(workloads.average())[1]
+
+
+def test_only_where_blocks_end_up_is_compared_with_tvm(pooling: Sketch, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[int, ...]] = []
+
+    def probe(structure: Any) -> Any:
+        compared.append(structure.locations)
+        return structure
+
+    monkeypatch.setattr(pooling, "_probe", probe)
+    points = pooling.sample(200, seed=1)
+    ends = {locations for locations, _ in pooling.by_structure(points)}
+    assert len(ends) > 4
+    assert any(end[0] != -1 != end[1] for end in ends)  # reached by a program in which the second has not moved
+    assert ends | {(-1, -1)} >= set(compared) >= ends
+    assert len(compared) == len(set(compared))
+
+
+def test_points_keep_off_programs_that_are_not_tvms(pooling: Sketch, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = {locations for locations, _ in pooling.by_structure(sketches(workloads.average())[1].sample(200, seed=1))}
+    wrong = {end for end in usual if end[0] != -1}
+
+    def probe(structure: Any) -> Any:
+        return UnsupportedSketch("its loops are too wide") if structure.locations in wrong else structure
+
+    monkeypatch.setattr(pooling, "_probe", probe)
+    points = pooling.sample(200, seed=1)
+    found = {locations for locations, _ in pooling.by_structure(points)}
+    assert found
+    assert not found & wrong
+    assert pooling.valid(points).all()
 
 
 def test_points_and_traces_convert_both_ways(convolution: Sketch) -> None:

@@ -7,11 +7,12 @@ program that tells which these are, what TVM draws and accepts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from felixlike.algebra.evaluation import Graph
 from felixlike.algebra.expression import const
@@ -21,6 +22,7 @@ from felixlike.symbolic.replay.points import Points
 
 if TYPE_CHECKING:
     from felixlike.symbolic.replay.sketch import Sketch
+    from felixlike.symbolic.replay.structure import Structure
 
 _BATCH = 100_000
 """Most points that are drawn at once."""
@@ -57,16 +59,15 @@ class Sampler:
         """Values for everything but compute locations, whether they are valid or not."""
         return Urn(self._sketch.variables, const(1))
 
-    def urn(self, locations: tuple[int, ...]) -> Urn:
-        """The points for chosen compute locations; those not given are at the root. Raises UnsupportedSketch."""
-        structure = self._sketch.structure(locations)
+    def urn(self, structure: Structure) -> Urn:
+        """The points for chosen compute locations."""
         if structure.locations not in self._urns:
             self._urns[structure.locations] = Urn(self._sketch.variables, structure.gate)
         return self._urns[structure.locations]
 
     def _valid(self, count: int, paths: Sequence[tuple[int, ...]], rng: np.random.Generator) -> Points:
         """Rows drawn until enough are valid, each with one of the paths. Raises InvalidSchedule where none are."""
-        urns = [self.urn(path) for path in paths]
+        urns = [self.urn(self._sketch.structure(path)) for path in paths]
         sizes = np.array([urn.size for urn in urns], dtype=np.float64)
         if not sizes.any():
             raise InvalidSchedule("no point is valid", where=repr(self._sketch))
@@ -90,23 +91,39 @@ class Sampler:
 
     def _path(self, row: Points, rng: np.random.Generator) -> tuple[int, ...]:
         """Compute locations that TVM could draw for these tiles, one after the other."""
-        values = self._sketch.values(row[None, :])
-        chosen: tuple[int, ...] = ()
-        for depth in range(len(self._sketch.location_columns)):
-            offered = self._sketch.structure(chosen).offered[depth].candidates
-            gates = Graph([gate for _, gate in offered]).evaluate(values, 1)[0]
-            open_ = [d for (d, _), gate in zip(offered, gates, strict=True) if gate > 0.5]
-            rng.shuffle(open_)
-            # A place that TVM offers for these tiles is passed over where the block cannot be read symbolically, or no
-            # tiles satisfy the rest of the gate.
-            chosen = (*chosen, next(d for d in open_ if d == -1 or self._has(chosen, d)))
-        return chosen
+        return next(self._paths((), self._sketch.values(row[None, :]), rng))
 
-    def _has(self, chosen: tuple[int, ...], decision: int) -> bool:
+    def _paths(
+        self, chosen: tuple[int, ...], values: dict[str, npt.NDArray[np.float64]], rng: np.random.Generator
+    ) -> Iterator[tuple[int, ...]]:
+        """Ways to go on from the locations chosen so far, in random order. Only where the last is known a program is
+        compared with TVM: on the way there it takes long, and says nothing about where blocks will be."""
+        depth, count = len(chosen), len(self._sketch.location_columns)
+        if depth == count:
+            if self._holds(chosen):
+                yield chosen
+            return
+        structure = self._sketch.unprobed((*chosen, *[-1] * (count - depth)))
+        if isinstance(structure, UnsupportedSketch):
+            return
+        offered = structure.offered[depth].candidates
+        gates = Graph([gate for _, gate in offered]).evaluate(values, 1)[0]
+        open_ = [d for (d, _), gate in zip(offered, gates, strict=True) if gate > 0.5]
+        rng.shuffle(open_)
+        # A place that TVM offers for these tiles is passed over where the block cannot be read symbolically, or no
+        # tiles satisfy the rest of the gate.
+        for decision in open_:
+            after = self._sketch.unprobed((*chosen, decision, *[-1] * (count - depth - 1)))
+            if decision == -1 or (not isinstance(after, UnsupportedSketch) and self.urn(after).size > 0):
+                yield from self._paths((*chosen, decision), values, rng)
+
+    def _holds(self, locations: tuple[int, ...]) -> bool:
+        """Whether the program for these locations is TVM's."""
         try:
-            return self.urn((*chosen, decision)).size > 0
+            self._sketch.structure(locations)
         except UnsupportedSketch:
             return False
+        return True
 
     def _drawn(
         self, count: int, rng: np.random.Generator, draw: Callable[[np.random.Generator], tuple[int, ...]]

@@ -62,6 +62,7 @@ class Sketch:
         self._trace = trace
         self.postprocessors = tuple(postprocessors)
         self._structures: dict[tuple[int, ...], Structure | UnsupportedSketch] = {}
+        self._probed: set[tuple[int, ...]] = set()
         self.location_columns = tuple(i for i, v in enumerate(self.variables) if v.kind is Kind.LOCATION)
 
     def __repr__(self) -> str:
@@ -109,13 +110,20 @@ class Sketch:
                 remedy=f"it has {len(self.location_columns)}, see Sketch.location_columns",
             )
         chosen = (*locations, *[-1] * (len(self.location_columns) - len(locations)))
-        if chosen not in self._structures:
-            self._structures[chosen] = self._read(chosen)
-            self._probe(chosen)
-        found = self._structures[chosen]
+        found = self.unprobed(chosen)
+        if chosen not in self._probed:
+            self._probed.add(chosen)
+            self._structures[chosen] = found = self._probe(found)
         if isinstance(found, UnsupportedSketch):
             raise found
         return found
+
+    def unprobed(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
+        """The program for all compute locations, perhaps not yet compared with TVM; what stands against it if there is
+        none."""
+        if chosen not in self._structures:
+            self._structures[chosen] = self._read(chosen)
+        return self._structures[chosen]
 
     def _read(self, chosen: tuple[int, ...]) -> Structure | UnsupportedSketch:
         names = [postprocessor.name for postprocessor in self.postprocessors]
@@ -124,16 +132,15 @@ class Sketch:
         except UnsupportedSketch as error:
             return error
 
-    def _probe(self, chosen: tuple[int, ...]) -> None:
-        """Compare a program whose blocks have moved with TVM's loops at a few points; forget it where they differ.
+    def _probe(self, structure: Structure | UnsupportedSketch) -> Structure | UnsupportedSketch:
+        """Compare a program whose blocks have moved with TVM's loops at a few points; what is wrong where they differ.
 
         Regions under moved blocks are TVM's own, but its simplifier sometimes leaves them too wide for symbolic tiles.
         """
-        structure = self._structures[chosen]
         if isinstance(structure, UnsupportedSketch) or not structure.moved:
-            return
-        rows = self.sampler.urn(chosen).draw(_PROBED, np.random.default_rng(0))
-        rows[:, self.location_columns] = chosen
+            return structure
+        rows = self.sampler.urn(structure).draw(_PROBED, np.random.default_rng(0))
+        rows[:, self.location_columns] = structure.locations
         stores = (store for store, _ in structure.program.stores())
         divided = any(index.floors for store in stores for access in store.accesses for index in access.indices)
         most = np.argsort(-(rows > 1).sum(axis=1), kind="stable")[: _MORE_PROBES if divided else _PROBES]
@@ -142,13 +149,11 @@ class Sketch:
             try:
                 theirs = scheduled_nest(self.schedule(point))
             except InvalidSchedule as error:
-                self._structures[chosen] = UnsupportedSketch(f"TVM refuses its points: {error}", where=repr(self))
-                return
+                return UnsupportedSketch(f"TVM refuses its points: {error}", where=repr(self))
             if concrete_nest(structure.program, dict(zip(names, point, strict=True))) != theirs:
-                self._structures[chosen] = UnsupportedSketch(
-                    f"with blocks at {chosen} the symbolic loops are wider than TVM's", where=repr(self)
-                )
-                return
+                what = f"with blocks at {structure.locations} the symbolic loops are wider than TVM's"
+                return UnsupportedSketch(what, where=repr(self))
+        return structure
 
     # -- points -------------------------------------------------------------------------------------------------------
 
