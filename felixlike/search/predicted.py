@@ -86,6 +86,5 @@ def _seconds(features: FeatureArray) -> npt.NDArray[np.float64]:
     """float64[n]: about what one core takes, by the bottlenecks in cycles as they are before any training."""
     logs = torch.from_numpy(np.log1p(features)).to(torch.float32)
     with torch.no_grad():
-        cycles: torch.Tensor = Bottlenecks()(logs, (logs.abs().amax(dim=-1) > 0).to(logs.dtype)).exp()
-    seconds: npt.NDArray[np.float64] = cycles.double().numpy() / _CYCLES
-    return seconds
+        cycles = Bottlenecks()(logs, (logs.abs().amax(dim=-1) > 0).to(logs.dtype)).exp()
+    return np.asarray(cycles.double().numpy() / _CYCLES, dtype=np.float64)
