@@ -101,8 +101,8 @@ def _call(name: str, file: str) -> None:
 def _text(rows: list[dict[str, Any]]) -> str:
     lines = [
         "`trials=0`: schedules are predicted and checked, none is measured. Seconds of the whole call, import and",
-        "final check included, medians of fresh processes that have PyTorch and the model loaded: with an empty cache, and",
-        "again. Milliseconds of a call of the model, medians of interleaved turns; speed: tuned ÷ predicted.",
+        "final check included, medians of fresh processes that have PyTorch and the model loaded: with an empty cache,",
+        "and again. Milliseconds of a call of the model, medians of interleaved turns; speed: tuned ÷ predicted.",
         "",
         "| network | tasks | first s | again s | tuning s | trials | predicted ms | tuned ms | speed | max error |",
         "| --- " * 10 + "|",

@@ -72,7 +72,9 @@ def kept_sketch(task: Task, data: Mapping[str, Any]) -> Sketch:
     schedule = tvmlib.Schedule(task.module)
     tvmlib.Trace.apply_json_to_schedule(json.loads(data["trace"]), schedule)
     runners = postprocessors(task, data["postprocessors"], data["own"])
-    return Sketch(task, schedule.trace, runners, int(data["index"]))
+    sketch = Sketch(task, schedule.trace, runners, int(data["index"]))
+    sketch.key = str(data["key"])  # of a trace that was read, some numbers are of another type than as it was made
+    return sketch
 
 
 def _leaves_loops(trace: Any) -> bool:

@@ -61,21 +61,22 @@ def check_ahead(states: Sequence[TaskState], model: CostModel, pool: Pool, kept:
 
     Sketches, formulas and predictions of a task are made while those of others are checked.  kept: where choices of
     earlier runs are, which need no check."""
+    bare = [state for state in states if not (state.known.best or state.unverifiable)]
+    for state in bare:
+        state.kept = kept.find(state) if kept is not None else None
+    waiting = [state for state in bare if state.kept is None]
     asked: list[TaskState] = []
 
     def wanted() -> Iterator[tuple[Task, Candidate]]:
-        for state in states:
-            if state.known.best or state.unverifiable:
-                continue
-            state.kept = kept.find(state) if kept is not None else None
-            first = None if state.kept is not None else next(iter(_unmeasured(state, model)), None)
-            if first is not None:
+        for state in waiting:
+            for first in _unmeasured(state, model)[:1]:
                 asked.append(state)
                 yield state.task, first
 
-    with contextlib.closing(pool.checks(wanted())) as results:
-        for place, found in results:
-            asked[place].first_check = found
+    if waiting:
+        with contextlib.closing(pool.checks(wanted())) as results:
+            for place, found in results:
+                asked[place].first_check = found
 
 
 @own_modes()

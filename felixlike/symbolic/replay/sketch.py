@@ -274,6 +274,7 @@ class Sketch:
     def to_json(self) -> dict[str, Any]:
         """What makes the sketch, as plain data."""
         return {
+            "key": self.key,
             "trace": self.trace_json(),
             "postprocessors": [p.name for p in self.postprocessors],
             "own": [p.own is not None for p in self.postprocessors],
