@@ -1,9 +1,9 @@
-"""Nothing measured: python -m benchmarks.zero_shot [--candidates 16] [--only NAME] [--runs 3].
+"""Nothing measured: python -m benchmarks.zero_shot [--only NAME] [--runs 3] [--stores FOLDER].
 
 `optimize(model, inputs, trials=0)` on ResNet-18, MobileNet-v2 (1×3×224×224) and a BERT encoder of 2 layers: seconds of
 the call in fresh processes that have PyTorch and the model loaded, with an empty cache and with what the first run kept
-there; and latency of a call beside that of the model tuned with so many candidates a task, interleaved, each in a
-process of its own. Writes docs/results/zero_shot.json and .md.
+there; and latency of a call beside that of the model tuned with a round a task, which are 16 candidates where there are
+so many, interleaved, each in a process of its own. Writes docs/results/zero_shot.json and .md.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ NAMES = ("resnet18", "mobilenet_v2", "bert")
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--candidates", type=int, default=16, help="a task, of the tuned model")
     parser.add_argument("--runs", type=int, default=3, help="how often each call is timed")
     parser.add_argument("--only", choices=NAMES, help="measure this one again; the rows of the others stay")
+    parser.add_argument("--stores", type=Path, help="where measurements are kept, for runs that are cut short")
     parser.add_argument("--call", nargs=2, metavar=("NAME", "FILE"), help="for its own processes: time one call")
     arguments = parser.parse_args()
     if arguments.call:
@@ -41,12 +41,12 @@ def main() -> None:
     found = {row["network"]: row for row in earlier}
     for name in NAMES:
         if arguments.only in (None, name):
-            found[name] = _measure(name, arguments.candidates, arguments.runs)
+            found[name] = _measure(name, arguments.runs, arguments.stores)
     rows = [found[name] for name in NAMES if name in found]
     write_for_this_machine("zero_shot", {"rows": rows}, _text(rows))
 
 
-def _measure(name: str, candidates: int, runs: int) -> dict[str, Any]:
+def _measure(name: str, runs: int, stores: Path | None) -> dict[str, Any]:
     import felixlike as fx
     from benchmarks.processes import Sides
     from benchmarks.sides import saved
@@ -58,7 +58,8 @@ def _measure(name: str, candidates: int, runs: int) -> dict[str, Any]:
         times = [_apart(name, files["predicted"], Path(folder) / f"cache{run}") for run in range(runs)]
         model, inputs = make()
         tasks = len(fx.extract_tasks(model, inputs))
-        tuned = fx.optimize(model, inputs, trials=candidates * tasks, progress=False)
+        store = None if stores is None else stores / f"{name}.sqlite"
+        tuned = fx.optimize(model, inputs, rounds=tasks, store=store, progress=False)
         tuned.save(files["tuned"])
         with Sides() as sides:
             latencies = sides.compare({side: partial(saved, path, make) for side, path in files.items()})
@@ -68,8 +69,7 @@ def _measure(name: str, candidates: int, runs: int) -> dict[str, Any]:
         "tasks": tasks,
         "cold": [cold for cold, _ in times],
         "again": [again for _, again in times],
-        "tuning": tuned.report.total_seconds,
-        "trials": tuned.report.trials,
+        "trials": tuned.report.trials + tuned.report.recalled,
         "error": error,
         "latency": {side: found.seconds for side, found in latencies.items()},
         "quartiles": {side: [found.low, found.high] for side, found in latencies.items()},
@@ -104,14 +104,14 @@ def _text(rows: list[dict[str, Any]]) -> str:
         "final check included, medians of fresh processes that have PyTorch and the model loaded: with an empty cache,",
         "and again. Milliseconds of a call of the model, medians of interleaved turns; speed: tuned ÷ predicted.",
         "",
-        "| network | tasks | first s | again s | tuning s | trials | predicted ms | tuned ms | speed | max error |",
-        "| --- " * 10 + "|",
+        "| network | tasks | first s | again s | trials | predicted ms | tuned ms | speed | max error |",
+        "| --- " * 9 + "|",
     ]
     for row in rows:
         predicted, tuned = (row["latency"][side] for side in ("predicted", "tuned"))
         lines.append(
             f"| {row['network']} | {row['tasks']} | {statistics.median(row['cold']):.1f} "
-            f"| {statistics.median(row['again']):.1f} | {row['tuning']:.0f} | {row['trials']} | {predicted * 1e3:.3g} "
+            f"| {statistics.median(row['again']):.1f} | {row['trials']} | {predicted * 1e3:.3g} "
             f"| {tuned * 1e3:.3g} | {tuned / predicted:.2f} | {row['error']:.1e} |"
         )
     return "\n".join(lines)

@@ -3,13 +3,16 @@
 from collections.abc import Generator, Iterable
 from typing import Protocol
 
-from felixlike.errors import ReferenceFailed
+from felixlike.errors import InvalidModel, ReferenceFailed
 from felixlike.frontend.task import Task
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.measurement import Measurement
 
-Checks = Generator[tuple[int, Measurement | ReferenceFailed], None, None]
-"""Places in the caller's list, with what came of each check; the error of a task that has no reference."""
+Checked = Measurement | ReferenceFailed | InvalidModel
+"""What came of a check; the error of a task that nothing can be compared with."""
+
+Checks = Generator[tuple[int, Checked], None, None]
+"""Places in the caller's list of tasks and candidates, with what came of each."""
 
 Results = Generator[tuple[int, Measurement], None, None]
 """Places in the caller's list of candidates, with what came of each."""

@@ -10,13 +10,13 @@ from dataclasses import replace
 from itertools import islice
 
 from felixlike import tvmlib
-from felixlike.errors import ReferenceFailed
+from felixlike.errors import InvalidModel, ReferenceFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import device_name
 from felixlike.hardware.probe import memory_bytes
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.evaluator import better
-from felixlike.measure.interface import Checks, Results
+from felixlike.measure.interface import Checked, Checks, Results
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement
@@ -101,10 +101,10 @@ class Local:
             # One more than can build: whoever makes the candidates is not to keep the workers waiting.
             yield from together(jobs, most=self._workshop.workers + 1)
 
-    def _outcome(self, task: Task, candidate: Schedulable) -> Steps[Measurement | ReferenceFailed]:
+    def _outcome(self, task: Task, candidate: Schedulable) -> Steps[Checked]:
         try:
             return (yield from self._workshop.checking(task, candidate))
-        except ReferenceFailed as error:
+        except (ReferenceFailed, InvalidModel) as error:
             return error
 
     def _build(

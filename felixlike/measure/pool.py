@@ -75,7 +75,7 @@ class WorkshopPool:
 
     def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
         """Check candidates of any tasks as `check` does, a few at a time: each one's place and Measurement, or its
-        task's ReferenceFailed, as soon as it exists.
+        task's ReferenceFailed or InvalidModel, as soon as it exists.
 
         candidates: asked for when there is a process for the next, so they may be made while others are checked."""
         checked = ((_checked(task, [candidate])[0], candidate) for task, candidate in candidates)

@@ -87,4 +87,5 @@ def _seconds(features: FeatureArray) -> npt.NDArray[np.float64]:
     logs = torch.from_numpy(np.log1p(features)).to(torch.float32)
     with torch.no_grad():
         cycles = Bottlenecks()(logs, (logs.abs().amax(dim=-1) > 0).to(logs.dtype)).exp()
-    return np.asarray(cycles.double().numpy() / _CYCLES, dtype=np.float64)
+    seconds: npt.NDArray[np.float64] = np.asarray(cycles.double().numpy() / _CYCLES)
+    return seconds

@@ -145,7 +145,7 @@ def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> 
     best: tuple[Candidate, Measurement] | None = None
     for candidate in candidates:
         checked, state.first_check = state.first_check or pool.check(state.task, candidate), None
-        if isinstance(checked, ReferenceFailed):
+        if not isinstance(checked, Measurement):
             raise checked
         if checked.status is not Status.OK:
             continue

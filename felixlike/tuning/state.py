@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from felixlike.costmodel import CostModel
-from felixlike.errors import ReferenceFailed, first_line
+from felixlike.errors import first_line
 from felixlike.features import FeatureArray
 from felixlike.frontend import Task
 from felixlike.measure import Measurement
@@ -20,6 +20,7 @@ from felixlike.search import Candidate, Key, Known, Progress, Space, Strategy
 from felixlike.symbolic import Points, Sketch, SpaceName
 
 if TYPE_CHECKING:
+    from felixlike.measure.interface import Checked
     from felixlike.tuning.predictions import Kept
 
 
@@ -45,7 +46,7 @@ class TaskState:
     interrupted: frozenset[Key] = frozenset()
     space_name: str = SpaceName.BEST
     predicted: list[Candidate] | None = None
-    first_check: Measurement | ReferenceFailed | None = None
+    first_check: Checked | None = None
     kept: Kept | None = None
     _space: Space | None = None
 

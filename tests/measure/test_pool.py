@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from felixlike import tvmlib
-from felixlike.errors import InvalidOption, ReferenceFailed, UnknownTarget, WorkerFailed
+from felixlike.errors import InvalidModel, InvalidOption, UnknownTarget, WorkerFailed
 from felixlike.measure import Limits, Measurement, MeasurePool, Schedulable, Status, Untuned, measure
 from felixlike.measure.server import ForkServer
 from felixlike.testing.faulty import (
@@ -207,11 +207,11 @@ def test_checks_that_are_left_early_end_what_they_began(pool: MeasurePool) -> No
     assert_healthy(pool.measure(TASK, [tiled()])[0])
 
 
-def test_a_task_without_a_reference_does_not_end_the_checks_of_others(pool: MeasurePool) -> None:
+def test_a_task_that_cannot_be_run_does_not_end_the_checks_of_others(pool: MeasurePool) -> None:
     call = tirx.Evaluate(tirx.call_extern("int32", "no_such_function_anywhere"))
     broken = task_of(FUNC.with_body(call), "broken")
     found = dict(pool.checks([(broken, tiled()), (TASK, tiled())]))
-    assert isinstance(found[0], ReferenceFailed)
+    assert isinstance(found[0], InvalidModel)
     assert isinstance(found[1], Measurement)
     assert found[1].status is Status.OK
 
