@@ -78,7 +78,8 @@ def sharing(features: FeatureArray, cores: int) -> npt.NDArray[np.float64]:
     waiting = np.ceil(parallel / cores) * cores / parallel
     uneven = (iterations * waiting).sum(axis=1) / np.maximum(iterations.sum(axis=1), 1.0)
     launched = (parallel > 1.0).any(axis=1)
-    return np.maximum(uneven, 1.0) + launched * _LAUNCH * cores / _seconds(features)
+    times: npt.NDArray[np.float64] = np.maximum(uneven, 1.0) + launched * _LAUNCH * cores / _seconds(features)
+    return times
 
 
 @own_modes(gradients=False)
