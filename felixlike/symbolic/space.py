@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -12,7 +11,7 @@ from felixlike.errors import InvalidModel
 from felixlike.frontend.buffers import buffers_of
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import resolve_target
-from felixlike.spaces import DesignSpace, default_space, own_space, postprocessors
+from felixlike.spaces import DesignSpace, default_space, own_space
 from felixlike.symbolic.replay.sketch import Sketch
 from felixlike.words import kind_of
 
@@ -64,17 +63,6 @@ def stored_sketch(task: Task, trace: str) -> Sketch | None:
     if not design.traces:
         design = default_space(task)
     return Sketch(task, schedule.trace, design.postprocessors, 0)
-
-
-def kept_sketch(task: Task, data: Mapping[str, Any]) -> Sketch:
-    """The sketch that `Sketch.to_json` has told of, without its design space. Raises KeyError, TypeError, ValueError or
-    TVM's errors for what is none of this task."""
-    schedule = tvmlib.Schedule(task.module)
-    tvmlib.Trace.apply_json_to_schedule(json.loads(data["trace"]), schedule)
-    runners = postprocessors(task, data["postprocessors"], data["own"])
-    sketch = Sketch(task, schedule.trace, runners, int(data["index"]))
-    sketch.key = str(data["key"])  # of a trace that was read, some numbers are of another type than as it was made
-    return sketch
 
 
 def _leaves_loops(trace: Any) -> bool:

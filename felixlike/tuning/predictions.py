@@ -17,7 +17,7 @@ from felixlike import cache
 from felixlike.costmodel import CostModel
 from felixlike.hardware import target_device
 from felixlike.search import Candidate
-from felixlike.symbolic import kept_sketch
+from felixlike.symbolic import kept_sketch, sketch_data
 from felixlike.tuning.state import TaskState
 
 _KIND = "predicted"
@@ -58,7 +58,7 @@ class Predictions:
             return  # another time nothing may be amiss; what was measured is in a store
         sketches = state.space.sketches
         entry = {
-            **candidate.sketch.to_json(),
+            **sketch_data(candidate.sketch),
             "point": list(candidate.point),
             "score": None if math.isnan(candidate.score) else candidate.score,
             "error": error,

@@ -271,16 +271,6 @@ class Sketch:
         """The sketch's trace as MetaSchedule writes it: JSON of [instructions, decisions]."""
         return trace_json(self._trace)
 
-    def to_json(self) -> dict[str, Any]:
-        """What makes the sketch, as plain data."""
-        return {
-            "key": self.key,
-            "trace": self.trace_json(),
-            "postprocessors": [p.name for p in self.postprocessors],
-            "own": [p.own is not None for p in self.postprocessors],
-            "index": self.index,
-        }
-
     def traced_point(self, trace: Trace) -> tuple[int, ...] | None:
         """The point of a trace in MetaSchedule's JSON, as its databases hold them; None if it is not of this sketch.
 
