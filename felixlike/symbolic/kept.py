@@ -24,8 +24,8 @@ def sketch_data(sketch: Sketch) -> dict[str, Any]:
 
 
 def kept_sketch(task: Task, data: Mapping[str, Any]) -> Sketch:
-    """The sketch that `sketch_data` has told of. Raises KeyError, TypeError, ValueError or TVM's errors for what is none
-    of this task."""
+    """The sketch that `sketch_data` has told of. Raises KeyError, TypeError, ValueError or TVM's errors for what is
+    none of this task."""
     schedule = tvmlib.Schedule(task.module)
     tvmlib.Trace.apply_json_to_schedule(json.loads(data["trace"]), schedule)
     runners = postprocessors(task, data["postprocessors"], data["own"])
