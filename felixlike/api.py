@@ -157,7 +157,9 @@ def optimize(
         closing(records.open(store), problems) as opened,
         closing(reporter, problems),
         closing(RunLog(store), problems) as log,
+        contextlib.ExitStack() as opening,
     ):
+        pool = opening.enter_context(closing(pool_of(target), problems))  # its processes start while the model is read
         reporter.say("importing the model")
         imported = import_model(model, shapes, target, example_inputs=example_inputs)
         budget.with_default(len(imported.tasks))
@@ -172,7 +174,7 @@ def optimize(
                     told(event)
             interrupts.check()
 
-        with closing(pool_of(target), problems) as pool, one_thread():
+        with opening.pop_all(), one_thread():
             session = Session(
                 imported.tasks,
                 strategy=search,
@@ -189,7 +191,7 @@ def optimize(
             devices = ", ".join(sorted(pool.devices))
             again = "; Ctrl-C again leaves out what is still to be checked" if interrupts.ended else ""
             reporter.say(f"choosing and compiling the best schedules{again}")
-            finish.choose(predictor, pool)
+            finish.choose(predictor, pool, seed=seed)
         compiled = finish.compile()
         finish.verify(compiled, model)
         report = finish.report(About(device=devices, seed=seed, started=started, tuned=tuned), log)

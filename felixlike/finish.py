@@ -37,7 +37,17 @@ from felixlike.frontend import Imported
 from felixlike.interrupts import Interrupts
 from felixlike.measure import Pool
 from felixlike.report import Report, RunLog, TaskReport
-from felixlike.tuning import Budget, Choice, How, Session, TaskState, at_hand, choose_safely
+from felixlike.tuning import (
+    Budget,
+    Choice,
+    How,
+    Predictions,
+    Session,
+    TaskState,
+    at_hand,
+    check_ahead,
+    choose_safely,
+)
 
 _T = TypeVar("_T")
 
@@ -111,10 +121,14 @@ class Finish:
                 self._interrupts.again()
             self._session.interrupted = True
 
-    def choose(self, model: CostModel, pool: Pool) -> None:
-        """A schedule for every task."""
+    def choose(self, model: CostModel, pool: Pool, *, seed: int) -> None:
+        """A schedule for every task; what was chosen with nothing measured by the run is kept for the next.
+
+        seed: of the run."""
+        kept = Predictions(model, seed=seed) if not (model.learned or self._budget.new_trials) else None
+        self._check_ahead(model, pool, kept)
         for state in self._states:
-            choice, problem = choose_safely(state, model, pool, self._interrupts)
+            choice, problem = choose_safely(state, model, pool, self._interrupts, kept)
             self._choices.append(choice)
             self._others.append(_others(state, choice))
             self._note(problem)
@@ -193,6 +207,13 @@ class Finish:
             warning.optimized = optimized
         for warning in told:
             warnings.warn(warning, stacklevel=callers_level())
+
+    def _check_ahead(self, model: CostModel, pool: Pool, kept: Predictions | None) -> None:
+        """Several tasks at a time what would be done for each later, so that nothing is lost where it fails."""
+        try:
+            self._interrupts.attempt(lambda: check_ahead(self._states, model, pool, kept), lambda: None)
+        except Exception as error:
+            self._note(f"checking schedules together failed: {first_line(error)}")
 
     def _schedule(self, place: int) -> Any | None:
         """A task's scheduled module; the next best where that cannot be made, None for the function as it came."""
@@ -318,12 +339,13 @@ def _untuned(note: str) -> Choice:
 def _task_report(state: TaskState, choice: Choice) -> TaskReport:
     candidate = choice.candidate
     names = [v.name for v in candidate.sketch.variables] if candidate else []
+    kept = state.kept if candidate and state.kept and candidate is state.kept.candidate else None
     return replace(
         _bare_task(state, choice),
         sketch=candidate.sketch.index if candidate else None,
-        sketches=len(state.space.sketches),
+        sketches=kept.sketches if kept else len(state.space.sketches),
         point=dict(zip(names, candidate.point, strict=True)) if candidate else {},
-        sampled={str(s.index): s.reason or "its formulas failed" for s in state.space.opaque},
+        sampled=kept.sampled if kept else state.sampled,
     )
 
 

@@ -24,6 +24,7 @@ from felixlike.errors import (
     UnknownTarget,
 )
 from felixlike.hardware import host_device
+from felixlike.measure.workshop import Workshop
 from felixlike.testing.loopback import Loopback
 
 
@@ -98,11 +99,29 @@ def test_wrong_inputs_are_refused(tuned: fx.Optimized, x: torch.Tensor) -> None:
         tuned(x, x)
 
 
-def test_no_budget_at_all_still_gives_checked_schedules(model: nn.Module, x: torch.Tensor) -> None:
-    tuned = fx.optimize(model, x, trials=0, progress=False)
+def test_no_budget_at_all_still_gives_checked_schedules(
+    model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best predicted, each built and checked once; another time what was chosen is known."""
+    begun, begin = list[Any](), Workshop.begin
+
+    def counted(workshop: Workshop, index: int, candidate: Any, memory: int, **extra: Any) -> Any:
+        begun.append(candidate)
+        return begin(workshop, index, candidate, memory, **extra)
+
+    monkeypatch.setattr(Workshop, "begin", counted)
+    monkeypatch.setattr("felixlike.search.space.relax", None)
+    tuned = fx.optimize(model, x, trials=0, seed=5, progress=False)
     assert {t.how for t in tuned.report.tasks} == {"unmeasured"}
     assert tuned.report.error <= 1e-4
-    assert "Checked but not measured" in str(tuned.report)
+    assert "Predicted and checked, not measured" in str(tuned.report)
+    assert len(begun) == len(tuned.report.tasks)
+    begun.clear()
+    monkeypatch.setattr("felixlike.search.space.sketches", None)
+    again = fx.optimize(model, x, trials=0, seed=5, progress=False)
+    assert not begun
+    assert again.report.tasks == tuned.report.tasks
+    assert again.report.error <= 1e-4
 
 
 def test_a_primfunc_is_a_function_of_its_inputs() -> None:

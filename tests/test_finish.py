@@ -16,6 +16,7 @@ from torch.nn import functional
 
 import felixlike as fx
 from felixlike import api, deploy, interrupts, records
+from felixlike import finish as finishing
 from felixlike.deploy import Verdict, Verification
 from felixlike.errors import (
     CompilationFailed,
@@ -261,10 +262,19 @@ def test_impatience_ends_it_at_once(impatient: Any, finish: Any, monkeypatch: py
         finish()
 
 
+@pytest.mark.parametrize(
+    ("where", "what", "how"), [(finishing, "check_ahead", "untuned"), (choice, "choose", "unmeasured")]
+)
 def test_ctrl_c_in_the_search_and_once_more(
-    model: Two, x: Tensor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: Two,
+    x: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    where: Any,
+    what: str,
+    how: str,
 ) -> None:
-    """In a search that goes on: the first ends it, the second leaves out checks."""
+    """In a search that goes on: the first ends it, the second leaves out checks; one that was made is not lost."""
     monkeypatch.setattr(interrupts, "_TOGETHER", 0.0)
     event, seen = RunLog.event, []
 
@@ -278,14 +288,15 @@ def test_ctrl_c_in_the_search_and_once_more(
                 seen.clear()
 
     monkeypatch.setattr(RunLog, "event", press)
-    monkeypatch.setattr(choice, "choose", during(1, choice.choose))
+    monkeypatch.setattr(where, what, during(1, getattr(where, what)))
     with pytest.warns(NotVerified, match="the run was interrupted before that"):
         tuned = fx.optimize(model, x, rounds=50, space="all", progress="plain")
     assert tuned.report.trials == 3
     assert tuned.report.stopped == "interrupted"
     assert "Ctrl-C again leaves out what is still to be checked" in capsys.readouterr().err
-    assert sorted(task.how for task in tuned.report.tasks) == ["measured", "untuned"]
-    assert "interrupted before a schedule of it was checked" in " ".join(str(tuned.report).split())
+    assert sorted(task.how for task in tuned.report.tasks) == ["measured", how]
+    unchecked = "interrupted before a schedule of it was checked" in " ".join(str(tuned.report).split())
+    assert unchecked == (how == "untuned")
     with torch.no_grad():
         torch.testing.assert_close(tuned(x), model(x), rtol=1e-4, atol=1e-5)
 

@@ -107,7 +107,7 @@ def _memory() -> Finding:
 
 
 def _cache() -> Finding:
-    from felixlike.smooth import cache
+    from felixlike import cache
 
     folder = cache.folder()
     try:
@@ -115,7 +115,7 @@ def _cache() -> Finding:
         writable = os.access(folder, os.W_OK)
     except OSError:
         writable = False
-    wrong = "" if writable else "it cannot be written, so formulas are smoothed anew in every run"
+    wrong = "" if writable else "it cannot be written, so formulas and predictions are made anew in every run"
     return Finding("cache", str(folder), wrong, "Make it writable, or set XDG_CACHE_HOME.", fatal=False)
 
 

@@ -52,7 +52,12 @@ class CostModel:
     @property
     def trained(self) -> bool:
         """Whether predictions mean anything."""
-        return self.pretrained or len(self.dataset) > 0
+        return self.pretrained or self.learned
+
+    @property
+    def learned(self) -> bool:
+        """Whether it knows measurements of this run, or of a store."""
+        return len(self.dataset) > 0
 
     def predict(self, features: FeatureArray) -> Scores:
         """float64[n] for float64[n, stores, columns]: log(1 / latency) up to a constant per task; higher is faster."""

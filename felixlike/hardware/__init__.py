@@ -13,6 +13,7 @@ from felixlike.hardware.target import (
     device_name,
     host_target,
     imitated_target,
+    quickly_compiled,
     resolve_target,
     target_device,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "instruction_sets",
     "kind_of",
     "machines",
+    "quickly_compiled",
     "resolve_target",
     "target_device",
 ]

@@ -20,12 +20,13 @@ from felixlike.measure.messages import Message
 from felixlike.measure.reduction import reduction_length
 from felixlike.measure.reference import double_precision
 from felixlike.measure.rounding import coarsest
+from felixlike.measure.steps import Steps
 from felixlike.measure.verify import tolerance
 
 _ARGUMENT_COPIES = 4
 
-Runner = Callable[[object, int, Message], Message]
-"""(module, bytes of its buffers, run request) → answer."""
+Runner = Callable[[object, int, Message], Steps[Message]]
+"""(module, bytes of its buffers, run request) → steps to the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ def unverified(task: Task, directory: Path) -> Examination:
     return _inputs(task, directory, positive=True)
 
 
-def verified(task: Task, directory: Path, run: Runner) -> Examination:
-    """Inputs, and the float64 answers.  Raises ReferenceFailed if the unscheduled function cannot be run.
+def verified(task: Task, directory: Path, run: Runner) -> Steps[Examination]:
+    """Steps to the inputs, and the float64 answers.  Raises ReferenceFailed if the unscheduled function cannot be run.
 
     The inputs are those of the two kinds (any sign, positive) for which fewer values of the answer are inf or nan."""
     best: Examination | None = None
@@ -80,7 +81,7 @@ def verified(task: Task, directory: Path, run: Runner) -> Examination:
     for positive in (False, True):
         home = directory / ("positive" if positive else "signed")
         examination = _inputs(task, home, positive=positive)
-        answers, strange, failure = _answers(task, examination, home, run)
+        answers, strange, failure = yield from _answers(task, examination, home, run)
         if answers and strange < fewest:
             best, fewest = replace(examination, answers=answers), strange
         if fewest == 0:
@@ -108,7 +109,7 @@ def _inputs(task: Task, directory: Path, *, positive: bool) -> Examination:
 
 def _answers(
     task: Task, examination: Examination, directory: Path, run: Runner
-) -> tuple[tuple[Path | None, ...], float, str]:
+) -> Steps[tuple[tuple[Path | None, ...], float, str]]:
     """Files of the float64 answers, how many values in them are inf or nan, and what went wrong if there are none.
 
     A function that cannot be compiled in float64 is run in its own types."""
@@ -121,7 +122,7 @@ def _answers(
             if argument.written:
                 row["save"] = str(directory / f"answer{index}.npy")
         module = double_precision(task.module) if widen else task.module
-        answer = run(module, 2 * examination.bytes, request)
+        answer = yield from run(module, 2 * examination.bytes, request)
         if answer["status"] == Status.OK:
             saved = tuple(row["save"] and Path(row["save"]) for row in request["arguments"])
             return saved, answer["strange"], ""

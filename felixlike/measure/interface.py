@@ -3,9 +3,16 @@
 from collections.abc import Generator, Iterable
 from typing import Protocol
 
+from felixlike.errors import InvalidModel, ReferenceFailed
 from felixlike.frontend.task import Task
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.measurement import Measurement
+
+Checked = Measurement | ReferenceFailed | InvalidModel
+"""What came of a check; the error of a task that nothing can be compared with."""
+
+Checks = Generator[tuple[int, Checked], None, None]
+"""Places in the caller's list of tasks and candidates, with what came of each."""
 
 Results = Generator[tuple[int, Measurement], None, None]
 """Places in the caller's list of candidates, with what came of each."""
@@ -33,6 +40,10 @@ class Pool(Protocol):
 
     def check(self, task: Task, candidate: Schedulable) -> Measurement:
         """Build a candidate, call it once here and compare its answer, untimed."""
+        ...
+
+    def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
+        """Check candidates of any tasks, a few at a time."""
         ...
 
     def close(self) -> None:

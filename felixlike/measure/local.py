@@ -3,7 +3,6 @@
 In: a task and candidates. Out: a Measurement each. Building and running alternate in small batches.
 """
 
-import contextlib
 import selectors
 from collections import deque
 from collections.abc import Generator, Iterable
@@ -11,16 +10,17 @@ from dataclasses import replace
 from itertools import islice
 
 from felixlike import tvmlib
+from felixlike.errors import InvalidModel, ReferenceFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import device_name
 from felixlike.hardware.probe import memory_bytes
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.evaluator import better
-from felixlike.measure.interface import Results
-from felixlike.measure.limits import Timing
+from felixlike.measure.interface import Checked, Checks, Results
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement
+from felixlike.measure.steps import Steps, answers, complete, together, watch
 from felixlike.measure.trial import Trial
 from felixlike.measure.turns import take_turns, without_turn
 from felixlike.measure.workshop import Workshop
@@ -46,22 +46,6 @@ class Local:
 
     def stream(self, task: Task, candidates: Iterable[Schedulable], *, verify: bool, best: float | None) -> Results:
         """See MeasurePool.stream."""
-        return self._stream(task, candidates, verify=verify, best=best, timing=self._workshop.limits.timing)
-
-    def check(self, task: Task, candidate: Schedulable) -> Measurement:
-        """See MeasurePool.check."""
-        with contextlib.closing(self._stream(task, [candidate], verify=True, best=None, timing=None)) as results:
-            return next(results)[1]
-
-    def _stream(
-        self,
-        task: Task,
-        candidates: Iterable[Schedulable],
-        *,
-        verify: bool,
-        best: float | None,
-        timing: Timing | None,
-    ) -> Results:
         limits, known = self._workshop.limits, self._workshop.earlier
         with self._workshop.claimed():
             examination = self._workshop.examine(task, verify=verify)
@@ -73,21 +57,21 @@ class Local:
                 timed: list[tuple[Trial, Message]] = []
                 copies: dict[int, list[Trial]] = {}
                 built = yield from self._build(orders, examination.bytes)
-                for first, *others in _by_code(built, together=known.reuse and timing is not None):
+                for first, *others in _by_code(built, together=known.reuse):
                     if first.lost:  # it was idle when its server died: not its fault
                         self._processes.mourn(first.generation)
                         again += [(trial.index, orders[trial.index]) for trial in (first, *others)]
                         continue
                     for trial in others:
                         self._processes.end(trial)
-                    earlier = known.find((task.key, verify, first.code)) if timing is not None else None
+                    earlier = known.find((task.key, verify, first.code))
                     if earlier is not None:
                         self._processes.end(first)
                         for trial in (first, *others):
                             yield trial.index, replace(earlier, build_seconds=trial.build_seconds)
                         continue
                     copies[first.index] = others
-                    request = examination.request(base=limits.tolerance, timing=timing, best=best)
+                    request = examination.request(base=limits.tolerance, timing=limits.timing, best=best)
                     timed.append((first, self._run(first, request)))
                     best = better(best, timed[-1][1].get("repeats", ()))
                     for trial in without_turn(timed, limits.timing, room):
@@ -96,8 +80,7 @@ class Local:
                     self._processes.end(first)
                     result = measurement(answer, build_seconds=first.build_seconds, run_seconds=answer["elapsed"])
                     key = (task.key, verify, first.code)
-                    if timing is not None:
-                        known.keep(key, result)
+                    known.keep(key, result)
                     yield first.index, result
                     earlier = known.find(key)
                     for trial in copies[first.index]:
@@ -105,6 +88,24 @@ class Local:
                             again.append((trial.index, orders[trial.index]))
                         else:
                             yield trial.index, replace(earlier, build_seconds=trial.build_seconds)
+
+    def check(self, task: Task, candidate: Schedulable) -> Measurement:
+        """See MeasurePool.check."""
+        with self._workshop.claimed():
+            return complete(self._workshop.checking(task, candidate))
+
+    def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
+        """See MeasurePool.checks."""
+        with self._workshop.claimed():
+            jobs = ((place, self._outcome(*job)) for place, job in enumerate(candidates))
+            # One more than can build: whoever makes the candidates is not to keep the workers waiting.
+            yield from together(jobs, most=self._workshop.workers + 1)
+
+    def _outcome(self, task: Task, candidate: Schedulable) -> Steps[Checked]:
+        try:
+            return (yield from self._workshop.checking(task, candidate))
+        except (ReferenceFailed, InvalidModel) as error:
+            return error
 
     def _build(
         self, orders: dict[int, Schedulable], memory: int
@@ -120,8 +121,8 @@ class Local:
                     if isinstance(trial, Measurement):
                         yield index, trial
                         continue
-                    selector.register(trial.channel, selectors.EVENT_READ, trial)
-                for trial, answer in _answers(selector, self._workshop.limits.build_seconds):
+                    watch(selector, trial, self._workshop.limits.build_seconds)
+                for trial, answer in answers(selector):
                     trial.build_seconds = answer["elapsed"]
                     if answer["status"] is Status.OK:
                         trial.code = answer["code"]
@@ -146,23 +147,3 @@ def _by_code(trials: Iterable[Trial], *, together: bool) -> list[list[Trial]]:
     for trial in trials:
         found.setdefault(trial.code if together else str(trial.index), []).append(trial)
     return list(found.values())
-
-
-def _answers(selector: selectors.BaseSelector, limit: float) -> list[tuple[Trial, Message]]:
-    """Wait until a trial under way has answered or is overdue; those that are, with their answers.
-
-    Answers are read before anyone is called late: a stream's caller may have been away for longer than the limit."""
-    under_way: list[Trial] = [key.data for key in selector.get_map().values()]
-    if not under_way:
-        return []
-    patience = limit - max(trial.elapsed for trial in under_way)
-    ready = {key.data for key, _ in selector.select(max(0.0, patience))}
-    finished = []
-    for trial in under_way:
-        if trial in ready:
-            selector.unregister(trial.channel)
-            finished.append((trial, trial.answer()))
-        elif trial.elapsed >= limit:
-            selector.unregister(trial.channel)
-            finished.append((trial, trial.expire()))
-    return finished

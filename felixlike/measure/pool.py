@@ -10,7 +10,7 @@ from typing import Any, Self
 from felixlike import options
 from felixlike.frontend.task import Task
 from felixlike.measure.candidate import Schedulable
-from felixlike.measure.interface import Place, Results
+from felixlike.measure.interface import Checks, Place, Results
 from felixlike.measure.limits import Limits
 from felixlike.measure.local import Local
 from felixlike.measure.measurement import Measurement
@@ -72,6 +72,14 @@ class WorkshopPool:
         its seconds are nan.  See stream."""
         _checked(task, [candidate])
         return Local(self._workshop).check(task, candidate)
+
+    def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
+        """Check candidates of any tasks as `check` does, a few at a time: each one's place and Measurement, or its
+        task's ReferenceFailed or InvalidModel, as soon as it exists.
+
+        candidates: asked for when there is a process for the next, so they may be made while others are checked."""
+        checked = ((_checked(task, [candidate])[0], candidate) for task, candidate in candidates)
+        return Local(self._workshop).checks(checked)
 
 
 class MeasurePool(WorkshopPool):

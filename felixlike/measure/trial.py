@@ -34,7 +34,7 @@ class Trial:
         self.generation = server.generation
         """Of its server."""
         self._ended = False
-        self._send(request)
+        self.send(request)
 
     @property
     def elapsed(self) -> float:
@@ -53,7 +53,7 @@ class Trial:
 
     def run(self, request: Message, seconds: float) -> Message:
         """Send the second request and wait for its answer."""
-        self._send(request)
+        self.send(request)
         return self.wait(seconds)
 
     def pause(self) -> None:
@@ -98,7 +98,8 @@ class Trial:
         with contextlib.suppress(ServerDied):
             self._server.end(self._process, kill=True)
 
-    def _send(self, request: Message) -> None:
+    def send(self, request: Message) -> None:
+        """Send a request, whose answer is still to be waited for."""
         self._started = time.monotonic()
         with contextlib.suppress(OSError):  # a process that is dead already shows by its silence
             messages.send(self.channel, request)

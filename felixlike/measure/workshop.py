@@ -12,7 +12,7 @@ from typing import Any
 from felixlike import options, tvmlib
 from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
-from felixlike.hardware import host_target, kind_of, resolve_target
+from felixlike.hardware import host_target, kind_of, quickly_compiled, resolve_target
 from felixlike.hardware.probe import usable_cores
 from felixlike.measure.candidate import Schedulable, schedulable
 from felixlike.measure.earlier import Earlier
@@ -20,8 +20,9 @@ from felixlike.measure.examination import Examination, unverified, verified
 from felixlike.measure.limits import Limits
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
-from felixlike.measure.outcome import refused
+from felixlike.measure.outcome import measurement, refused
 from felixlike.measure.processes import Processes
+from felixlike.measure.steps import Steps, complete
 from felixlike.measure.trial import Trial
 
 
@@ -47,7 +48,7 @@ class Workshop:
         self.target = str(target)
         self.workers = workers or cores
         self.earlier = Earlier(reuse=reuse)
-        self._host = self.target if self.kind.on_host else str(host_target())
+        self._plain = str(quickly_compiled(target if self.kind.on_host else host_target()))
         self._examinations: dict[tuple[str, bool], Examination] = {}
         self._busy = False
         self.processes = Processes(threads=cores)
@@ -73,10 +74,15 @@ class Workshop:
 
     def examine(self, task: Task, *, verify: bool) -> Examination:
         """The task's inputs and answers, made at the first call.  Raises ReferenceFailed."""
+        return complete(self.examining(task, verify=verify))
+
+    def examining(self, task: Task, *, verify: bool) -> Steps[Examination]:
+        """Steps to what `examine` gives."""
         key = (task.key, verify)
         if key not in self._examinations:
             home = self.processes.directory / f"{task.key}-{'verified' if verify else 'unverified'}"
-            self._examinations[key] = verified(task, home, self._run_alone) if verify else unverified(task, home)
+            made = (yield from verified(task, home, self._run_alone)) if verify else unverified(task, home)
+            self._examinations[key] = made
         return self._examinations[key]
 
     def begin(self, index: int, candidate: Schedulable, memory: int, **extra: Any) -> Trial | Measurement:
@@ -100,16 +106,41 @@ class Workshop:
         }
         return self.processes.begin(index, {**request, **extra})
 
-    def _run_alone(self, module: Any, memory: int, request: Message) -> Message:
-        """Build and run a module on the host under the reference's limits; the answer to the run request, or the
-        failure."""
+    def checking(self, task: Task, candidate: Schedulable) -> Steps[Measurement]:
+        """Steps to a candidate's build, one call of it here and the comparison of its answer.  Raises
+        ReferenceFailed, WorkerFailed."""
+        examination = yield from self.examining(task, verify=True)
+        request = examination.request(base=self.limits.tolerance, timing=None, best=None)
+        while True:
+            trial = self.begin(0, candidate, examination.bytes)
+            if isinstance(trial, Measurement):
+                return trial
+            elapsed = 0.0
+            try:
+                answer = yield trial, self.limits.build_seconds
+                trial.build_seconds = answer["elapsed"]
+                if answer["status"] is Status.OK:
+                    trial.send(request)
+                    answer = yield trial, self.limits.run_seconds
+                    elapsed = answer["elapsed"]
+            finally:
+                self.processes.end(trial)
+            if not trial.lost:
+                self.processes.praise()
+                return measurement(answer, build_seconds=trial.build_seconds, run_seconds=elapsed)
+            self.processes.mourn(trial.generation)
+
+    def _run_alone(self, module: Any, memory: int, request: Message) -> Steps[Message]:
+        """Steps that build and run a module on the host under the reference's limits, to the answer to the run request,
+        or the failure."""
         seconds = self.limits.reference_seconds
         while True:
-            trial = self.build(0, module, memory, target=self._host)
+            trial = self.build(0, module, memory, target=self._plain)
             try:
-                answer = trial.wait(seconds)
+                answer = yield trial, seconds
                 if answer["status"] is Status.OK:
-                    answer = trial.run(request, seconds)
+                    trial.send(request)
+                    answer = yield trial, seconds
             finally:
                 self.processes.end(trial)
             if not trial.lost:

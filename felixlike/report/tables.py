@@ -102,7 +102,7 @@ def _notes(report: Report) -> list[str]:
     unmeasured = [t.name for t in report.tasks if t.how == "unmeasured"]
     untuned = [t.name for t in report.tasks if t.how == "untuned"]
     if unmeasured:
-        lines.append(f"Checked but not measured, for lack of budget: {', '.join(unmeasured)}.")
+        lines.append(f"Predicted and checked, not measured, for lack of budget: {', '.join(unmeasured)}.")
     if untuned:
         lines.append(f"Compiled without a schedule: {', '.join(untuned)}.")
     for task in report.tasks:

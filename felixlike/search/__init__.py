@@ -5,6 +5,7 @@ from __future__ import annotations
 from felixlike import options
 from felixlike.search.candidate import Candidate
 from felixlike.search.gradient import GradientOptions, GradientSearch
+from felixlike.search.predicted import Predicted
 from felixlike.search.random import RandomSearch
 from felixlike.search.scheduler import Progress, next_task
 from felixlike.search.space import Space
@@ -17,6 +18,7 @@ __all__ = [
     "GradientSearch",
     "Key",
     "Known",
+    "Predicted",
     "Progress",
     "RandomSearch",
     "Space",

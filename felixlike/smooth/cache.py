@@ -1,35 +1,29 @@
 """Smooth programs on disk, keyed by the formulas, the rules and the versions that made them.
 
-In: expressions. Out: a stored `SmoothGraph` or None. One JSON file an entry under the user's cache directory; anything
-unreadable counts as absent, and failing to write is no error: a cache may always be deleted.
+In: expressions. Out: a stored `SmoothGraph` or None.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
-import tempfile
 from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
 
-import platformdirs
-
+from felixlike import cache
 from felixlike.algebra.expression import Expr, Op
 from felixlike.algebra.traversal import topological
 from felixlike.smooth.graph import InvalidGraph, SmoothGraph
 from felixlike.smooth.rules import VERSION, program
+
+_KIND = "smooth"
 
 
 def cache_key(roots: Sequence[Expr], shifted: frozenset[str]) -> str:
     """The same for equal formulas in every process, whatever else it made before."""
     known: dict[Expr, str] = {}
     for node in topological(roots):
-        known[node] = _digest(repr((node.op.name, *_parts(node, [known[a] for a in node.args]))))
+        known[node] = cache.digest(repr((node.op.name, *_parts(node, [known[a] for a in node.args]))))
     rules = (VERSION, metadata.version("egglog"), program(), sorted(shifted))
-    return _digest(repr((rules, [known[root] for root in roots])))
+    return cache.digest(repr((rules, [known[root] for root in roots])))
 
 
 def _parts(node: Expr, args: list[str]) -> tuple[object, ...]:
@@ -46,28 +40,14 @@ def _parts(node: Expr, args: list[str]) -> tuple[object, ...]:
             return node.payload, args
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=24).hexdigest()
-
-
-def folder() -> Path:
-    """Where entries live."""
-    return Path(platformdirs.user_cache_dir("felixlike")) / "smooth"
-
-
 def load(key: str) -> SmoothGraph | None:
     """The entry, or None."""
     try:
-        return SmoothGraph.from_json(json.loads((folder() / f"{key}.json").read_text()))
-    except (OSError, ValueError, InvalidGraph):
+        return SmoothGraph.from_json(cache.load(_KIND, key))
+    except (ValueError, InvalidGraph):
         return None
 
 
 def store(key: str, graph: SmoothGraph) -> None:
     """Write an entry, whole or not at all."""
-    with contextlib.suppress(OSError):
-        folder().mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder(), suffix=".part")
-        with os.fdopen(handle, "w") as file:
-            json.dump(graph.to_json(), file)
-        os.replace(name, folder() / f"{key}.json")
+    cache.store(_KIND, key, graph.to_json())

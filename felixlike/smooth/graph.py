@@ -6,6 +6,7 @@ In: what equality saturation chose. Out: `SmoothGraph`, plain data that can be s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from felixlike.errors import FelixlikeError
 
@@ -39,14 +40,14 @@ class SmoothGraph:
         }
 
     @staticmethod
-    def from_json(data: dict[str, object]) -> SmoothGraph:
+    def from_json(data: Any) -> SmoothGraph:
         """The inverse of `to_json`. Raises InvalidGraph for anything else."""
         try:
             nodes = tuple(
                 SmoothNode(str(op), tuple(int(a) for a in args), float(value), str(name))
-                for op, args, value, name in data["nodes"]  # type: ignore[attr-defined]
+                for op, args, value, name in data["nodes"]
             )
-            roots = tuple(int(r) for r in data["roots"])  # type: ignore[attr-defined]
+            roots = tuple(int(r) for r in data["roots"])
             saturated = bool(data["saturated"])
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidGraph("a stored smooth program is damaged", where=type(error).__name__) from error

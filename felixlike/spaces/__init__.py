@@ -1,6 +1,21 @@
 """Design spaces of a task: MetaSchedule's own, and one whose sketches hold kernels as fast as hand-written ones."""
 
 from felixlike.spaces.bounds import noted_bounds
-from felixlike.spaces.design import KEEPS_TO_BOUNDS, DesignSpace, Postprocessor, default_space, own_space
+from felixlike.spaces.design import (
+    KEEPS_TO_BOUNDS,
+    DesignSpace,
+    Postprocessor,
+    default_space,
+    own_space,
+    postprocessors,
+)
 
-__all__ = ["KEEPS_TO_BOUNDS", "DesignSpace", "Postprocessor", "default_space", "noted_bounds", "own_space"]
+__all__ = [
+    "KEEPS_TO_BOUNDS",
+    "DesignSpace",
+    "Postprocessor",
+    "default_space",
+    "noted_bounds",
+    "own_space",
+    "postprocessors",
+]

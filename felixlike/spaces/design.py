@@ -6,7 +6,7 @@ any. Those are rules as MetaSchedule has them, so that their traces replay, are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -75,8 +75,19 @@ def own_space(task: Task) -> DesignSpace:
 def _postprocessor(name: str) -> Postprocessor:
     """What a name in the table of a rule stands for."""
     own = {KEEPS_TO_BOUNDS: keeps_to_bounds, "RewriteLayout": _rewrite_layout}.get(name)
-    runner = metaschedule.postprocessor(own) if own else getattr(tvmlib.ms.postproc, name)()
-    return Postprocessor(name, runner, own)
+    return Postprocessor(name, metaschedule.postprocessor(own), own) if own else _theirs(name)
+
+
+def postprocessors(task: Task, names: Sequence[str], own: Sequence[bool]) -> tuple[Postprocessor, ...]:
+    """Those of a design space, by their names, without the space.  own: which of them are functions of ours."""
+    found = [_postprocessor(n) if ours else _theirs(n) for n, ours in zip(names, own, strict=True)]
+    generator = metaschedule.generator([], [postprocessor.runner for postprocessor in found])
+    metaschedule.tune_context(task.module, task.target, space=generator)  # tells them the target
+    return tuple(found)
+
+
+def _theirs(name: str) -> Postprocessor:
+    return Postprocessor(name, getattr(tvmlib.ms.postproc, name)())
 
 
 def _rewrite_layout(schedule: Schedule) -> bool:

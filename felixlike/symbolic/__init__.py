@@ -1,5 +1,6 @@
 """Sketches as symbolic programs: variables, constraints, loop nests with formulas for extents."""
 
+from felixlike.symbolic.kept import kept_sketch, sketch_data
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.nest import NestLoop, concrete_nest
 from felixlike.symbolic.program.variables import Kind, Variable
@@ -19,6 +20,8 @@ __all__ = [
     "Variable",
     "check_space",
     "concrete_nest",
+    "kept_sketch",
+    "sketch_data",
     "sketches",
     "stored_sketch",
 ]

@@ -1,7 +1,8 @@
 """A tuning run: rounds over tasks within a budget, every measurement recorded, a verified schedule for each task."""
 
 from felixlike.tuning.budget import Budget
-from felixlike.tuning.choice import Choice, How, at_hand, choose, choose_safely
+from felixlike.tuning.choice import Choice, How, at_hand, check_ahead, choose, choose_safely
+from felixlike.tuning.predictions import Predictions
 from felixlike.tuning.session import Event, Session
 from felixlike.tuning.state import TaskState
 from felixlike.tuning.threads import one_thread
@@ -11,9 +12,11 @@ __all__ = [
     "Choice",
     "Event",
     "How",
+    "Predictions",
     "Session",
     "TaskState",
     "at_hand",
+    "check_ahead",
     "choose",
     "choose_safely",
     "one_thread",

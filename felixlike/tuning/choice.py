@@ -1,30 +1,34 @@
 """The schedule each task ends up with: the fastest measured one, else a verified one that was not measured.
 
 In: a finished session's state of a task. Out: `Choice`, always with a verified schedule. Budgets may leave tasks
-without any measurement; MetaSchedule would then compile plain loops without a word, here the report says what was
-done. Whatever fails here, or is cut short: what was measured is at hand.
+without any measurement; MetaSchedule would then compile plain loops without a word, here what is predicted to be best
+is checked and taken, and the report says so. Whatever fails here, or is cut short: what was measured is at hand.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from felixlike.costmodel import CostModel
-from felixlike.errors import InvalidModel, InvalidSchedule, ReferenceFailed, first_line
+from felixlike.errors import InvalidModel, ReferenceFailed, first_line
+from felixlike.frontend import Task
 from felixlike.interrupts import Interrupts
 from felixlike.measure import Measurement, Pool, Status, Untuned
 from felixlike.modes import own_modes
-from felixlike.search import Candidate, GradientSearch, Known
+from felixlike.search import Candidate, Known, Predicted
+from felixlike.tuning.predictions import Predictions
 from felixlike.tuning.state import TaskState
 
 _ATTEMPTS = 6
 """Unmeasured schedules that are checked before the plain loops are taken."""
 
-_SOON = 0.05
-"""Seconds that a check's run takes at most where the schedule is no disaster, unless the task is large."""
+_SOON, _SOON_IF_PREDICTED = 0.05, 0.5
+"""Seconds that a check's run takes at most where the schedule is no disaster, unless the task is large: of one drawn at
+random, of one that is predicted to be good."""
 
 _INTERRUPTED = "the run was interrupted before a schedule of it was checked"
 
@@ -52,8 +56,32 @@ class Choice:
 
 
 @own_modes()
-def choose(state: TaskState, model: CostModel, pool: Pool) -> Choice:
-    """The schedule of one task."""
+def check_ahead(states: Sequence[TaskState], model: CostModel, pool: Pool, kept: Predictions | None = None) -> None:
+    """Check the most promising schedule of every task that has none measured, several at a time; `choose` then knows.
+
+    Sketches, formulas and predictions of a task are made while those of others are checked.  kept: where choices of
+    earlier runs are, which need no check."""
+    bare = [state for state in states if not (state.known.best or state.unverifiable)]
+    for state in bare:
+        state.kept = kept.find(state) if kept is not None else None
+    waiting = [state for state in bare if state.kept is None]
+    asked: list[TaskState] = []
+
+    def wanted() -> Iterator[tuple[Task, Candidate]]:
+        for state in waiting:
+            for first in _unmeasured(state, model)[:1]:
+                asked.append(state)
+                yield state.task, first
+
+    if waiting:
+        with contextlib.closing(pool.checks(wanted())) as results:
+            for place, found in results:
+                asked[place].first_check = found
+
+
+@own_modes()
+def choose(state: TaskState, model: CostModel, pool: Pool, kept: Predictions | None = None) -> Choice:
+    """The schedule of one task.  kept: where to keep one that is only predicted."""
     try:
         for seconds, candidate in state.known.best:
             error = state.measured[candidate.key].error
@@ -65,9 +93,13 @@ def choose(state: TaskState, model: CostModel, pool: Pool) -> Choice:
             return Choice(How.MEASURED, candidate, seconds, error)
         if state.unverifiable:
             return Choice(How.UNTUNED, None, math.nan, None, state.unverifiable)
+        if state.kept is not None:
+            return Choice(How.UNMEASURED, state.kept.candidate, math.nan, state.kept.error)
         found = _quickest(state, _unmeasured(state, model), pool)
         if found is not None:
             candidate, checked = found
+            if kept is not None:
+                kept.keep(state, candidate, checked.error)
             return Choice(How.UNMEASURED, candidate, math.nan, checked.error)
         checked = pool.check(state.task, Untuned(state.task))
     except (ReferenceFailed, InvalidModel) as error:
@@ -75,16 +107,22 @@ def choose(state: TaskState, model: CostModel, pool: Pool) -> Choice:
     return Choice(How.UNTUNED, None, math.nan, checked.error, "no schedule of it computed the right answer")
 
 
-def choose_safely(state: TaskState, model: CostModel, pool: Pool, interrupts: Interrupts) -> tuple[Choice, str]:
+def choose_safely(
+    state: TaskState, model: CostModel, pool: Pool, interrupts: Interrupts, kept: Predictions | None = None
+) -> tuple[Choice, str]:
     """The schedule of one task, and what went wrong, if anything did: then it is what is at hand without a check."""
     try:
-        return interrupts.attempt(lambda: choose(state, model, pool), lambda: _in_haste(state)), ""
+        return interrupts.attempt(lambda: choose(state, model, pool, kept), lambda: _in_haste(state)), ""
     except Exception as error:  # of the pool, of a schedule, of the search for one: the others need not suffer for it
         why = f"choosing its schedule failed: {first_line(error)}"
         return replace(next(at_hand(state)), note=why), f"{state.task.name}: {why}"
 
 
 def _in_haste(state: TaskState) -> Choice:
+    if state.kept is not None:
+        return Choice(How.UNMEASURED, state.kept.candidate, math.nan, state.kept.error)
+    if isinstance(state.first_check, Measurement) and state.first_check.status is Status.OK and state.predicted:
+        return Choice(How.UNMEASURED, state.predicted[0], math.nan, state.first_check.error)
     found = next(at_hand(state))
     return found if found.candidate is not None else replace(found, note=state.unverifiable or _INTERRUPTED)
 
@@ -99,30 +137,27 @@ def at_hand(state: TaskState) -> Iterator[Choice]:
     yield Choice(How.UNTUNED, None, math.nan, None)
 
 
-def _quickest(state: TaskState, candidates: Iterator[Candidate], pool: Pool) -> tuple[Candidate, Measurement] | None:
+def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> tuple[Candidate, Measurement] | None:
     """The first right one with a prediction whose run was soon over; where there is none, the one that was over first.
 
     A check calls the schedule once, so its run's time tells the schedules that take a thousand times too long, which
     the space holds, from others."""
     best: tuple[Candidate, Measurement] | None = None
     for candidate in candidates:
-        checked = pool.check(state.task, candidate)
+        checked, state.first_check = state.first_check or pool.check(state.task, candidate), None
+        if not isinstance(checked, Measurement):
+            raise checked
         if checked.status is not Status.OK:
             continue
         if best is None or checked.run_seconds < best[1].run_seconds:
             best = candidate, checked
-        if best[1].run_seconds <= _SOON and not math.isnan(best[0].score):
+        if best[1].run_seconds <= _SOON_IF_PREDICTED and not math.isnan(best[0].score):
             break
     return best
 
 
-def _unmeasured(state: TaskState, model: CostModel) -> Iterator[Candidate]:
-    """Schedules worth a check, the most promising first."""
-    proposed = state.propose(GradientSearch(), model, Known(set(state.known.seen)), _ATTEMPTS)
-    proposed.sort(key=lambda c: math.inf if math.isnan(c.score) else -c.score)
-    for candidate in proposed:
-        try:
-            candidate.module()
-        except InvalidSchedule:
-            continue
-        yield candidate
+def _unmeasured(state: TaskState, model: CostModel) -> list[Candidate]:
+    """Schedules worth a check, the most promising first; the same every time."""
+    if state.predicted is None:
+        state.predicted = state.propose(Predicted(), model, Known(set(state.known.seen)), _ATTEMPTS)
+    return state.predicted

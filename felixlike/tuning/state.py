@@ -7,6 +7,7 @@ task's mistake is no reason to end the search of the others.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,10 @@ from felixlike.measure import Measurement
 from felixlike.search import Candidate, Key, Known, Progress, Space, Strategy
 from felixlike.symbolic import Points, Sketch, SpaceName
 
+if TYPE_CHECKING:
+    from felixlike.measure.interface import Checked
+    from felixlike.tuning.predictions import Kept
+
 
 @dataclass(slots=True)
 class TaskState:
@@ -25,7 +30,8 @@ class TaskState:
     trials: candidates measured in this run.  failures: how many of them were not right, by status.  unverifiable: why
     answers cannot be checked, hence schedules not be used; empty where they can. rounds: full ones, of earlier runs
     too. interrupted: what an earlier run had measured of the round it was stopped in. faults: what failed by mistakes
-    of ours, in words; the task has gone on with less."""
+    of ours, in words; the task has gone on with less. predicted: what is worth a check with nothing measured, the best
+    first, once that is known; first_check: what came of the first. kept: what an earlier run has chosen so."""
 
     task: Task
     rng: np.random.Generator
@@ -39,6 +45,9 @@ class TaskState:
     rounds: int = 0
     interrupted: frozenset[Key] = frozenset()
     space_name: str = SpaceName.BEST
+    predicted: list[Candidate] | None = None
+    first_check: Checked | None = None
+    kept: Kept | None = None
     _space: Space | None = None
 
     @property
@@ -47,6 +56,11 @@ class TaskState:
         if self._space is None:
             self._space = Space(self.task, self.space_name, forgive=self.fault)
         return self._space
+
+    @property
+    def sampled(self) -> dict[str, str]:
+        """Sketches that are only sampled, by index, and why."""
+        return {str(s.index): s.reason or "its formulas failed" for s in self.space.opaque}
 
     def fault(self, error: Exception) -> None:
         """Note what failed by a mistake of ours."""

@@ -1,5 +1,6 @@
 """Candidates of every kind, measured in real processes."""
 
+import contextlib
 import math
 import os
 import signal
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from felixlike import tvmlib
-from felixlike.errors import InvalidOption, UnknownTarget, WorkerFailed
+from felixlike.errors import InvalidModel, InvalidOption, UnknownTarget, WorkerFailed
 from felixlike.measure import Limits, Measurement, MeasurePool, Schedulable, Status, Untuned, measure
 from felixlike.measure.server import ForkServer
 from felixlike.testing.faulty import (
@@ -26,6 +27,7 @@ from felixlike.testing.faulty import (
     matmul,
     task_of,
     tiled,
+    tirx,
     topi,
     unbuildable,
 )
@@ -183,6 +185,35 @@ def test_check_verifies_without_timing(pool: MeasurePool) -> None:
     assert measurement.error is not None
     assert measurement.error < 1e-6
     assert pool.check(TASK, answering(matmul(added=1.0))).status is Status.WRONG
+
+
+def test_checks_of_several_tasks_at_a_time(pool: MeasurePool) -> None:
+    """Whatever becomes of one, the others are checked, those behind it too."""
+    other = task_of(elementwise(topi.nn.relu), "relu")
+    given = candidates()
+    asked = [(TASK, candidate) for candidate, _ in given.values()] + [(other, Untuned(other))]
+    found = dict(pool.checks(iter(asked)))
+    assert [found[place].status for place in range(len(asked))] == [  # type: ignore[union-attr]
+        *(status for _, status in given.values()),
+        Status.OK,
+    ]
+    assert not pool._workshop.processes.under_way
+
+
+def test_checks_that_are_left_early_end_what_they_began(pool: MeasurePool) -> None:
+    with contextlib.closing(pool.checks([(TASK, tiled())] * 4)) as results:
+        assert next(results)[1].status is Status.OK  # type: ignore[union-attr]
+    assert not pool._workshop.processes.under_way
+    assert_healthy(pool.measure(TASK, [tiled()])[0])
+
+
+def test_a_task_that_cannot_be_run_does_not_end_the_checks_of_others(pool: MeasurePool) -> None:
+    call = tirx.Evaluate(tirx.call_extern("int32", "no_such_function_anywhere"))
+    broken = task_of(FUNC.with_body(call), "broken")
+    found = dict(pool.checks([(broken, tiled()), (TASK, tiled())]))
+    assert isinstance(found[0], InvalidModel)
+    assert isinstance(found[1], Measurement)
+    assert found[1].status is Status.OK
 
 
 def test_without_verification_anything_that_runs_is_ok(pool: MeasurePool) -> None:

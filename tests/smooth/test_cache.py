@@ -17,7 +17,7 @@ NONE: frozenset[str] = frozenset()
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "smooth")
+    monkeypatch.setattr("felixlike.cache.folder", lambda kind: tmp_path / kind)
     return tmp_path / "smooth"
 
 
@@ -51,7 +51,7 @@ def test_keys_do_not_depend_on_what_was_made_before(monkeypatch: pytest.MonkeyPa
     assert found[0] != cache.cache_key([sum_, maximum(a * c, b * b), ex.floordiv(b, a)], NONE)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"nodes": [], "roots": [3], "saturated": true}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"nodes": [], "roots": [3], "saturated": true}'])
 def test_a_damaged_entry_counts_as_absent(folder: Path, text: str) -> None:
     folder.mkdir()
     (folder / "x.json").write_text(text)
@@ -60,6 +60,6 @@ def test_a_damaged_entry_counts_as_absent(folder: Path, text: str) -> None:
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path / "file" / "below")
+    monkeypatch.setattr("felixlike.cache.folder", lambda kind: tmp_path / "file" / kind)
     cache.store("x", saturate([A]))
     assert cache.load("x") is None

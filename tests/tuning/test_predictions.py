@@ -1,0 +1,164 @@
+"""Choices without measurements: one check a task, and none where an earlier run has kept what it chose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import workloads
+
+from felixlike.costmodel import CostModel
+from felixlike.errors import ReferenceFailed
+from felixlike.frontend import Task, make_task
+from felixlike.hardware import resolve_target
+from felixlike.measure import Measurement, Pool, Status
+from felixlike.search import Candidate
+from felixlike.tuning import Choice, How, Predictions, TaskState, check_ahead, choose
+
+
+class Checks:
+    """A pool that checks by a rule."""
+
+    def __init__(self, rule: Callable[[Task, Candidate], Status | ReferenceFailed] | None = None) -> None:
+        self.rule = rule if rule is not None else lambda task, candidate: Status.OK
+        self.together, self.alone = list[Candidate](), list[Candidate]()
+
+    def checks(self, candidates: Iterable[tuple[Task, Candidate]]) -> Iterator[tuple[int, Any]]:
+        for place, (task, candidate) in enumerate(candidates):
+            self.together.append(candidate)
+            yield place, self._outcome(task, candidate)
+
+    def check(self, task: Task, candidate: Candidate) -> Any:
+        self.alone.append(candidate)
+        return self._outcome(task, candidate)
+
+    def _outcome(self, task: Task, candidate: Candidate) -> Any:
+        found = self.rule(task, candidate)
+        if isinstance(found, ReferenceFailed):
+            return found
+        return Measurement(found, seconds=math.nan, error=1e-7, run_seconds=1e-3)
+
+
+@pytest.fixture(scope="module")
+def tasks() -> tuple[Task, ...]:
+    target = resolve_target("cpu")
+    functions = {"dense": workloads.matmul(32, 16, 24), "softmax": workloads.softmax(8, 12), "chain": workloads.chain()}
+    return tuple(make_task(function, target, name=name) for name, function in functions.items())
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("felixlike.cache.folder", lambda kind: tmp_path / kind)
+    return tmp_path / "predicted"
+
+
+def _run(
+    tasks: Iterable[Task], pool: Checks, *, seed: int = 0, model: CostModel | None = None, space: str = "best"
+) -> list[Choice]:
+    import numpy as np
+
+    model = CostModel(seed=1, pretrained=True) if model is None else model
+    states = [TaskState(task, np.random.default_rng(seed), space_name=space) for task in tasks]
+    kept = Predictions(model, seed=seed)
+    check_ahead(states, model, cast(Pool, pool), kept)
+    return [choose(state, model, cast(Pool, pool), kept) for state in states]
+
+
+def _points(choices: Iterable[Choice]) -> list[tuple[Any, ...]]:
+    return [(*c.candidate.key, c.candidate.sketch.index, c.error) for c in choices if c.candidate is not None]
+
+
+def _never(*_: object, **__: object) -> Any:
+    raise AssertionError("this was to be known already")
+
+
+def test_each_task_is_checked_once(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("felixlike.search.space.relax", _never)
+    pool = Checks()
+    choices = _run(tasks, pool)
+    assert [c.how for c in choices] == [How.UNMEASURED] * 3
+    assert [c.candidate for c in choices] == pool.together
+    assert not pool.alone
+
+
+@pytest.mark.parametrize("space", ["best", "default"])
+def test_the_next_run_makes_no_sketches_and_checks_nothing(
+    tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch, space: str
+) -> None:
+    first = _run(tasks, Checks(), space=space)
+    pool = Checks()
+    with monkeypatch.context() as patch:
+        patch.setattr("felixlike.search.space.sketches", _never)
+        again = _run(tasks, pool, space=space)
+    assert _points(again) == _points(first)
+    for one, other in zip(first, again, strict=True):
+        assert one.candidate is not None
+        assert other.candidate is not None
+        assert str(one.candidate.module()) == str(other.candidate.module())
+    assert not pool.together
+    assert not pool.alone
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"model": CostModel(seed=2, pretrained=True)}, {"space": "default"}])
+def test_other_runs_have_entries_of_their_own(tasks: tuple[Task, ...], change: dict[str, Any]) -> None:
+    _run(tasks, Checks())
+    pool = Checks()
+    _run(tasks, pool, **change)
+    assert len(pool.together) == 3
+
+
+def test_other_code_has_entries_of_its_own(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    _run(tasks, Checks())
+    monkeypatch.setattr("felixlike.cache.sources", lambda: "another version")
+    pool = Checks()
+    _run(tasks, pool)
+    assert len(pool.together) == 3
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: "[]",
+        lambda text: "{}",
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"point": [', '"point": [3, '),
+        lambda text: text.replace('"postprocessors": ["', '"postprocessors": ["No'),
+        lambda text: text.replace('"trace": "', '"trace": "['),
+    ],
+)
+def test_a_damaged_entry_counts_as_absent(tasks: tuple[Task, ...], folder: Path, damage: Callable[[str], str]) -> None:
+    first = _run(tasks[:1], Checks())
+    (file,) = folder.iterdir()
+    text = file.read_text()
+    file.write_text(damage(text))
+    assert file.read_text() != text
+    pool = Checks()
+    again = _run(tasks[:1], pool)
+    assert len(pool.together) == 1
+    assert _points(again) == _points(first)
+    assert file.read_text() == text
+
+
+def test_where_a_check_fails_the_next_best_is_taken(tasks: tuple[Task, ...]) -> None:
+    def rule(task: Task, candidate: Candidate) -> Status:
+        return Status.WRONG if candidate in pool.together else Status.OK
+
+    pool = Checks(rule)
+    (choice,) = _run(tasks[:1], pool)
+    assert len(pool.together) == len(pool.alone) == 1
+    assert choice.candidate == pool.alone[0] != pool.together[0]
+    assert choice.candidate is not None
+    assert choice.candidate.score <= pool.together[0].score
+
+
+def test_a_task_without_a_reference_is_not_tried_again(tasks: tuple[Task, ...], folder: Path) -> None:
+    pool = Checks(lambda task, _: ReferenceFailed("it takes too long", where=task.name))
+    (choice,) = _run(tasks[:1], pool)
+    assert choice.how is How.UNTUNED
+    assert "it takes too long" in choice.note
+    assert not pool.alone
+    assert not folder.exists()
