@@ -42,7 +42,7 @@ def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=("cpu", "cuda", "all"), default="all")
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--folds", type=int, default=2, help="of five, so many are held out in turn")
     parser.add_argument("--ablation", action="store_true", help="also our network with parts of it changed")
     parser.add_argument("--tvm", action="store_true", help="also xgboost on TVM's features (minutes)")

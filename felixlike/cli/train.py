@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
     )
     _add_common(train)
     train.add_argument("--output", required=True, metavar="PATH", help="where the weights go, for optimize(weights=…)")
-    train.add_argument("--steps", type=int, default=2400, help="of training, at most")
+    train.add_argument("--steps", type=int, default=800, help="of training, at most")
     train.add_argument("--seed", type=int, default=0)
     train.add_argument("--no-operators", action="store_true", help="do not judge on operators left out")
     train.set_defaults(run=run_train)

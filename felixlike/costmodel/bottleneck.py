@@ -20,7 +20,7 @@ from felixlike.features.access import CACHE_LINE
 
 _START = (1.5, 0.3, 0.7, 4.0)
 """Cycles of a vector operation, a move, a line from L2 and one from behind it, before anything is learned: about what
-measurements give, see docs/results/pretrain.md."""
+measurements give, see docs/results/costmodel.md."""
 
 
 class Bottlenecks(nn.Module):

@@ -27,7 +27,7 @@ class Fit:
     workloads.  patience: looks without a better one after which training ends.  tasks, samples, learning_rate, decay,
     loss: see `Training`.  seed: of initial weights and batches."""
 
-    steps: int = 2400
+    steps: int = 800
     members: int = 3
     width: int = 192
     check_every: int = 200

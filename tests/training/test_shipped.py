@@ -78,6 +78,7 @@ def test_damaged_packed_stores_are_named(contents: bytes, tmp_path: Path) -> Non
 def test_packing_keeps_everything(tmp_path: Path) -> None:
     with opened(_STORES[0]) as store:
         count = store.count()
+        assert store.path is not None
         pack(store.path, tmp_path / "again.sqlite.xz")
     with opened(tmp_path / "again.sqlite.xz") as again:
         assert again.count() == count
