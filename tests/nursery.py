@@ -93,10 +93,16 @@ def main(control: socket.socket) -> None:
             data, descriptors, _, _ = socket.recv_fds(control, _BYTES, 2)
             if not data:
                 return
+            ready, told = os.pipe()
             pid = os.fork()
             if not pid:
+                os.setsid()
+                os.close(told)  # who is born may be ended at once, by its group
                 control.close()
                 _serve(json.loads(data), *descriptors)
+            os.close(told)
+            os.read(ready, 1)
+            os.close(ready)
             descriptor = os.pidfd_open(pid)
             socket.send_fds(control, [str(pid).encode()], [descriptor])
             for used in (*descriptors, descriptor):
@@ -108,7 +114,6 @@ def _serve(request: dict[str, Any], control: int, log: int) -> None:
     from felixlike.measure import worker
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setsid()
     os.dup2(log, 2)
     os.chdir(request["at"])
     os.environ.clear()
