@@ -3,7 +3,7 @@
 Workloads are split by what they compute; each model learns from the others and orders the measured candidates of those
 held out (`felixlike.training.scores` says what the figures mean). Beside ours: the same before it has seen anything,
 xgboost and a random forest. Then operators that no workload of was learned from, how sure the ensemble should be of
-itself, and what 32 candidates of another family of CPUs bring. Writes docs/results/costmodel.json, .md and .svg.
+itself, and what 32 candidates of another family of CPUs bring. Writes docs/results/costmodel.json and .md.
 """
 
 from __future__ import annotations
