@@ -27,7 +27,7 @@ from felixlike.modes import own_modes
 Scores = npt.NDArray[np.float64]
 
 _ROUND = Training(steps=20, tasks=2, samples=48)
-"""After a round of a search: 0.25 s on one core of a Zen 5. Twice the steps with more tasks and samples took 0.68 s, and
+"""After a round of a search: 0.25 s on one core of a Zen 5. Twice the steps with more tasks and samples took 0.68 s and
 ordered the rest of unseen workloads no better after 32 of their candidates (0.82 both, 0.81 before them)."""
 
 _MOST_ANCHORS = 512
