@@ -9,6 +9,7 @@ itself, and what 32 candidates of another family of CPUs bring. Writes docs/resu
 from __future__ import annotations
 
 import argparse
+import copy
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,13 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.predictors import Predictor, cold, forest, network, ours, spread_scores, tvms, xgboost
+from benchmarks.predictors import Predictor, cold, forest, network, ours, tvms, xgboost
 from benchmarks.results import write
 from felixlike.costmodel import CostModel, Network
-from felixlike.training.fit import Fit, fit, scorer
+from felixlike.training.fit import Fit, fit, member_scores, scorer
 from felixlike.training.packed import opened
 from felixlike.training.samples import Samples, Workload, read, restored
-from felixlike.training.scores import Quality, judge, mean_quality, rank_correlation
+from felixlike.training.scores import Quality, judge, judged, mean_quality, rank_correlation
 from felixlike.training.split import held_out, without_operator
 from felixlike.training.tables import operator_rows, summary_table
 
@@ -74,10 +75,9 @@ def _of_kind(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
     predictors = [network("ours", options), *trees, *(_ablation(options) if arguments.ablation else [])]
     compared: dict[str, dict[str, Judged]] = {}
     for predictor in predictors:
-        for space, workloads in spaces.items():
-            started = time.monotonic()
-            found = _cross_judged(predictor, samples.workloads, workloads, arguments.folds)
-            compared.setdefault(predictor.name, {})[space] = found
+        started = time.monotonic()
+        compared[predictor.name] = _cross_judged(predictor, samples.workloads, spaces, arguments.folds)
+        for space, found in compared[predictor.name].items():
             _say(kind, f"{predictor.name}, {space}", mean_quality([q for _, q in found]), time.monotonic() - started)
     operators = _operators(samples.workloads, replace(options, members=1))
     sure = _calibration(samples.workloads, options)
@@ -129,25 +129,15 @@ def _spaces(workloads: Sequence[Workload]) -> dict[str, list[Workload]]:
 
 
 def _cross_judged(
-    predictor: Predictor, learn_from: Sequence[Workload], judged_on: Sequence[Workload], folds: int
-) -> Judged:
-    found: Judged = []
+    predictor: Predictor, workloads: Sequence[Workload], spaces: dict[str, list[Workload]], folds: int
+) -> dict[str, Judged]:
+    """What a predictor that learns from whole workloads is worth in each space."""
+    found: dict[str, Judged] = {space: [] for space in spaces}
     for fold in range(folds):
-        learned, _ = held_out(learn_from, fold=fold)
-        _, unseen = held_out(judged_on, fold=fold)
-        found += judge(_learned(predictor, fold, learned), unseen)
+        score = predictor.learn(held_out(workloads, fold=fold)[0])
+        for space, members in spaces.items():
+            found[space] += judge(score, held_out(members, fold=fold)[1])
     return found
-
-
-_LEARNED: dict[tuple[str, int, int], Any] = {}
-
-
-def _learned(predictor: Predictor, fold: int, workloads: Sequence[Workload]) -> Any:
-    """What a predictor learned from a fold, once for all spaces that it is judged on."""
-    key = (predictor.name, fold, sum(map(len, workloads)))
-    if key not in _LEARNED:
-        _LEARNED[key] = predictor.learn(workloads)
-    return _LEARNED[key]
 
 
 def _ablation(options: Fit) -> list[Predictor]:
@@ -184,7 +174,8 @@ def _calibration(workloads: Sequence[Workload], options: Fit) -> float:
         timed = np.isfinite(workload.seconds)
         if timed.sum() < 10:
             continue
-        mean, spread = spread_scores(trained, workload)
+        scores = member_scores(trained, workload)
+        mean, spread = scores.mean(axis=0), scores.std(axis=0)
         error = (mean + np.log(workload.seconds))[timed]
         found.append(rank_correlation(spread[timed], np.abs(error - np.median(error))))
     return float(np.mean(found))
@@ -222,10 +213,6 @@ def _transfer(workloads: Sequence[Workload], options: Fit) -> dict[str, dict[str
 
 def _after(trained: Network, workload: Workload, shots: int) -> Quality | None:
     """The quality on the candidates that were not among the first so many, drawn at random, that it learned from."""
-    import copy
-
-    from felixlike.training.scores import judged
-
     model = CostModel(copy.deepcopy(trained), pretrained=True)
     rng = np.random.default_rng(0)
     chosen = np.zeros(len(workload), dtype=bool)

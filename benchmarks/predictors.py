@@ -19,7 +19,7 @@ from felixlike.costmodel import Network
 from felixlike.costmodel.dataset import labels
 from felixlike.training.fit import Fit, fit, scorer
 from felixlike.training.samples import Workload
-from felixlike.training.scores import Scorer, Scores
+from felixlike.training.scores import Scorer
 
 Rows = npt.NDArray[np.float32]
 Featurise = Callable[[Workload], Rows]
@@ -127,10 +127,3 @@ def _extracted(workload: Workload, task: Any) -> Rows:
                 row = np.concatenate([np.log1p(np.expm1(np.clip(rows, 0, 60)).sum(axis=0)), rows.max(axis=0)])
             found.append(np.nan_to_num(row.astype(np.float32)))
     return np.stack(found)
-
-
-def spread_scores(network: Network, workload: Workload) -> tuple[Scores, Scores]:
-    """Mean and standard deviation of the members' scores, float64[n] each."""
-    with torch.no_grad():
-        found = torch.cat([network(torch.from_numpy(part.log_features)) for part in workload.parts], dim=1)
-    return found.mean(dim=0).double().numpy(), found.std(dim=0).double().numpy()

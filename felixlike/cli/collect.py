@@ -63,7 +63,6 @@ def _collect(options: argparse.Namespace) -> int:
         raise InvalidOption("no store is given", where="collect", remedy="say felixlike collect STORE")
     from felixlike import records
     from felixlike.training.collect import Wanted, collect, open_pool
-    from felixlike.training.workloads import makers
 
     wanted = Wanted(
         candidates=checks.whole(options.candidates, "--candidates", least=2, where="collect"),
@@ -85,7 +84,7 @@ def _collect(options: argparse.Namespace) -> int:
 
     with records.open(options.store) as store, open_pool(target) as pool:
         try:
-            collect(makers(lines), store, pool, target, wanted, observe=observe)
+            collect([(line.text, line.make) for line in lines], store, pool, target, wanted, observe=observe)
         finally:
             ended = ", ".join(f"{count} {status}" for status, count in total.most_common()) or "nothing new"
             print(
@@ -122,7 +121,7 @@ def _target(name: str, cores: int | None) -> Any:
     cores = checks.whole(cores, "--cores", least=1, where="collect")
     if not kind_of(target).on_host:
         raise InvalidOption("--cores is for CPUs", where="collect", remedy="leave it out")
-    return tvmlib.Target({"kind": "llvm", "mcpu": target.attrs["mcpu"], "num-cores": cores})
+    return tvmlib.Target({**target.export(), "num-cores": cores})
 
 
 def _said(found: Collected) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from felixlike import options as checks
@@ -51,21 +50,22 @@ def _add_common(parser: Any) -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     """Train and write; 0."""
-    from felixlike.costmodel import InvalidWeights, save_weights
+    from felixlike import deploy
+    from felixlike.costmodel import save_weights
     from felixlike.training.course import course
     from felixlike.training.fit import Fit
 
-    output = checks.path(options.output, "output", error=InvalidWeights)
-    _check_folder(Path(output))
+    deploy.check_writable(options.output)
     fit = Fit(
         steps=checks.whole(options.steps, "--steps", least=1, where="train"),
         seed=checks.seed(options.seed, where="train"),
     )
     samples = _samples(options)
     result = course(samples.workloads, fit, operators=not options.no_operators, say=_say)
-    save_weights(result.network, Path(output), result.card)
+    with deploy.written_whole(options.output) as file:
+        save_weights(result.network, file, result.card)
     print(result.text())
-    print(f"Saved to {output}.")
+    print(f"Saved to {options.output}.")
     return 0
 
 
@@ -78,7 +78,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
 
     network = None
     if options.weights is not None:
-        network = load_weights(Path(checks.path(options.weights, "weights", error=InvalidWeights)))
+        network = load_weights(checks.path(options.weights, "weights", error=InvalidWeights))
     samples = _samples(options)
     if network is None:
         network = load(samples.workloads[0].kind).network
@@ -92,7 +92,7 @@ def _samples(options: argparse.Namespace) -> Samples:
     from contextlib import ExitStack
 
     from felixlike.training.packed import opened
-    from felixlike.training.samples import read
+    from felixlike.training.samples import nothing_to_learn, read
 
     with ExitStack() as stack:
         stores = [stack.enter_context(opened(path)) for path in options.stores]
@@ -103,22 +103,13 @@ def _samples(options: argparse.Namespace) -> Samples:
         if count:
             _say(f"left out: {counted(count, 'candidate')}: {reason}")
     if not samples.workloads:
-        raise InvalidOption(
-            "there is no workload with two measured candidates", where=where, remedy="collect some: felixlike collect"
-        )
+        raise nothing_to_learn(where)
     kinds = sorted({workload.kind for workload in samples.workloads})
     if len(kinds) > 1:
         raise InvalidOption(
             f"the measurements are for {' and '.join(kinds)}", where=where, remedy=f"say --kind {kinds[0]}"
         )
     return samples
-
-
-def _check_folder(path: Path) -> None:
-    """Raises InvalidOption before any work where a file cannot be there."""
-    if path.is_dir() or not path.parent.is_dir():
-        problem = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise InvalidOption(problem, where=f"output {path}", remedy="give the path of a file to write")
 
 
 def _say(text: str) -> None:

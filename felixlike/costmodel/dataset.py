@@ -47,9 +47,10 @@ def labels(seconds: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples of several tasks.  log_features: float32[tasks · most, stores, columns], zeros where a task has fewer
-    than
-    `most`.  labels, present: float32[tasks, most]; present is 1 where there is a sample."""
+    """Samples of several tasks, zeros where one has fewer than `most`.
+
+    log_features: float32[tasks · most, stores, columns].  labels, present: float32[tasks, most]; present is 1 where
+    there is a sample."""
 
     log_features: Tensor
     labels: Tensor

@@ -15,7 +15,8 @@ _SHARPNESS = 4.0
 """Candidates a quarter slower than the best count for 1/e of it in `best_loss`."""
 
 _BEST = 0.25
-"""Weight of `best_loss` beside the others, chosen on held-out workloads (docs/results/costmodel.md)."""
+"""Weight of `best_loss` beside the others. On 66 unseen workloads of an H100: top-1 0.850 with it, 0.835 without, rank
+correlation 0.813 and 0.816 (one member, 1,200 steps); other weights were not tried."""
 
 
 def ranking_loss(scores: Tensor, labels: Tensor, present: Tensor | None = None) -> Tensor:

@@ -1,12 +1,11 @@
 """What features say together about a GPU: numbers that a network would have to learn products and quotients for.
 
-    waves      = blocks / (multiprocessors · resident blocks), and what the last wave leaves idle of it
+    waves      = blocks / (multiprocessors · resident blocks); of one in so many the last may leave all idle
     resident   = min( threads of a multiprocessor / threads, shared memory / shared bytes, registers / own registers )
     occupancy  = resident · threads
 
 In: log(1 + feature), float32[…, columns]. Out: float32[…, RATIOS], logarithms again. Smooth almost everywhere, so that
-gradients pass; the rest of a wave enters as if the last one were empty (an upper bound). On CPUs the columns say
-nothing: one block, one thread.
+gradients pass. On CPUs all are 0: one block, one thread.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ MULTIPROCESSORS, THREADS, SHARED, REGISTERS, RESIDENT, WARP = 132.0, 2048.0, 233
 shared memory and registers; blocks at most). CUDA C++ Programming Guide, table of compute capability 9.0."""
 
 _OVERHEAD = 96.0
-"""Bytes of registers a thread needs for addresses and operands beside its own buffers, about what `ptxas` reports for
-kernels without any."""
+"""Bytes of registers a thread needs for addresses and operands beside its own buffers: of 12,583 kernels built
+for the H100, a quarter get by with 26 registers in all."""
 
 RATIOS = 6 + SLOTS
 """Columns that `ratios` adds."""
@@ -35,6 +34,9 @@ def ratios(log_features: Tensor) -> Tensor:
         return log_features[..., NAMES.index(name)]
 
     blocks, threads, virtual = (of(f"{n}_extent").expm1().clamp(min=1.0) for n in ("block", "thread", "vthread"))
+    on_gpu = blocks * threads > 1.0
+    if not on_gpu.any():  # a search on a CPU passes here at every step
+        return log_features.new_zeros(*log_features.shape[:-1], RATIOS)
     own = of("local_bytes").expm1().clamp(min=0.0) * virtual + _OVERHEAD
     resident = torch.minimum(THREADS / threads, SHARED / of("shared_bytes").expm1().clamp(min=1.0))
     resident = torch.minimum(resident, REGISTERS / (own * threads)).clamp(max=RESIDENT)
@@ -49,5 +51,4 @@ def ratios(log_features: Tensor) -> Tensor:
     ]
     # Sectors of 32 bytes that the threads of a warp touch at once, of four-byte elements: 4 side by side, 32 far apart.
     found += [torch.log1p((of(f"buffer{slot}_thread_stride").expm1()).clamp(max=8.0)) for slot in range(SLOTS)]
-    on_gpu = (blocks * threads > 1.0).to(log_features.dtype)
-    return torch.stack(found, dim=-1) * on_gpu[..., None]
+    return torch.stack(found, dim=-1) * on_gpu[..., None].to(log_features.dtype)

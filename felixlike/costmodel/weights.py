@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -34,7 +34,7 @@ class InvalidWeights(FelixlikeError, ValueError):
 
 
 @own_modes()
-def save_weights(network: Network, path: Path, card: Mapping[str, Any] | None = None) -> None:
+def save_weights(network: Network, file: Path | IO[bytes], card: Mapping[str, Any] | None = None) -> None:
     """Write the weights with the version and names of the features they are for.
 
     card: what they were trained on and how good they are; strings, numbers, lists and dictionaries only."""
@@ -48,7 +48,7 @@ def save_weights(network: Network, path: Path, card: Mapping[str, Any] | None = 
             "state": network.state_dict(),
             "card": dict(card or {}),
         },
-        path,
+        file,
     )
 
 

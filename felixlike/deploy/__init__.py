@@ -4,7 +4,7 @@ from felixlike.deploy.artefact import from_bytes, linker, load, read_report, sav
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.compile import compile_model
 from felixlike.deploy.culprit import culprit
-from felixlike.deploy.output import check_writable
+from felixlike.deploy.output import check_writable, written_whole
 from felixlike.deploy.verify import Verdict, Verification, max_relative_error
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "read_report",
     "save",
     "to_bytes",
+    "written_whole",
 ]

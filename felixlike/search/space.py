@@ -16,6 +16,7 @@ from felixlike.algebra.factors import factorisations
 from felixlike.errors import UnsupportedSketch
 from felixlike.features import FeatureArray, Formulas, formulas
 from felixlike.frontend.task import Task
+from felixlike.search.candidate import Candidate
 from felixlike.smooth import Relaxed, relax
 from felixlike.symbolic import Kind, Points, Sketch, SpaceName, sketches
 from felixlike.symbolic.program.variables import groups
@@ -69,6 +70,13 @@ class Space:
         """The sketch with this key: one that is searched, or of another space, as stores remember them."""
         found = next((s for s in self.sketches if s.key == key), None)
         return found or next((s for s in self._known_elsewhere if s.key == key), None)
+
+    def stored(self, key: str, point: tuple[int, ...]) -> Candidate | None:
+        """The candidate that a store tells of; None if its sketch is none of the task's any more."""
+        sketch = self.by_key(key)
+        if sketch is None or len(point) != len(sketch.variables):
+            return None
+        return Candidate(sketch, point, float("nan"), "stored")
 
     @cached_property
     def _known_elsewhere(self) -> tuple[Sketch, ...]:

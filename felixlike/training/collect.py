@@ -30,7 +30,7 @@ _BATCH = 48
 """Candidates that are timed in turns."""
 
 _TIMING = Timing(min_batches=2, max_batches=4, max_seconds=0.1, slow_factor=6.0, turns=16, close=5.0)
-"""One candidate in forty is five times slower than the best of its batch, or more: those are timed once."""
+"""Those more than five times slower than the best of their batch take no turn: labels stop telling them apart soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +159,8 @@ def _known(task: Task, store: Store, space: Space, devices: frozenset[str]) -> K
     known = Known()
     for device in sorted(devices):
         for brief in store.briefs(task, device=device):
-            sketch = space.by_key(brief.sketch)
             known.seen.add((brief.sketch, brief.point))
-            if sketch is not None and len(brief.point) == len(sketch.variables) and math.isfinite(brief.seconds):
-                known.add(Candidate(sketch, brief.point, float("nan"), "stored"), brief.seconds)
+            candidate = space.stored(brief.sketch, brief.point)
+            if candidate is not None and math.isfinite(brief.seconds):
+                known.add(candidate, brief.seconds)
     return known

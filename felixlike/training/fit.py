@@ -14,10 +14,9 @@ import numpy as np
 import torch
 
 from felixlike.costmodel import Dataset, Network, Training, train
-from felixlike.errors import InvalidOption
 from felixlike.modes import own_modes
-from felixlike.training.samples import Workload
-from felixlike.training.scores import Quality, Scores, judge, mean_quality
+from felixlike.training.samples import Workload, nothing_to_learn
+from felixlike.training.scores import Quality, Scorer, Scores, judge, mean_quality
 from felixlike.training.split import held_out
 
 
@@ -64,9 +63,7 @@ def fit(
     options = options if options is not None else Fit()
     dataset = dataset_of(workloads)
     if not len(dataset):
-        raise InvalidOption(
-            "there is no workload with two measured candidates", where="fit", remedy="collect some: felixlike collect"
-        )
+        raise nothing_to_learn("fit")
     network = Network(seed=options.seed, members=options.members, width=options.width)
     logs = [x for key in dataset.tasks() for x in dataset.samples(key).log_features]
     network.standardise(torch.cat(logs))
@@ -125,15 +122,21 @@ def dataset_of(workloads: Sequence[Workload]) -> Dataset:
     return dataset
 
 
-def scorer(network: Network) -> Callable[[Workload], Scores]:
+@own_modes()
+def member_scores(network: Network, workload: Workload) -> Scores:
+    """float64[members, n]: what each member of a network says of a workload's candidates, part after part."""
+    with torch.no_grad():
+        found = [network(torch.from_numpy(part.log_features)) for part in workload.parts]
+    scores: Scores = torch.cat(found, dim=1).double().numpy()
+    return scores
+
+
+def scorer(network: Network) -> Scorer:
     """The mean score of a network's members, as `scores.judge` asks for it."""
 
-    @own_modes()
     def score(workload: Workload) -> Scores:
-        with torch.no_grad():
-            found = [network(torch.from_numpy(part.log_features)).mean(dim=0) for part in workload.parts]
-        scores: Scores = torch.cat(found).double().numpy()
-        return scores
+        mean: Scores = member_scores(network, workload).mean(axis=0)
+        return mean
 
     return score
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import tvmlib
-from felixlike.errors import UnsupportedSketch
+from felixlike.errors import InvalidOption, UnsupportedSketch
 from felixlike.features import FeatureArray, formulas
 from felixlike.frontend import Task
 from felixlike.frontend.buffers import buffers_of
@@ -87,6 +87,13 @@ class Samples:
         return sum(map(len, self.workloads))
 
 
+def nothing_to_learn(where: str) -> InvalidOption:
+    """The error of samples without any workload.  where: they came from."""
+    return InvalidOption(
+        "there is no workload with two measured candidates", where=where, remedy="collect some: felixlike collect"
+    )
+
+
 def operator_of(name: str) -> str:
     """ "conv2d" for "fused_conv2d_add_relu1": the first of the fused operators that multiplies, sums or moves."""
     words = re.sub(r"\d+$", "", name).removeprefix("fused_")
@@ -131,7 +138,10 @@ def read(stores: Iterable[Store], *, kind: str | None = None) -> Samples:
                 known.stored = stored
         for record in store.measurements():
             if record.task in gathered:
-                gathered[record.task].add(record, store, found.left_out)
+                gathered[record.task].add(record, found.left_out)
+        for task, sketch, trace in store.values("sketches"):
+            if task in gathered:
+                gathered[task].traces[sketch] = trace
     for each in gathered.values():
         found.workloads += each.workloads(kind, found.left_out)
     return found
@@ -143,9 +153,9 @@ class _Gathered:
     def __init__(self, stored: StoredWorkload) -> None:
         self.stored = stored
         self._rows: dict[str, dict[str, dict[tuple[int, ...], float]]] = {}
-        self._traces: dict[str, str | None] = {}
+        self.traces: dict[str, str] = {}
 
-    def add(self, record: Record, store: Store, left_out: Counter[str]) -> None:
+    def add(self, record: Record, left_out: Counter[str]) -> None:
         """Take a measurement, unless it says nothing."""
         seconds = record.measurement.seconds
         if not seconds > 0:  # nan: checked only
@@ -153,8 +163,6 @@ class _Gathered:
             return
         members = self._rows.setdefault(record.device, {}).setdefault(record.sketch, {})
         members[record.point] = min(seconds, members.get(record.point, math.inf))
-        if self._traces.get(record.sketch) is None:
-            self._traces[record.sketch] = store.trace(record.task, record.sketch)
 
     def workloads(self, kind: str | None, left_out: Counter[str]) -> list[Workload]:
         """One for each device."""
@@ -165,7 +173,8 @@ class _Gathered:
         if kind is not None and kind_of(task.target).device != kind:
             left_out["for another kind of target"] += self._count()
             return []
-        sketches = _sketches(task, self._traces)
+        measured = {name for by_sketch in self._rows.values() for name in by_sketch}
+        sketches = _sketches(task, measured, self.traces)
         found = []
         for device, by_sketch in self._rows.items():
             parts = [_part(name, sketches[name], members, left_out) for name, members in by_sketch.items()]
@@ -195,13 +204,10 @@ def identity(task: Task) -> str:
     return f"{re.sub(r'[0-9]+$', '', task.name)} {shapes}"
 
 
-def _sketches(task: Task, traces: dict[str, str | None]) -> dict[str, Sketch | None]:
+def _sketches(task: Task, wanted: Iterable[str], traces: dict[str, str]) -> dict[str, Sketch | None]:
     """Each sketch by its key: from today's spaces where they still make it, else from its trace."""
     made = {sketch.key: sketch for sketch in sketches(task, space=SpaceName.ALL)}
-    found: dict[str, Sketch | None] = {}
-    for key, trace in traces.items():
-        found[key] = made.get(key) or (None if trace is None else stored_sketch(task, trace))
-    return found
+    return {key: made.get(key) or (stored_sketch(task, traces[key]) if key in traces else None) for key in wanted}
 
 
 def _part(

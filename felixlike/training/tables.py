@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 
 from felixlike.training.samples import Workload
 from felixlike.training.scores import Quality, mean_quality
@@ -33,11 +32,6 @@ def operator_rows(found: Sequence[tuple[Workload, Quality]]) -> list[tuple[str, 
         groups.setdefault(workload.operator, []).append(quality)
     ordered = sorted(groups.items(), key=lambda pair: (-len(pair[1]), pair[0]))
     return [(operator, len(members), mean_quality(members)) for operator, members in ordered]
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean and the lowest and highest value."""
-    return f"{fmean(values):.2f} ({min(values):.2f}–{max(values):.2f})"
 
 
 def _cells(quality: Quality) -> list[str]:

@@ -6,16 +6,15 @@ on: sizes that occur in networks, none of them a workload or a layer of a networ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from felixlike.errors import InvalidOption
-from felixlike.words import nearest
+from felixlike.words import choose_from
 
 Made = tuple[nn.Module, tuple[Tensor, ...]]
 
@@ -64,11 +63,7 @@ def _line(words: list[str], where: str) -> Line:
     operator, *options = words
     known = OPERATORS.get(operator)
     if known is None:
-        raise InvalidOption(
-            f"there is no operator {operator!r}",
-            where=where,
-            remedy=f"use one of {', '.join(OPERATORS)}{_near(operator, OPERATORS)}",
-        )
+        raise InvalidOption(f"there is no operator {operator!r}", where=where, remedy=choose_from(operator, OPERATORS))
     sizes, after = dict(known.sizes), ""
     for option in options:
         name, sign, value = option.partition("=")
@@ -83,11 +78,6 @@ def _line(words: list[str], where: str) -> Line:
                 remedy=f"write NAME=NUMBER, NAME one of {', '.join(known.sizes)}, or after= one of {', '.join(_AFTER)}",
             )
     return Line(" ".join(words), operator, sizes, after)
-
-
-def _near(word: str, known: Any) -> str:
-    near = nearest(word, known)
-    return f" (did you mean {near!r}?)" if near else ""
 
 
 _AFTER: dict[str, Callable[[Tensor], Tensor]] = {
@@ -220,9 +210,3 @@ OPERATORS: dict[str, Operator] = {
     "multiply_add": Operator(_of_rows(lambda x, y: torch.tanh(x * y + x), 2), _TABLE),
 }
 """last: 2 for channels last, else 1.  transposed, bias: see their builders."""
-
-
-def makers(lines: list[Line]) -> Iterator[tuple[str, Callable[[], Made]]]:
-    """(text, a function that makes module and inputs) of each line."""
-    for line in lines:
-        yield line.text, line.make

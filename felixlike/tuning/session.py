@@ -24,7 +24,7 @@ from felixlike.errors import FelixlikeError, InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
 from felixlike.modes import own_modes
-from felixlike.records import Brief, Record, Store, make_record, make_run
+from felixlike.records import Brief, Store, make_record, make_run
 from felixlike.search import Candidate, Key, Known, Progress, Strategy, next_task
 from felixlike.symbolic import SpaceName
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
@@ -220,7 +220,7 @@ class Session:
         state.interrupted = frozenset(list(last)[len(last) - begun :])
         latest: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Measurement]] = {}
         for record in self._store.numbered(_worth_recalling(np.array(numbers), np.array(spent))):
-            candidate = _candidate(state, record)
+            candidate = state.space.stored(record.sketch, record.point)
             if candidate is not None:
                 latest[candidate.key] = (candidate, record.measurement)
         recalled = [(candidate, self._note(state, candidate, found)) for candidate, found in latest.values()]
@@ -250,14 +250,6 @@ def _worth_recalling(
     fastest, rest = order[: _RECALLED // 2], order[_RECALLED // 2 :]
     spread = rest[np.linspace(0, len(rest) - 1, _RECALLED - len(fastest)).astype(np.int64)]
     return [int(n) for n in numbers[np.concatenate([fastest, spread])]]
-
-
-def _candidate(state: TaskState, record: Record) -> Candidate | None:
-    """The candidate of a record; None if its sketch is none of the task's any more."""
-    sketch = state.space.by_key(record.sketch)
-    if sketch is None or len(record.point) != len(sketch.variables):
-        return None
-    return Candidate(sketch, record.point, float("nan"), "stored")
 
 
 def _seed(seed: int, task: Task) -> int:

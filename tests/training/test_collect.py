@@ -126,7 +126,7 @@ def test_the_commands_from_nothing_to_weights(tmp_path: Path, capsys: pytest.Cap
         (["collect", "s.sqlite", "--cores", "0"], "--cores is 0"),
         (["train", "empty.sqlite", "--output", "w.pt"], "no workload with two measured candidates"),
         (["train", "absent.sqlite", "--output", "w.pt"], "absent.sqlite"),
-        (["train", "empty.sqlite", "--output", "no/such/folder.pt"], "there is no folder"),
+        (["train", "empty.sqlite", "--output", "no/such/folder.pt"], "there is no directory"),
         (["train", "text.sqlite", "--output", "w.pt"], "text.sqlite"),
         (["evaluate", "empty.sqlite", "--weights", "absent.pt"], "there is no such file"),
         (["evaluate", "empty.sqlite", "--weights", "text.sqlite"], "no file of weights"),
