@@ -17,38 +17,52 @@ from felixlike.costmodel import CostModel
 from felixlike.errors import UnsupportedSketch
 from felixlike.search.candidate import Candidate
 from felixlike.search.checks import checked
-from felixlike.search.descent import Descent, descend
+from felixlike.search.descent import Descent, Walk, descend
 from felixlike.search.diversity import diverse
 from felixlike.search.guided import Guided
 from felixlike.search.rounding import round_points
 from felixlike.search.space import Space
 from felixlike.search.strategy import Known, aside, draw
+from felixlike.search.structures import Structure, Structures, structure_of
 from felixlike.smooth import NoSmoothForm
 from felixlike.symbolic import Points, Sketch
+
+_LEADERS = 3
+"""Structures of so many of the best measured points stay in use."""
 
 
 @dataclass(eq=False)
 class Gradient(Guided):
     """Proposes points that the cost model's gradient leads to.
 
-    pool: random points scored before descending.  paths: most combinations of compute locations drawn for each
-    sketch in a round.  seeds: starts of the descent.  structures: most different (sketch, compute locations) among the
-    seeds.  elite: best measured points among the seeds.  noise: standard deviation of what is added to the elite's
-    start, in log units.  explore: share of a batch drawn at random.  optimism: how many standard deviations of the
-    ensemble are added to a score when choosing.  descent: of Adam. Raises InvalidOption for values out of range."""
+    pool: random points scored before descending.  paths: combinations of compute locations drawn for each sketch in
+    the first round.  fresh: new ones in each round after it.  structures: most different (sketch, compute locations)
+    in use and among the seeds.  seeds: starts of the descent.  elite: best measured points among the seeds.  noise:
+    standard deviation of what is added to the elite's start, in log units.  explore: share of a batch drawn at random.
+    optimism: how many standard deviations of the ensemble are added to a score when choosing.  descent: of Adam.
+    Raises InvalidOption for values out of range."""
 
     pool: int = 256
     paths: int = 3
-    seeds: int = 32
+    fresh: int = 2
     structures: int = 5
+    seeds: int = 32
     elite: int = 8
     noise: float = 0.3
     explore: float = 0.125
     optimism: float = 0.5
     descent: Descent = field(default_factory=Descent)
+    _structures: dict[str, Structures] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        checked(self, pool=1, paths=1, seeds=1, structures=1, elite=0, noise=0.0, explore=(0.0, 1.0), optimism=0.0)
+        checked(
+            self, pool=1, paths=1, fresh=0, seeds=1, structures=1, elite=0, noise=0.0, explore=(0.0, 1.0), optimism=0.0
+        )
+
+    def begin(self, model: CostModel) -> None:
+        """See `Strategy.begin`."""
+        super().begin(model)
+        self._structures.clear()
 
     def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`. Without a model that knows anything, and for few points, this is random search."""
@@ -56,7 +70,7 @@ class Gradient(Guided):
         if model is None:
             return draw(space, count, known.seen, rng, origin="random")
         opaque = aside(space, known, count, rng)
-        pool = self._pool(space, model, rng)
+        pool = self._pool(space, model, known, rng)
         drawn = [*opaque, *self._explored(pool, known, count - len(opaque), rng)]
         taken = known.seen | {c.key for c in drawn}
         descended = self._descend(space, model, pool, known, rng)
@@ -73,36 +87,43 @@ class Gradient(Guided):
         fresh = [c for c in pool if c.key not in known.seen]
         return [fresh[i] for i in rng.permutation(len(fresh))[:wanted]]
 
-    def _pool(self, space: Space, model: CostModel, rng: np.random.Generator) -> list[Candidate]:
-        """Random valid points of understood sketches, scored, best first; of few structures, since each costs."""
+    def _pool(self, space: Space, model: CostModel, known: Known, rng: np.random.Generator) -> list[Candidate]:
+        """Random valid points of the structures in use, scored, best first."""
+        structures = self._structures.setdefault(space.task.key, Structures())
         found: list[Candidate] = []
-        share = max(1, self.pool // len(space.understood))
-        for sketch in space.understood:
-            points = sketch.sample(share, int(rng.integers(2**31)), paths=self.paths)
-            found += self.scored(space, model, sketch, np.unique(points, axis=0), "random", optimism=self.optimism)
+        drawn = structures.draw(space, self.pool, rng, first=self.paths, fresh=self.fresh, live=self.structures)
+        for sketch, points in drawn:
+            found += self.scored(space, model, sketch, points, "random", optimism=self.optimism)
+        usable = {sketch.key for sketch in space.understood}
+        structures.keep(found, [c for _, c in known.best[: self.elite] if c.sketch.key in usable][:_LEADERS])
         return sorted(found, key=lambda c: -c.score)
 
     def _descend(
         self, space: Space, model: CostModel, pool: Sequence[Candidate], known: Known, rng: np.random.Generator
     ) -> list[Candidate]:
-        found: list[Candidate] = []
+        walks = []
         for sketch, seeds, noisy in self._starts(pool, known):
             noise = rng.normal(0.0, self.noise, size=seeds.shape) * noisy[:, None]
+            walk = Walk(space.relaxed(sketch), seeds, noise)
             try:
-                passed = descend(space.relaxed(sketch), model, sketch, seeds, noise=noise, options=self.descent)
+                walk.prepare()
             except (NoSmoothForm, UnsupportedSketch):
                 continue  # its points are still scored exactly, and drawn
-            points = np.unique(round_points(sketch, passed), axis=0)
-            found += self.scored(space, model, sketch, points[sketch.valid(points)], "gradient", optimism=self.optimism)
+            walks.append(walk)
+        found: list[Candidate] = []
+        for walk, passed in zip(walks, descend(walks, model, self.descent), strict=True):
+            points = np.unique(round_points(walk.sketch, passed), axis=0)
+            points = points[walk.sketch.valid(points)]
+            found += self.scored(space, model, walk.sketch, points, "gradient", optimism=self.optimism)
         return sorted(found, key=lambda c: -c.score)
 
     def _starts(self, pool: Sequence[Candidate], known: Known) -> list[tuple[Sketch, Points, Points]]:
         """(sketch, seeds, whether to add noise) by structure: the best measured points, then the best of the pool."""
         elite = [c for _, c in known.best[: self.elite] if c.sketch.understood]
-        starts: dict[tuple[str, tuple[int, ...]], list[tuple[Candidate, bool]]] = {}
+        starts: dict[Structure, list[tuple[Candidate, bool]]] = {}
         total = 0
         for candidate, noisy in [*((c, True) for c in elite), *((c, False) for c in pool)]:
-            key = candidate.sketch.key, _locations(candidate)
+            key = structure_of(candidate)
             if key not in starts and len(starts) >= self.structures:
                 continue
             if total >= self.seeds:
@@ -117,7 +138,3 @@ class Gradient(Guided):
             )
             for members in starts.values()
         ]
-
-
-def _locations(candidate: Candidate) -> tuple[int, ...]:
-    return tuple(candidate.point[i] for i in candidate.sketch.location_columns)

@@ -8,7 +8,7 @@ random numbers, as stock MetaSchedule does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class MetaSchedule(Strategy):
     population: int = 512
     generations: int = 4
     warm_up: int = 100
+    _searches: dict[str, _Search] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         checked(self, population=2, generations=0, warm_up=0)
@@ -43,7 +44,7 @@ class MetaSchedule(Strategy):
 
     def begin(self, model: CostModel) -> None:
         """See `Strategy.begin`; the run's model is not asked."""
-        self._searches: dict[str, _Search] = {}
+        self._searches.clear()
 
     def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`; where TVM finds less than is wanted, the rest is random."""
@@ -62,10 +63,9 @@ class MetaSchedule(Strategy):
             self._search(space, 1).learn(measured)
 
     def _search(self, space: Space, seed: int) -> _Search:
-        searches: dict[str, _Search] = self.__dict__.setdefault("_searches", {})
-        if space.task.key not in searches:
-            searches[space.task.key] = _Search(space, self, seed)
-        return searches[space.task.key]
+        if space.task.key not in self._searches:
+            self._searches[space.task.key] = _Search(space, self, seed)
+        return self._searches[space.task.key]
 
 
 class _Search:

@@ -94,8 +94,10 @@ def _run(strategy: Strategy, space: Space, rounds: int, seed: int = 0, count: in
 @pytest.mark.parametrize("name", OWN_MODEL)
 def test_strategies_with_models_of_their_own_learn_from_what_they_are_told(name: str, product: Space) -> None:
     drawn = np.array([m.seconds for m in _run(Random(), product, 16)])
-    later = np.array([m.seconds for m in _run(make_strategy(name), product, 5)[32:] if m.candidate.origin != "random"])
-    assert len(later) >= 16
+    later = np.array(
+        [m.seconds for m in _run(make_strategy(name), product, 6, 1)[16:] if m.candidate.origin != "random"]
+    )
+    assert len(later) >= 48
     assert np.median(later) < np.quantile(drawn, 0.25)
 
 
@@ -207,14 +209,15 @@ def _registered(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
 
 
 def test_other_packages_register_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    _registered(monkeypatch, "mine", "Mine")
+    _registered(monkeypatch, "mine", Mine.__name__)
     assert type(make_strategy("mine")).__name__ == "Mine"
     with pytest.raises(InvalidOption, match=r"'mine2' is not a strategy.*mine"):
         make_strategy("mine2")
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [("_fails", "cannot be made: RuntimeError: no licence"), ("dict", "it is a dict, no strategy")]
+    ("value", "text"),
+    [(_fails.__name__, "cannot be made: RuntimeError: no licence"), ("dict", "it is a dict, no strategy")],
 )
 def test_a_registered_strategy_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
     if value == "dict":

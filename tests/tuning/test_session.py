@@ -424,7 +424,7 @@ def test_without_formulas_tasks_are_sampled(tasks: tuple[Task, ...], monkeypatch
     pool = FakePool()
     monkeypatch.setattr("felixlike.search.space.formulas", _mistaken)
     with records.open() as store:
-        session = _session(tasks, pool, store, strategy="random")
+        session = _session(tasks, pool, store, strategy="gradient")
         session.run(Budget(rounds=6))
     for state in session.states:
         assert state.faults == ["TypeError: ours"]
