@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -238,3 +239,16 @@ def test_metaschedule_proposes_points_of_ours(product: Space) -> None:
     assert {m.candidate.origin for m in measured} == {"metaschedule"}
     for one in measured:
         assert one.candidate.sketch.accepts(one.candidate.point)
+
+
+def test_the_strategy_of_the_documentation_works(product: Space) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
+    example = next(block for block in text.split("```python\n")[1:] if "class Nearest" in block).split("```")[0]
+    names: dict[str, Any] = {}
+    exec(example.split("fast = ")[0], names)
+    measured = _run(names["Nearest"](), product, 3)
+    best = min(measured[:16], key=lambda m: m.seconds).candidate
+    assert len(measured) == 48
+    assert [m.candidate.sketch.key for m in measured[16:32]].count(best.sketch.key) > 12
+    table = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert table == list(STRATEGIES)
