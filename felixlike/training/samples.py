@@ -20,7 +20,7 @@ from felixlike.errors import InvalidOption, UnsupportedSketch
 from felixlike.features import FeatureArray, formulas
 from felixlike.frontend import Task
 from felixlike.frontend.buffers import buffers_of
-from felixlike.hardware import kind_of
+from felixlike.hardware import is_simulated_device, kind_of
 from felixlike.records import Record, Store, StoredWorkload
 from felixlike.symbolic import Sketch, SpaceName, sketches, stored_sketch
 
@@ -125,10 +125,10 @@ def restored(stored: StoredWorkload) -> Task | None:
 def read(stores: Iterable[Store], *, kind: str | None = None) -> Samples:
     """All measurements of these stores, those for one kind of target ("cpu", "cuda") if given.
 
-    Left out and counted: workloads whose module or target cannot be read, sketches that are not understood
-    symbolically, points that are none of their sketch, times that are no positive numbers, workloads with fewer than
-    two candidates that have a time. A candidate that several stores hold, or that was measured twice on one device,
-    counts once, with its fastest time. Raises StoreError for a damaged store."""
+    Left out and counted: what a simulated device answered, workloads whose module or target cannot be read, sketches
+    that are not understood symbolically, points that are none of their sketch, times that are no positive numbers,
+    workloads with fewer than two candidates that have a time. A candidate that several stores hold, or that was
+    measured twice on one device, counts once, with its fastest time. Raises StoreError for a damaged store."""
     found = Samples()
     gathered: dict[str, _Gathered] = {}
     for store in stores:
@@ -157,6 +157,9 @@ class _Gathered:
 
     def add(self, record: Record, left_out: Counter[str]) -> None:
         """Take a measurement, unless it says nothing."""
+        if is_simulated_device(record.device):
+            left_out["of a simulated device"] += 1
+            return
         seconds = record.measurement.seconds
         if not seconds > 0:  # nan: checked only
             left_out["no usable time"] += 1
