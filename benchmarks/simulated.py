@@ -30,8 +30,8 @@ _TOO_LONG = 20.0
 _QUANTILES = 201
 _OF_ONE = {"zen5": 0.5, "emerald-rapids": 0.5, "h100": 0.474}
 """Standard deviation of what counts of a candidate, as a part of that of the log-ratio noted in `Measured.noise`. That
-of two halves is √2 of a half's, and a half's √2 of all; of three batches the median counts, which has 0.67 of one's, and
-one has 1/√2 of that of the log-ratio of two."""
+of two halves is √2 of a half's, and a half's √2 of all; of three batches the median counts, which has 0.67 of one's,
+and one has 1/√2 of that of the log-ratio of two."""
 
 Values = npt.NDArray[np.float64]
 
@@ -67,17 +67,17 @@ def main() -> None:
         column = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         every = together(parts)
         every.rows[:, -1] = column
-        unseen = _unseen(every, arguments.folds)
+        unseen, shipped = _unseen(every, arguments.folds), _fitted(every)
+        most = [_limits(every, shipped, column == number) for number in range(len(devices))]
         for number, device in enumerate(devices):
             here = (column == number) & np.isfinite(unseen[0])
             found, some = [guess[here] for guess in unseen], every.some(here)
             tables = _qualities(some, found[0])
-            most = _limits(every, unseen, column == number)
-            agreements.append(_agreement(device, some, found, most))
+            agreements.append(_agreement(device, some, found, most[number]))
             texts.append(_text(device, some, tables))
             data[device] = {name: [(row[0], row[1], asdict(row[2])) for row in rows] for name, rows in tables.items()}
         if arguments.fit:
-            _ship(kind, every, column, unseen)
+            _ship(kind, every, column, shipped, most)
     data["agreement"] = [asdict(agreement) for agreement in agreements]
     write("simulated", data, "\n\n".join([_agreement_text(agreements), *texts]))
 
@@ -102,8 +102,8 @@ def _fitted(every: Measured) -> tuple[Trees, Trees]:
     calls = np.log(np.minimum(every.seconds[ran], _TOO_LONG) / scale_of(every.flops[ran]))
     builds = np.log(np.minimum(every.builds[built], _TOO_LONG))
     return (
-        _grown(every.rows[ran], calls, _weights(every.some(ran)), _CALL),
-        _grown(every.rows[built], builds, None, _BUILD),
+        grown(every.rows[ran], calls, _weights(every.some(ran)), _CALL)[0],
+        grown(every.rows[built], builds, None, _BUILD)[0],
     )
 
 
@@ -118,8 +118,10 @@ def _weights(every: Measured) -> Values:
     return found
 
 
-def _grown(rows: npt.NDArray[np.float32], values: Values, weights: Values | None, options: dict[str, Any]) -> Trees:
-    """scikit-learn's histogram gradient boosting (Friedman 2001; LightGBM's algorithm) as plain arrays."""
+def grown(
+    rows: npt.NDArray[np.float32], values: Values, weights: Values | None, options: dict[str, Any]
+) -> tuple[Trees, Any]:
+    """scikit-learn's histogram gradient boosting (LightGBM's algorithm) as plain arrays, and as it is."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     model = HistGradientBoostingRegressor(**options, l2_regularization=1.0, early_stopping=False, random_state=0)
@@ -132,7 +134,7 @@ def _grown(rows: npt.NDArray[np.float32], values: Values, weights: Values | None
     threshold = every["num_threshold"]
     rounded = threshold.astype(np.float32)
     rounded = np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
-    return Trees(
+    trees = Trees(
         feature=np.where(leaf, -1, every["feature_idx"]).astype(np.int16),
         threshold=rounded,
         left=np.where(leaf, 0, every["left"] + start).astype(np.int32),
@@ -142,15 +144,17 @@ def _grown(rows: npt.NDArray[np.float32], values: Values, weights: Values | None
         base=float(np.ravel(model._baseline_prediction)[0]),
         depth=int(every["depth"].max()),
     )
+    return trees, model
 
 
-def _limits(every: Measured, unseen: tuple[Values, Values], here: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """Guessed seconds of a build and of a call from which on so many candidates fail as did on the device."""
-    calls, builds = unseen
-    some = here & np.isfinite(calls)
+def _limits(every: Measured, trees: tuple[Trees, Trees], here: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    """Guessed seconds of a build and of a call from which on as many of the candidates fail as did on the device."""
+    some = every.some(here)
+    calls, builds = trees[0].predict(some.rows) + np.log(scale_of(some.flops)), trees[1].predict(some.rows)
+    unbuilt = np.isinf(some.builds)
     return (
-        _reached_by(builds[some], float(np.isinf(every.builds[some]).mean())),
-        _reached_by(calls[some], float((np.isinf(every.seconds[some]) & np.isfinite(every.builds[some])).mean())),
+        _reached_by(builds, float(unbuilt.mean())),
+        _reached_by(calls, float((np.isinf(some.seconds) & ~unbuilt).mean())),
     )
 
 
@@ -158,12 +162,18 @@ def _reached_by(guesses: Values, share: float) -> float:
     return float(np.exp(np.quantile(guesses, 1.0 - share))) if share > 0 else float("inf")
 
 
-def _ship(kind: str, every: Measured, column: npt.NDArray[np.int64], unseen: tuple[Values, Values]) -> None:
-    call, build = _fitted(every)
+def _ship(
+    kind: str,
+    every: Measured,
+    column: npt.NDArray[np.int64],
+    trees: tuple[Trees, Trees],
+    most: list[tuple[float, float]],
+) -> None:
+    call, build = trees
     arrays = {**call.to_arrays("call"), **build.to_arrays("build")}
     for number, device in enumerate(DEVICES[kind]):
         here = column == number
-        most_build, most_call = _limits(every, unseen, here)
+        most_build, most_call = most[number]
         noise = every.noise[here & np.isfinite(every.noise)] * _OF_ONE[device]
         both = np.concatenate([noise, -noise])  # which half is called the first says nothing
         arrays[f"{device}.noise"] = np.quantile(both, np.linspace(0.0, 1.0, _QUANTILES)).astype(np.float32)
@@ -223,10 +233,8 @@ def _agreement_text(agreements: list[Agreement]) -> str:
     ]
     for a in agreements:
         builds = "–" if np.isnan(a.builds) else f"×{np.exp(a.builds):.2f}"
-        counts = f"{a.failed} | {a.found} | {a.wrongly}"
-        lines.append(
-            f"| {a.device} | {a.candidates} | ×{np.exp(a.seconds):.2f} | {builds} | {counts} | {a.noise:.2%} |"
-        )
+        cells = [a.device, a.candidates, f"×{np.exp(a.seconds):.2f}", builds, a.failed, a.found, a.wrongly]
+        lines.append(f"| {' | '.join(map(str, cells))} | {a.noise:.2%} |")
     return "\n".join(lines)
 
 

@@ -19,9 +19,8 @@ from felixlike.measure.evaluator import lower_quartile
 from felixlike.measure.measurement import Status
 from felixlike.measure.surrogate import features_of, row_of
 from felixlike.records import Record, Store
-from felixlike.symbolic import sketches, stored_sketch
 from felixlike.training.packed import opened
-from felixlike.training.samples import identity, is_own, operator_of, restored
+from felixlike.training.samples import identity, is_own, operator_of, restored, stored_sketches
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 KEPT = Path("out") / "simulated"
@@ -102,24 +101,24 @@ def _read(device: str) -> Measured:
 def _rows(
     task: Task, store: Store, traces: dict[str, str], left_out: Counter[str]
 ) -> Iterator[tuple[Record, bool, npt.NDArray[np.float32]]]:
-    made = {sketch.key: sketch for sketch in sketches(task, space="all")}
     by_sketch: dict[str, list[Record]] = defaultdict(list)
     for record in store.measurements(task):
         by_sketch[record.sketch].append(record)
+    found = stored_sketches(task, by_sketch, traces)
     for key, records in by_sketch.items():
-        sketch = made.get(key) or (stored_sketch(task, traces[key]) if key in traces else None)
+        sketch = found[key]
         if sketch is None:
             left_out["sketch cannot be read"] += len(records)
             continue
         scheduled = []
         for record in records:
             try:
-                scheduled.append((record, sketch.schedule(record.point).mod))
+                scheduled.append((record, sketch.schedule(record.point)))
             except FelixlikeError:
                 left_out["refused"] += 1
         for start in range(0, len(scheduled), _AT_ONCE):
             some = scheduled[start : start + _AT_ONCE]
-            for (record, _), features in zip(some, features_of(task, [module for _, module in some]), strict=True):
+            for (record, _), features in zip(some, features_of(task, [schedule for _, schedule in some]), strict=True):
                 if features is None:
                     left_out["no features"] += 1
                 else:

@@ -28,6 +28,7 @@ from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.outcome import refused
 from felixlike.measure.surrogate import Guess, surrogate_of
 from felixlike.measure.workshop import Workshop
+from felixlike.symbolic import Sketch
 
 _AT_ONCE = 16
 """Candidates that are asked for together: features of several cost less than of one after another."""
@@ -113,16 +114,16 @@ class SimulatedPool:
 
     def _measured(self, task: Task, candidates: Sequence[Schedulable]) -> list[Measurement]:
         found: dict[int, Measurement] = {}
-        modules: dict[int, Any] = {}
+        schedules: dict[int, Any] = {}
         for place, candidate in enumerate(candidates):
             started = time.monotonic()
             try:
-                modules[place] = schedulable(candidate).module()
+                schedules[place] = _schedule(candidate)
             except InvalidSchedule as refusal:
                 found[place] = refused(refusal, time.monotonic() - started)
-        guesses = self._surrogate.guesses(task, list(modules.values()))
-        for (place, module), guess in zip(modules.items(), guesses, strict=True):
-            found[place] = self._answer(task, module, guess)
+        guesses = self._surrogate.guesses(task, list(schedules.values()))
+        for (place, schedule), guess in zip(schedules.items(), guesses, strict=True):
+            found[place] = self._answer(task, schedule.mod, guess)
         return [found[place] for place in range(len(candidates))]
 
     def _answer(self, task: Task, module: Any, guess: Guess | None) -> Measurement:
@@ -154,6 +155,15 @@ class SimulatedPool:
         place = np.random.default_rng(int.from_bytes(digest[:8], "little")).random()
         quantiles = self._surrogate.noise
         return float(np.interp(place, np.linspace(0.0, 1.0, len(quantiles)), quantiles))
+
+
+def _schedule(candidate: Schedulable) -> Any:
+    """A candidate's schedule. TVM takes milliseconds to make one of a module, so a sketch's is taken as it is. Raises
+    InvalidSchedule."""
+    sketch = getattr(candidate, "sketch", None)
+    if isinstance(sketch, Sketch):
+        return sketch.schedule(getattr(candidate, "point", ()))
+    return tvmlib.Schedule(schedulable(candidate).module())
 
 
 def _stopped(seconds: float) -> str:

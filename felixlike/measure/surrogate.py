@@ -1,7 +1,7 @@
 """What a simulated device answers with: trees from TVM's own features of a scheduled program to the seconds of a call
 and of a build, fitted to stores of measurements (`python -m benchmarks.simulated --fit`).
 
-In: a task and scheduled modules. Out: a `Guess` each. Neither features nor model are those that the search uses:
+In: a task and schedules. Out: a `Guess` each. Neither features nor model are those that the search uses:
 what it is judged by is not what it believes.
 """
 
@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from felixlike import tvmlib
 from felixlike.errors import InvalidSchedule
+from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
 from felixlike.hardware import Simulated
 from felixlike.measure.packing import cut
@@ -27,6 +28,8 @@ from felixlike.spaces import metaschedule
 FOLDER = Path(__file__).with_name("data")
 DEVICES = {"llvm": ("zen5", "emerald-rapids"), "cuda": ("h100",)}
 """Simulated devices that share their trees, by the kind of their target; which of them it is, is a column."""
+
+_Number = TypeVar("_Number", float, npt.NDArray[np.float64])
 
 _ARITHMETIC = slice(0, 7)
 """TVM's columns of floating-point operations: which store does most of the work."""
@@ -57,11 +60,11 @@ class Surrogate:
     most_build: float
     most_call: float
 
-    def guesses(self, task: Task, modules: Sequence[Any]) -> list[Guess | None]:
-        """What is guessed for each scheduled module; None where TVM's extractor cannot read it."""
-        features = features_of(task, modules)
+    def guesses(self, task: Task, schedules: Sequence[Any]) -> list[Guess | None]:
+        """What is guessed for each schedule; None where TVM's extractor cannot read it."""
+        features = features_of(task, schedules)
         known = [i for i, found in enumerate(features) if found is not None]
-        guesses: list[Guess | None] = [None] * len(modules)
+        guesses: list[Guess | None] = [None] * len(schedules)
         if known:
             rows = np.stack([row_of(found, task.flops, self.column) for found in features if found is not None])
             seconds = np.exp(self.call.predict(rows)) * scale_of(task.flops)
@@ -71,31 +74,33 @@ class Surrogate:
         return guesses
 
 
-def scale_of(flops: Any) -> Any:
+def scale_of(flops: _Number) -> _Number:
     """Seconds that a task of so many operations takes, roughly; trees learn what differs from it."""
     return 1e-9 * flops + 1e-7
 
 
-def features_of(task: Task, modules: Sequence[Any]) -> list[npt.NDArray[np.float64] | None]:
-    """TVM's features of each scheduled module, of what is timed alone: without the packing of constants.  None where
-    TVM's extractor cannot read it."""
-    schedules = [_kernel(module) for module in modules]
+def features_of(task: Task, schedules: Sequence[Any]) -> list[npt.NDArray[np.float64] | None]:
+    """TVM's features of each of a task's schedules, of what is timed alone: without the packing of constants, which
+    TVM's extractor leaves out itself where it does not pad.  None where the extractor cannot read it."""
     try:
-        return list(metaschedule.store_features(task.module, task.target, schedules))
+        return list(metaschedule.store_features(task.module, task.target, [_readable(s) for s in schedules]))
     except tvmlib.TVM_ERRORS as error:
         if not tvmlib.refusal(error):
             raise
-        if len(modules) == 1:
+        if len(schedules) == 1:
             return [None]
-    return [features_of(task, [module])[0] for module in modules]
+    return [features_of(task, [schedule])[0] for schedule in schedules]
 
 
-def _kernel(module: Any) -> Any:
+def _readable(schedule: Any) -> Any:
+    """The schedule; where it packs and pads in one, its kernel alone."""
+    func = schedule.mod["main"]
+    if all(type(block.body.value).__name__ == "TensorLoad" for block in packing_blocks(func)):
+        return schedule
     try:
-        func, packed = cut(module["main"])
+        return tvmlib.Schedule(tvmlib.IRModule({"main": cut(func)[0]}))
     except InvalidSchedule:
-        packed = ()
-    return tvmlib.Schedule(tvmlib.IRModule({"main": func}) if packed else module)
+        return schedule
 
 
 def row_of(features: npt.NDArray[np.float64], flops: float, column: int) -> Rows:
@@ -103,7 +108,8 @@ def row_of(features: npt.NDArray[np.float64], flops: float, column: int) -> Rows
     store that computes most; how many stores there are, log2 of the task's operations, and which device it is."""
     counts = np.sign(features) * np.expm1(np.minimum(np.abs(features), _MOST) * np.log(2.0))
     sums = counts.sum(axis=0)
-    busiest = int(np.argmax(counts[:, _ARITHMETIC].sum(axis=1)))
+    # Rounded, so that of stores with equally much to do it is the first on every machine.
+    busiest = int(np.argmax(np.round(np.log2(1.0 + counts[:, _ARITHMETIC].sum(axis=1)), 6)))
     row = np.concatenate(
         [
             np.sign(sums) * np.log2(1.0 + np.abs(sums)),

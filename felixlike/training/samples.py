@@ -177,7 +177,7 @@ class _Gathered:
             left_out["for another kind of target"] += self._count()
             return []
         measured = {name for by_sketch in self._rows.values() for name in by_sketch}
-        sketches = _sketches(task, measured, self.traces)
+        sketches = stored_sketches(task, measured, self.traces)
         found = []
         for device, by_sketch in self._rows.items():
             parts = [_part(name, sketches[name], members, left_out) for name, members in by_sketch.items()]
@@ -207,8 +207,10 @@ def identity(task: Task) -> str:
     return f"{re.sub(r'[0-9]+$', '', task.name)} {shapes}"
 
 
-def _sketches(task: Task, wanted: Iterable[str], traces: dict[str, str]) -> dict[str, Sketch | None]:
-    """Each sketch by its key: from today's spaces where they still make it, else from its trace."""
+def stored_sketches(task: Task, wanted: Iterable[str], traces: dict[str, str]) -> dict[str, Sketch | None]:
+    """Each sketch by its key: from today's spaces where they still make it, else from its trace; None without either.
+
+    traces: of the task's sketches, as a store keeps them."""
     made = {sketch.key: sketch for sketch in sketches(task, space=SpaceName.ALL)}
     return {key: made.get(key) or (stored_sketch(task, traces[key]) if key in traces else None) for key in wanted}
 
