@@ -25,7 +25,7 @@ from felixlike.measure import MeasurePool, Pool, RpcPool, SimulatedPool
 from felixlike.measure.tracker import check_servers
 from felixlike.modes import own_modes
 from felixlike.report import Report, RunLog, make_progress
-from felixlike.search import make_strategy
+from felixlike.search import Strategy, make_strategy
 from felixlike.symbolic import SpaceName, check_space
 from felixlike.tuning import Budget, Event, Session, one_thread
 
@@ -111,7 +111,7 @@ def optimize(
     rounds: int | None = None,
     *,
     target: Any = "cpu",
-    strategy: str = "gradient",
+    strategy: str | Strategy = "gradient",
     space: str = SpaceName.BEST,
     trials: int | None = None,
     seconds: float | None = None,
@@ -131,6 +131,8 @@ def optimize(
     out first; a round measures up to 16 candidates of one task. Without any limit there are 4 rounds a task. Whatever
     the budget, every task gets a verified schedule. store: a file that keeps every measurement; limits then are totals
     over all runs of the model with it, so a later run returns at once, and goes on from there with larger limits.
+    strategy: a name, "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random" or a registered one, or a
+    strategy with options: felixlike.search.Gradient(seeds=64).
     space: whose sketches are searched: "best" (our rules, MetaSchedule's where none applies), "own", "default"
     (MetaSchedule's) or "all". weights: of the cost model, None for those shipped. seed: fixes the choice of candidates,
     given the same measurements. progress: True, False or "plain". Ctrl-C ends the search early and returns the best so

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from felixlike.measure.trees import Trees
 
@@ -38,7 +37,6 @@ def test_they_come_back_from_a_file(tmp_path: Any) -> None:
 
 
 def test_they_say_what_scikit_learn_says() -> None:
-    pytest.importorskip("sklearn", reason="what trees are fitted by")
     from benchmarks.simulated import grown
 
     rng = np.random.default_rng(0)
