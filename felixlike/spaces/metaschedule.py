@@ -11,6 +11,9 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from felixlike import tvmlib
 from felixlike.tvmlib.typing import BlockRef, Module, Schedule
 
@@ -55,6 +58,13 @@ def tune_context(module: Module, target: Any, *, seed: int = 1, space: Any = Non
             rand_state=seed,
             num_threads=1,
         )
+
+
+def store_features(module: Module, target: Any, schedules: Sequence[Schedule]) -> list[npt.NDArray[np.float64]]:
+    """TVM's PerStoreFeature of schedules of a module: float64[stores, 164] each, most columns log2(1 + feature)."""
+    extractor = tvmlib.ms.feature_extractor.PerStoreFeature()
+    candidates = [tvmlib.ms.MeasureCandidate(schedule, []) for schedule in schedules]
+    return [found.numpy() for found in extractor.extract_from(tune_context(module, target), candidates)]
 
 
 def evolution(
