@@ -23,8 +23,8 @@ from benchmarks.subgraphs import SUBGRAPHS
 from felixlike import Task, records
 from felixlike.costmodel import CostModel, load
 from felixlike.frontend import make_task
-from felixlike.hardware import kind_of, resolve_target
-from felixlike.measure import MeasurePool, Status
+from felixlike.hardware import kind_of, resolve_target, simulated
+from felixlike.measure import MeasurePool, SimulatedPool, Status
 from felixlike.search import Candidate, Gradient, Space, Strategy, make_strategy
 from felixlike.training.collect import open_pool
 from felixlike.tuning import Budget, Event, Session, one_thread
@@ -115,25 +115,29 @@ def _subgraph(
                 f"{space} {name} {seed} {strategy}: {_us(min(wanted.seconds))} µs, {wanted.elapsed[-1]:.0f} s",
                 flush=True,
             )
-    if any(math.isnan(run.again) for run in runs.values()) and time.monotonic() < end:
+    if simulated(target) is not None:
+        for run in runs.values():
+            run.again = min(run.seconds, default=math.inf)
+    elif any(math.isnan(run.again) for run in runs.values()) and time.monotonic() < end:
         _time_again(task, space, list(runs.values()))
         file.write_text("".join(json.dumps(asdict(run)) + "\n" for run in runs.values()))
     return list(runs.values())
 
 
-def _pool(target: Any) -> MeasurePool:
-    return MeasurePool(target, reuse=False)
+def _pool(target: Any) -> MeasurePool | SimulatedPool:
+    return SimulatedPool(target) if simulated(target) is not None else MeasurePool(target, reuse=False)
 
 
-def _search(run: Run, task: Task, pool: MeasurePool, candidates: int) -> None:
+def _search(run: Run, task: Task, pool: MeasurePool | SimulatedPool, candidates: int) -> None:
     model = CostModel(seed=run.seed) if run.strategy.endswith("cold") else load(kind_of(task.target).device)
-    started = time.monotonic()
+    started, spent = time.monotonic(), 0.0  # spent: what a simulated device would have taken
 
     def observe(event: Event) -> None:
-        if event.measurement is not None:
-            right = event.measurement.status is Status.OK
-            run.seconds.append(event.measurement.seconds if right else math.inf)
-            run.elapsed.append(time.monotonic() - started)
+        nonlocal spent
+        if (found := event.measurement) is not None:
+            spent += found.build_seconds + found.run_seconds if isinstance(pool, SimulatedPool) else 0.0
+            run.seconds.append(found.seconds if found.status is Status.OK else math.inf)
+            run.elapsed.append(time.monotonic() - started + spent)
 
     with records.open() as store:
         session = Session(

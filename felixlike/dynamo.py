@@ -264,8 +264,10 @@ def _exchange(made: _Made, folder: Path, options: Options) -> None:
 _running: set[subprocess.Popen[bytes]] = set()
 
 
-@atexit.register
-def _end() -> None:
+def _stop() -> None:
     """What was measured is in the store; the rest is not worth waiting for."""
     for process in tuple(_running):
         process.terminate()
+
+
+atexit.register(_stop)
