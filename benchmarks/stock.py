@@ -41,10 +41,10 @@ def main() -> None:
 
     @tvmlib.derived_object
     class Note(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc,name-defined]
-        def apply(self, scheduler: Any, index: int, candidates: Any, built: Any, ran: Any) -> None:
+        def apply(self, *given: Any) -> None:  # last: what running brought
             elapsed = time.monotonic() - started
             with file.open("a") as lines:
-                for result in ran:
+                for result in given[-1]:
                     times = sorted(float(s) for s in result.run_secs or ())
                     row = {"seconds": times[len(times) // 2] if times else None, "elapsed": elapsed}
                     lines.write(json.dumps(row) + "\n")
