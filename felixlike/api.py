@@ -73,6 +73,11 @@ class Optimized:
         """Write one file that `load` reads back, without any tuning store. Raises OutputNotWritable."""
         deploy.save(self._compiled, path, report=self.report.to_json())
 
+    def export_library(self, path: str | Path) -> None:
+        """Write the compiled code as a shared library that TVM's runtime loads by itself, from C++ or Python: see
+        examples/. Inputs are flat tensors in the order of `inputs`. Raises OutputNotWritable, CompilationFailed."""
+        deploy.export_library(self._compiled, path)
+
     def module(self) -> torch.nn.Module:
         """The same as an nn.Module without parameters, to be a part of others: in nn.Sequential, say.
 
