@@ -14,6 +14,7 @@ from felixlike._version import __version__
 from felixlike.hardware import probe as _probe  # noqa: F401  reads which cores there are before torch pins threads
 
 if TYPE_CHECKING:
+    from felixlike import tc
     from felixlike.api import Optimized, extract_tasks, load, optimize
     from felixlike.errors import FelixlikeError
     from felixlike.frontend import Task
@@ -29,6 +30,7 @@ __all__ = [
     "extract_tasks",
     "load",
     "optimize",
+    "tc",
 ]
 
 _HOMES = {
@@ -44,9 +46,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "tc":
+        return import_module("felixlike.tc")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
 

@@ -157,9 +157,7 @@ class _Examiner:
         domain = self.ranges.domains[self.number].intervals
         subscript = read.subscripts[dimension]
         least, greatest = interval(subscript, domain, self.sizes)
-        ranges = ", ".join(
-            f"{name} in {domain[name][0]}:{domain[name][1] + 1}" for name in sorted(_indices(subscript))
-        )
+        ranges = ", ".join(f"{name} in {domain[name][0]}:{domain[name][1] + 1}" for name in sorted(_indices(subscript)))
         return self.source.error(
             TCRangeError,
             subscript.span,

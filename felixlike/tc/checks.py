@@ -201,15 +201,12 @@ class _Checker:
                 names.later.add(clause.name.text)
         return names
 
-    def _clauses(
-        self, statement: tree.Statement, names: Names, typist: Typist
-    ) -> dict[str, tuple[Value, Value]]:
+    def _clauses(self, statement: tree.Statement, names: Names, typist: Typist) -> dict[str, tuple[Value, Value]]:
         """Ranges of `where`; lets go into the names, in order."""
-        between = [clause for clause in statement.clauses if isinstance(clause, tree.Between)]
-        for clause in between:
-            self._check_ranged(clause.index, names)
-            if clause.index.text not in names.left:
-                names.reduced.setdefault(clause.index.text, clause.index.span)
+        for between in (clause for clause in statement.clauses if isinstance(clause, tree.Between)):
+            self._check_ranged(between.index, names)
+            if between.index.text not in names.left:
+                names.reduced.setdefault(between.index.text, between.index.span)
         ranges: dict[str, tuple[Value, Value]] = {}
         for clause in statement.clauses:
             if isinstance(clause, tree.Between):
@@ -299,7 +296,7 @@ class _Checker:
             if users == 1 and other:
                 place = self._source.error(TCSemanticError, statement.span, "")
                 self._notes.append(
-                    f"line {place.line}: `{name}` is an index that is reduced over and occurs once; was `{other}` meant?"
+                    f"line {place.line}: `{name}` is an index that is reduced over and occurs once; is it `{other}`?"
                 )
 
 

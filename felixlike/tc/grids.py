@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Read, Size, Unary, Value
+from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Size, Unary, Value
 
 Array = Any
 """numpy's arrays and scalars."""
@@ -31,28 +31,27 @@ def _value(value: Value, indices: Mapping[str, Array], sizes: Mapping[str, int])
     match value:
         case Literal():
             return np.asarray(value.value, np.int64 if isinstance(value.value, int) else value.dtype)
-        case Size():
-            return np.asarray(sizes[value.name], np.int64)
-        case Index():
-            return np.asarray(indices[value.name], np.int64)
+        case Size() | Index():
+            return np.asarray(sizes[value.name] if isinstance(value, Size) else indices[value.name], np.int64)
         case Convert():
             return _converted(_value(value.value, indices, sizes), value.dtype)
         case Unary():
             inner = _value(value.value, indices, sizes)
             return np.logical_not(inner) if value.operator == "!" else -inner
         case Binary():
-            left, right = _value(value.left, indices, sizes), _value(value.right, indices, sizes)
-            if value.operator in ("/", "%") and not np.all(right) and "float" not in value.dtype:
-                raise ZeroDivisionError
-            return _OPERATORS[_named(value)](left, right)
+            return _binary(value, _value(value.left, indices, sizes), _value(value.right, indices, sizes))
         case Choose():
             chosen = (_value(part, indices, sizes) for part in (value.condition, value.left, value.right))
             return np.where(*chosen)
         case Call() if value.function in _FUNCTIONS:
             return _FUNCTIONS[value.function](*(_value(part, indices, sizes) for part in value.arguments))
-        case Read() | Call():
-            raise Unknown
     raise Unknown
+
+
+def _binary(value: Binary, left: Array, right: Array) -> Array:
+    if value.operator in ("/", "%") and not np.all(right) and "float" not in value.dtype:
+        raise ZeroDivisionError
+    return _OPERATORS[_named(value)](left, right)
 
 
 def _converted(array: Array, dtype: str) -> Array:

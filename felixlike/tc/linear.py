@@ -175,5 +175,5 @@ def _combined(operator: str, left: Interval, right: Interval) -> Interval | None
             corners = [a // b for a in left for b in right]
             return min(corners), max(corners)
         case "%" if right[0] > 0:
-            return left if 0 <= left[0] and left[1] < right[0] else (0, right[1] - 1)
+            return left if left[0] >= 0 and left[1] < right[0] else (0, right[1] - 1)
     return None

@@ -106,8 +106,8 @@ def _unexpected(source: Source, error: Any) -> TCSyntaxError:
         remedy = "min and max take exactly 2 arguments"
     elif "ASSIGN" in expected:
         remedy = "operators are = += *= min= max= +=! *=! min=! max=!, without spaces within"
-    elif token.type in ("NUMBER", "PLUS", "MINUS", "STAR", "SLASH") and "ID" in expected | {"ID"} and "RPAR" in expected:
-        remedy = "on the left of an assignment stand plain identifiers: write `O(i) = … A(i - 1)`, not `O(i + 1) = … A(i)`"
+    elif expected <= {"ID", "COMMA", "RPAR"} and token.type in ("NUMBER", *_OPERATORS):
+        remedy = "on the left of an assignment stand plain identifiers: O(i) = A(i - 1), not O(i + 1) = A(i)"
     return source.error(TCSyntaxError, span, f"expected {names} but found {found}", remedy)
 
 
@@ -145,7 +145,8 @@ def _after_extreme(source: Source, place: int) -> bool:
     return False
 
 
-def _unknown(source: Source, place: int) -> TCSyntaxError:
+def _unknown(source: Source, place: int | None) -> TCSyntaxError:
+    place = place or 0
     sign = source.text[place]
     remedy = "the language has letters, digits and + - * / % ( ) { } ? : , = < > ! && || only"
     if sign in "→⟶⇒":
