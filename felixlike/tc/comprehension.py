@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from felixlike import deploy
 from felixlike.deploy import Compiled
-from felixlike.errors import TCCallError, TCRangeError
+from felixlike.deploy.operator import looked_on
+from felixlike.errors import InputMismatch, TCCallError, TCRangeError
 from felixlike.hardware import kind_of
 from felixlike.modes import own_modes
 from felixlike.tc import compiled as kept
@@ -54,10 +55,14 @@ class Comprehension:
     name: of the definition.  report: of the latest tuning, None before."""
 
     def __init__(self, program: Program, target: Any, options: Options) -> None:
+        import torch
+
+        self._is_compiling = torch.compiler.is_compiling
         self.name = program.name
         self.report: Report | None = None
         self._program, self._target, self._options = program, target, options
         self._kernels: dict[tuple[Any, ...], _Kernel] = {}
+        self._latest: _Kernel | None = None
         self._lock = threading.RLock()
         self._outputs = len(program.outputs)
         self._given = tuple(output.name for output in program.given)
@@ -72,22 +77,20 @@ class Comprehension:
 
     def __call__(self, *tensors: Any, out: Mapping[str, torch.Tensor] | None = None) -> Any:
         """The outputs.  Raises TCCallError and TCRangeError for what does not fit, or leaves a tensor."""
-        import torch
-
-        if torch.compiler.is_compiling():
+        if self._is_compiling():
             return self._through_operator(tensors, out)
-        if out is None and not self._given:
+        if out is None and self._latest is not None:
             try:
-                kernel = self._kernels.get(tuple([(tensor.shape, tensor.dtype) for tensor in tensors]))
-            except AttributeError:
-                kernel = None
-            if kernel is not None:
-                return self._run(kernel, tensors, None)
+                return self._run(self._latest, tensors, None)
+            except InputMismatch:
+                pass  # other shapes, or wrong ones
         tensors, out = self._completed(tensors, out)
-        if _looked_on(tensors):
+        if looked_on(tensors):
             return self._through_operator(tensors, out)
         kernel = self._kernel(tensors, out)
-        return self._run(kernel, (*tensors, *(out[name] for name in self._given)), out)
+        results = self._run(kernel, (*tensors, *(out[name] for name in self._given)), out)
+        self._latest = None if self._given else kernel
+        return results
 
     def tune(
         self,
@@ -135,6 +138,7 @@ class Comprehension:
             known = self._kernels.get(name)
             if known is None or kernel.seconds <= known.seconds:
                 self._kernels[name] = kernel
+                self._latest = None
         note = {"seconds": None if math.isinf(kernel.seconds) else kernel.seconds}
         kept.store(self._cache_key(given), kernel.compiled, note)
         return self
@@ -284,14 +288,16 @@ class Comprehension:
 
     def _run(self, kernel: _Kernel, tensors: Sequence[Any], out: Mapping[str, Any] | None) -> Any:
         results = kernel.compiled(*tensors)
-        if self._outputs == 1 and not kernel.made.checks:
-            results = (results,)
+        if not kernel.made.checks and not out:
+            return results
         if kernel.made.checks:
             self._check_accesses(kernel.made, results[self._outputs :])
-        outputs = results[: self._outputs]
+            results = results[: self._outputs]
+        elif self._outputs == 1:
+            results = (results,)
         if out:
-            outputs = self._into(out, outputs)
-        return outputs[0] if self._outputs == 1 else tuple(outputs)
+            results = self._into(out, results)
+        return results[0] if self._outputs == 1 else tuple(results)
 
     def _into(self, out: Mapping[str, Any], outputs: Sequence[Any]) -> list[Any]:
         """Results put into the tensors that the caller gave for them."""
@@ -328,9 +334,3 @@ class Comprehension:
         if out:
             outputs = self._into(out, outputs)
         return outputs[0] if self._outputs == 1 else tuple(outputs)
-
-
-def _looked_on(tensors: Sequence[Any]) -> bool:
-    from felixlike.deploy.operator import looked_on
-
-    return looked_on(tensors)

@@ -18,11 +18,11 @@ _Expr = Any
 _TVMS = (
     *("acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "exp10", "exp2"),
     *("floor", "log", "log10", "log1p", "log2", "round", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
-    *("atan2", "copysign", "fmod", "hypot", "nextafter"),
+    *("atan2", "copysign", "hypot", "nextafter"),
 )
 """TVM's own, under the same names."""
 
-_LIBRARY = ("cbrt", "erfc", "expm1", "j0", "j1", "lgamma", "logb", "remainder", "tgamma", "y0", "y1")
+_LIBRARY = ("cbrt", "erfc", "expm1", "fmod", "j0", "j1", "lgamma", "logb", "remainder", "tgamma", "y0", "y1")
 """The C library's, with an f at the end for float."""
 
 _ERFCX_FROM, _ERFCX_STEPS = 3.0, 30
@@ -55,7 +55,8 @@ def _less(x: _Expr, y: _Expr) -> _Expr:
 
 def _wins(test: _Expr, other: _Expr) -> _Expr:
     """A test, or that the other is NaN, which literals are not."""
-    return test if isinstance(other, tvmlib.tirx.FloatImm) else tvmlib.tirx.Or(test, other != other)
+    literal = isinstance(other, tvmlib.tirx.FloatImm)
+    return test if literal else tvmlib.tirx.Or(test, tvmlib.tirx.isnan(other))
 
 
 def _difference(x: _Expr, y: _Expr) -> _Expr:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from felixlike.deploy.operator import prepare
 from felixlike.errors import InvalidOption, SuspiciousName, TCSemanticError, TCSyntaxError, callers_level
 from felixlike.hardware import resolve_target
 from felixlike.tc import operator
@@ -31,6 +32,8 @@ def define(
     if options is not None and not isinstance(options, Options):
         raise InvalidOption(f"{kind_of(options)} is given", where="options", remedy="give felixlike.tc.Options()")
     program = read(source, name)
+    prepare()  # once a process, and not in the first call
+    operator.prepare()
     for note in program.notes:
         warnings.warn(SuspiciousName(f"{program.name}, {note}"), stacklevel=callers_level())
     return Comprehension(program, resolve_target(target), options or Options())

@@ -200,8 +200,9 @@ class _Lowering:
 def _float_remainder(left: _Expr, right: _Expr) -> _Expr:
     """Of the sign of the divisor."""
     tirx = tvmlib.tirx
-    rest, zero = tirx.fmod(left, right), tirx.const(0.0, str(left.ty.dtype))
-    apart = tirx.And(rest != zero, (rest < zero) != (right < zero))
+    rest, zero = elementary("fmod", [left, right]), tirx.const(0.0, str(left.ty.dtype))
+    signs = [(value < zero).astype("int32") for value in (rest, right)]
+    apart = tirx.And(rest != zero, tirx.NE(*signs))
     return tirx.Select(apart, rest + right, rest)
 
 

@@ -35,13 +35,17 @@ def run(source: str, name: str, tensors: Sequence[Any]) -> list[Any]:
     accumulated into."""
     import torch
 
-    library()
     found: list[Any] = torch.ops.felixlike.comprehension.default(source, name, list(tensors))
     return found
 
 
+def prepare() -> None:
+    """Make the operator known to PyTorch and to the importer of models."""
+    _library()
+
+
 @functools.cache
-def library() -> Any:
+def _library() -> Any:
     """The operator's definition; it lasts as long as what is returned here."""
     import torch
 

@@ -92,7 +92,8 @@ def _check_depth(source: Source, parsed: Any) -> None:
 def _unexpected(source: Source, error: Any) -> TCSyntaxError:
     """In words what could have stood there."""
     token, expected = error.token, set(error.accepts or error.expected)
-    span = _span(token) if token.type != "$END" else Span(len(source.text), len(source.text))
+    end = len(source.text.rstrip())
+    span = _span(token) if token.type != "$END" else Span(end, end)
     found = "the end of the text (eof)" if token.type == "$END" else f"`{source.shown(span)}`"
     reserved = token.type in ("DEF", "WHERE", "IN", "EXISTS", "SCALAR", "MIN", "MAX") and "ID" in expected
     names = _expected(expected)
