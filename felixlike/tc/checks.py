@@ -6,15 +6,15 @@ come later (`ranges.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from felixlike.errors import TCSemanticError
 from felixlike.tc import tree
 from felixlike.tc.functions import ARITY
-from felixlike.tc.program import Index, Output, Program, Read, Step, Tensor, Value, walk
+from felixlike.tc.names import Names
+from felixlike.tc.program import Index, Output, Program, Step, Tensor, Value, walk
 from felixlike.tc.scalars import canonical, matched, spoken
+from felixlike.tc.slips import slips
 from felixlike.tc.source import Source, Span
-from felixlike.tc.typist import Names, Typist
+from felixlike.tc.typist import Typist
 
 
 def check(source: Source, definition: tree.Definition) -> Program:
@@ -150,7 +150,9 @@ class _Checker:
         fresh = operator == "=" or statement.operator.text.endswith("!")
         first = statement.target.text not in self._written
         self._write(statement, value, fresh=fresh)
-        self._suspect(statement, value, left, reduced)
+        for name, other in slips(value, left, reduced):
+            line = self._error(statement.span, "").line
+            self._notes.append(f"line {line}: `{name}` is an index that is reduced over, once; is it `{other}`?")
         return Step(
             target=statement.target.text,
             indices=left,
@@ -284,28 +286,3 @@ class _Checker:
                 f"attempting to assign type {spoken(dtype)} to narrower type {spoken(wanted)} without an explicit cast",
                 f"cast it: {spoken(wanted)}({self._source.shown(statement.value.span)})",
             )
-
-    def _suspect(
-        self, statement: tree.Statement, value: Value, left: tuple[str, ...], reduced: tuple[str, ...]
-    ) -> None:
-        """Note an index that is summed over and looks like a slip for another one: kk for k."""
-        reads = [read for read in walk(value) if isinstance(read, Read)]
-        for name in reduced:
-            users = sum(any(isinstance(p, Index) and p.name == name for p in walk(*r.subscripts)) for r in reads)
-            other = _slip(name, (*left, *(r for r in reduced if r != name)))
-            if users == 1 and other:
-                place = self._source.error(TCSemanticError, statement.span, "")
-                self._notes.append(
-                    f"line {place.line}: `{name}` is an index that is reduced over and occurs once; is it `{other}`?"
-                )
-
-
-def _slip(name: str, others: Iterable[str]) -> str:
-    """Another name that one was probably meant to be: the same with a letter doubled, or in the other case."""
-    for other in others:
-        doubled = len(name) == len(other) + 1 and any(
-            name == other[: i + 1] + other[i] + other[i + 1 :] for i in range(len(other))
-        )
-        if doubled or (name != other and name.casefold() == other.casefold()):
-            return other
-    return ""

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 from felixlike import deploy
 from felixlike.deploy import Compiled
 from felixlike.deploy.operator import looked_on
-from felixlike.errors import InputMismatch, TCCallError, TCRangeError
+from felixlike.errors import InputMismatch, TCRangeError
 from felixlike.hardware import kind_of
 from felixlike.modes import own_modes
 from felixlike.tc import compiled as kept
-from felixlike.tc.call import Given, sizes_of
+from felixlike.tc.arguments import Arguments
+from felixlike.tc.call import Given
 from felixlike.tc.instance import Instance, imported, instance
+from felixlike.tc.nodes import extent
 from felixlike.tc.options import Options
-from felixlike.tc.program import Output, Program
-from felixlike.tc.scalars import spoken
-from felixlike.words import kind_of as kind_of_value
+from felixlike.tc.program import Program
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from felixlike.report import Report
 
 _SMALL = 1e6
-"""Operations of a call below which plain loops are compiled: choosing schedules takes seconds."""
+"""Steps of all loops of a call below which plain loops are compiled: choosing schedules takes seconds."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Comprehension:
     given by the caller as out={"C": c}; they are changed and returned, and so is any other output that is given. It is
     compiled at the first call for shapes, or loaded where an earlier process has compiled it.
 
-    name: of the definition.  report: of the latest tuning, None before."""
+    name: of the definition.  program: what it was taken to mean.  report: of the latest tuning, None before."""
 
     def __init__(self, program: Program, target: Any, options: Options) -> None:
         import torch
@@ -60,20 +60,20 @@ class Comprehension:
         self._is_compiling = torch.compiler.is_compiling
         self.name = program.name
         self.report: Report | None = None
-        self._program, self._target, self._options = program, target, options
+        self.program, self._target, self._options = program, target, options
         self._kernels: dict[tuple[Any, ...], _Kernel] = {}
         self._latest: _Kernel | None = None
         self._lock = threading.RLock()
         self._outputs = len(program.outputs)
         self._given = tuple(output.name for output in program.given)
-        self._scalars = any(not parameter.dims for parameter in program.parameters)
+        self._arguments = Arguments.of(program)
         self.__name__ = program.name
         self.__doc__ = program.source.text
 
     def __repr__(self) -> str:
         from felixlike.tc.printing import signature_text
 
-        return f"<tensor comprehension {signature_text(self._program)}>"
+        return f"<tensor comprehension {signature_text(self.program)}>"
 
     def __call__(self, *tensors: Any, out: Mapping[str, torch.Tensor] | None = None) -> Any:
         """The outputs.  Raises TCCallError and TCRangeError for what does not fit, or leaves a tensor."""
@@ -84,7 +84,7 @@ class Comprehension:
                 return self._run(self._latest, tensors, None)
             except InputMismatch:
                 pass  # other shapes, or wrong ones
-        tensors, out = self._completed(tensors, out)
+        tensors, out = self._arguments.completed(tensors, out)
         if looked_on(tensors):
             return self._through_operator(tensors, out)
         kernel = self._kernel(tensors, out)
@@ -111,9 +111,9 @@ class Comprehension:
         All else is as in felixlike.optimize. Returns the comprehension itself; its `report` says what was done."""
         from felixlike import api
 
-        tensors, out = self._completed(tensors, out, examples=True)
-        given = self._signature(tensors, out)
-        made = instance(self._program, given[: len(tensors)])
+        tensors, out = self._arguments.completed(tensors, out, examples=True)
+        given = self._arguments.signature(tensors, out)
+        made = instance(self.program, given[: len(tensors)])
         examples = [*tensors, *(out[name] for name in self._given)]
         with own_modes():
             optimized = api.optimize(
@@ -147,107 +147,15 @@ class Comprehension:
         """Ranges, shapes and functions as text: for inputs like these, or in terms of sizes."""
         from felixlike.tc.explanation import explained, explained_for
 
-        if not tensors and self._program.parameters:
-            return explained(self._program)
-        given = [self._given_of(tensor, name) for tensor, name in zip(tensors, self._names(tensors), strict=True)]
-        return explained_for(instance(self._program, given), fuse=self._options.fuses)
-
-    def _names(self, tensors: Sequence[Any]) -> list[str]:
-        names = [parameter.name for parameter in self._program.parameters]
-        return [names[i] if i < len(names) else f"input {i}" for i in range(len(tensors))]
-
-    def _given_of(self, tensor: Any, name: str) -> Given:
-        import torch
-
-        if not isinstance(tensor, torch.Tensor):
-            if isinstance(tensor, tuple | list) and all(isinstance(size, int) for size in tensor):
-                dtype = next((p.dtype for p in self._program.parameters if p.name == name), "float32")
-                return Given(tuple(tensor), dtype)
-            raise TCCallError(
-                f"`{name}` is {kind_of_value(tensor)}, no tensor", where=self.name, remedy="give torch tensors"
-            )
-        return Given(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-
-    def _completed(
-        self, tensors: Sequence[Any], out: Mapping[str, torch.Tensor] | None, *, examples: bool = False
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Inputs and given outputs, if they fit.  Numbers for parameters without dimensions become tensors.
-
-        examples: outputs that are accumulated into may be left out.  Raises TCCallError."""
-        import torch
-
-        tensors = tuple(tensors)
-        if self._scalars and len(tensors) == len(self._program.parameters):
-            tensors = tuple(
-                torch.tensor(tensor, dtype=getattr(torch, parameter.dtype))
-                if not parameter.dims and isinstance(tensor, bool | int | float)
-                else tensor
-                for tensor, parameter in zip(tensors, self._program.parameters, strict=True)
-            )
-        given = [self._given_of(tensor, name) for tensor, name in zip(tensors, self._names(tensors), strict=True)]
-        sizes_of(self._program, given)
-        found = dict(self._checked_out(out))
-        missing = [output for output in self._program.given if output.name not in found]
-        if missing and not examples:
-            raise self._uninitialised(missing[0])
-        if missing or found:
-            made = instance(self._program, given)
-            for output in missing:
-                found[output.name] = torch.ones(made.ranges.shape(output.name), dtype=getattr(torch, output.dtype))
-            self._check_outputs(made, found)
-        return tensors, found
-
-    def _checked_out(self, out: Mapping[str, torch.Tensor] | None) -> Mapping[str, torch.Tensor]:
-        if out is None:
-            return {}
-        if not isinstance(out, Mapping):
-            raise TCCallError(f"out is {kind_of_value(out)}", where=self.name, remedy='give a dict: out={"C": c}')
-        names = [output.name for output in self._program.outputs]
-        for name in out:
-            if name not in names:
-                raise TCCallError(f"there is no output {name!r}", where=self.name, remedy=f"it has {', '.join(names)}")
-        return out
-
-    def _uninitialised(self, output: Output) -> TCCallError:
-        step = next(step for step in self._program.steps if step.target == output.name)
-        return self._program.source.error(
-            TCCallError,
-            step.span,
-            f"reduction without initialization: `{output.name}` is accumulated into, so its first contents must be"
-            " passed by the caller",
-            f'give out={{"{output.name}": tensor}}, or begin with nothing: write {step.operator}=!',
-        )
-
-    def _check_outputs(self, made: Instance, out: Mapping[str, Any]) -> None:
-        for output in self._program.outputs:
-            if output.name not in out:
-                continue
-            given = self._given_of(out[output.name], output.name)
-            wanted = made.ranges.shape(output.name)
-
-            def error(reason: str, output: Output = output, wanted: tuple[int, ...] = wanted) -> TCCallError:
-                remedy = f"give a tensor of shape {wanted} and type {spoken(output.dtype)}"
-                return self._program.source.error(TCCallError, output.span, reason, remedy)
-
-            if given.dtype != output.dtype:
-                raise error(f"expected type {spoken(output.dtype)} but found {given.dtype} for `{output.name}`")
-            if len(given.shape) != len(wanted):
-                raise error(
-                    f"expected {len(wanted)} dimensions but found tensor with {len(given.shape)} dimensions for"
-                    f" `{output.name}`"
-                )
-            if given.shape != wanted:
-                raise error(f"expected size {wanted} but found {given.shape} for `{output.name}`")
-
-    def _signature(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> list[Given]:
-        given = [self._given_of(tensor, name) for tensor, name in zip(tensors, self._names(tensors), strict=True)]
-        return [*given, *(self._given_of(out[name], name) for name in self._given)]
+        if not tensors and self.program.parameters:
+            return explained(self.program)
+        return explained_for(instance(self.program, self._arguments.of_inputs(tensors)), fuse=self._options.fuses)
 
     def _key(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
 
     def _cache_key(self, given: Sequence[Given]) -> str:
-        return kept.key_of(self._program, given, self._target, str(self._options))
+        return kept.key_of(self.program, given, self._target, str(self._options))
 
     def _kernel(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> _Kernel:
         """The code for inputs like these: known here, to an earlier process, or compiled now."""
@@ -261,8 +169,8 @@ class Comprehension:
             return self._kernels[name]
 
     def _found_or_made(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> _Kernel:
-        given = self._signature(tensors, out)
-        made = instance(self._program, given[: len(tensors)])
+        given = self._arguments.signature(tensors, out)
+        made = instance(self.program, given[: len(tensors)])
         key = self._cache_key(given)
         found = kept.load(key)
         if found is None:
@@ -279,8 +187,8 @@ class Comprehension:
     def _made_now(self, made: Instance, examples: Sequence[Any]) -> Compiled:
         """Compiled with the schedules that are predicted to be best; with none where there is little to do."""
         model = imported(made, self._target, examples=examples, fuse=self._options.fuses)
-        work = sum(task.weight * task.flops for task in model.tasks)
-        if (work < _SMALL and kind_of(self._target).on_host) or not model.inputs:
+        steps = sum(math.prod(map(extent, n.intervals.values())) for group in made.groups for n in group.nodes)
+        if (steps < _SMALL and kind_of(self._target).on_host) or not model.inputs:
             return deploy.compile_model(model)
         from felixlike import api
 
@@ -305,7 +213,7 @@ class Comprehension:
 
         placed = []
         with torch.no_grad():
-            for output, result in zip(self._program.outputs, outputs, strict=True):
+            for output, result in zip(self.program.outputs, outputs, strict=True):
                 placed.append(out[output.name].copy_(result) if output.name in out else result)
         return placed
 
@@ -313,7 +221,7 @@ class Comprehension:
         for check, failed in zip(made.bounds.checks, found, strict=True):
             if int(failed):
                 subscript = check.read.subscripts[check.dimension]
-                source = self._program.source
+                source = self.program.source
                 low, high = check.bounds
                 raise source.error(
                     TCRangeError,
@@ -329,7 +237,7 @@ class Comprehension:
         from felixlike.tc import operator
 
         given = [(out or {})[name] for name in self._given]
-        results = operator.run(self._program.source.text, self.name, [*tensors, *given])
+        results = operator.run(self.program.source.text, self.name, [*tensors, *given])
         outputs = [results[place] for place in range(self._outputs)]
         if out:
             outputs = self._into(out, outputs)

@@ -67,14 +67,14 @@ def _comprehension(source: str, name: str) -> Any:
 
 
 def _made(source: str, name: str, tensors: Sequence[Any]) -> Instance:
-    program = _comprehension(source, name)._program
+    program = _comprehension(source, name).program
     given = [Given(tuple(int(size) for size in t.shape), str(t.dtype).removeprefix("torch.")) for t in tensors]
     return instance(program, given[: len(program.parameters)])
 
 
 def _compute(source: str, name: str, inputs: list[Any]) -> list[Any]:
     found = _comprehension(source, name)
-    program = found._program
+    program = found.program
     given = {o.name: t.clone() for o, t in zip(program.given, inputs[len(program.parameters) :], strict=True)}
     outputs = found(*inputs[: len(program.parameters)], out=given or None)
     return list(outputs) if isinstance(outputs, tuple) else [outputs]

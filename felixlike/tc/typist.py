@@ -5,12 +5,10 @@ In: a tree, and what names mean in one statement. Out: `program.Value`s, or a TC
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 from felixlike.errors import TCSemanticError
 from felixlike.tc import tree
 from felixlike.tc.functions import ARITY
+from felixlike.tc.names import Names
 from felixlike.tc.program import (
     Binary,
     Call,
@@ -36,25 +34,6 @@ DEEPEST = 300
 """Values inside each other, once lets are put in."""
 
 _FLOAT_LARGEST = 3.4028234663852886e38
-
-
-@dataclass(slots=True)
-class Names:
-    """What names mean in a statement.
-
-    sizes, tensors: of the definition; tensors: (type, rank) of parameters and of what was written before.  unwritten:
-    outputs that no statement has written yet.  left: indices on the left.  lets: values by name.  later: names of lets
-    that are not there yet.  reduced: indices that were met elsewhere, in order, with the place.  others: names that
-    are known elsewhere, for suggestions."""
-
-    sizes: Mapping[str, Span]
-    tensors: Mapping[str, tuple[str, int]]
-    unwritten: frozenset[str]
-    left: tuple[str, ...]
-    lets: dict[str, Value] = field(default_factory=dict)
-    later: set[str] = field(default_factory=set)
-    reduced: dict[str, Span] = field(default_factory=dict)
-    others: tuple[str, ...] = ()
 
 
 class Typist:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,15 +58,18 @@ _MORE = {
 def test_built_in_functions_compute_what_they_are_named_for(dtype: str) -> None:
     random = np.random.default_rng(3)
     kind = {"float": "float32", "double": "float64"}[dtype]
-    outputs, statements, inputs, parameters = [], [], [], []
+    outputs: list[str] = []
+    statements: list[str] = []
+    inputs: list[Any] = []
+    parameters: list[str] = []
     for name, arity in ARITY.items():
         low, high = _DOMAINS.get(name, (-3.3, 3.3))
         for place in range(arity):
             parameters.append(f"{dtype}(N) X_{name}_{place}")
             inputs.append(random.uniform(low, high, 64).astype(kind))
         outputs.append(f"O_{name}")
-        arguments = ", ".join(f"X_{name}_{place}(i)" for place in range(arity))
-        statements.append(f"O_{name}(i) = {name}({arguments})")
+        written = ", ".join(f"X_{name}_{place}(i)" for place in range(arity))
+        statements.append(f"O_{name}(i) = {name}({written})")
     source = f"def f({', '.join(parameters)}) -> ({', '.join(outputs)}) {{ {' '.join(statements)} }}"
     found = fx.tc.define(source)(*map(torch.from_numpy, inputs))
     tolerance = {"float": 3e-6, "double": 3e-7}[dtype]  # the Bessel functions are good to 2e-7

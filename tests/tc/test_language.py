@@ -360,14 +360,15 @@ def test_given_outputs_are_changed_and_returned() -> None:
     torch.testing.assert_close(second, 2 * given)
     both = {"O": torch.zeros(4), "P": torch.zeros(4)}
     assert program(_B, out=both)[1] is both["P"]
-    for out, words in [
+    wrong: list[tuple[Any, str]] = [
         ({"O": torch.ones(5)}, "expected size"),
         ({"O": torch.ones(4, 1)}, "expected 1 dimensions but found tensor with 2 dimensions"),
         ({"O": torch.ones(4).int()}, "expected type float but found int32"),
         ({"Q": torch.ones(4)}, "there is no output 'Q'"),
         ({"P": torch.ones(4)}, "reduction without initialization"),
         ([torch.ones(4)], "out is a list"),
-    ]:
+    ]
+    for out, words in wrong:
         with pytest.raises(TCCallError, match=words):
             program(_B, out=out)
 
@@ -396,7 +397,7 @@ def test_one_definition_of_several_is_meant() -> None:
 
 
 def test_a_slip_in_an_index_is_warned_of() -> None:
-    with pytest.warns(SuspiciousName, match="`kk` is an index that is reduced over.*`k`"):
+    with pytest.warns(SuspiciousName, match="`kk` is an index that is reduced over, once; is it `k`"):
         fx.tc.define("def mm(float(M,K) A, float(K,N) B) -> (C) { C(i, j) +=! A(i, kk) * B(k, j) }")
 
 

@@ -19,7 +19,7 @@ def test_wrong_hints_are_named() -> None:
         fx.tc.Options().tile(32, 0)
     with pytest.raises(InvalidOption, match="map_to_threads: 4 numbers are given"):
         fx.tc.Options().map_to_threads(1, 2, 3, 4)
-    with pytest.raises(InvalidOption, match="unroll: 2.5 is no positive integer"):
+    with pytest.raises(InvalidOption, match=r"unroll: 2\.5 is no positive integer"):
         fx.tc.Options().unroll(2.5)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="fuse: 'Most' is no strategy of fusion"):
         fx.tc.Options().fuse("Most")
