@@ -86,15 +86,15 @@ _OPERATORS: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "trunc": np.trunc,
-    "sqrt": np.sqrt,
+    **{name: getattr(np, f"arc{name[1:]}") for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh")},
+    **{
+        name: getattr(np, name)
+        for name in (
+            *("ceil", "cos", "cosh", "exp", "exp2", "floor", "fmax", "fmin", "hypot", "log", "log10", "log1p", "log2"),
+            *("sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
+        )
+    },
     "fabs": np.abs,
-    "fmin": np.fmin,
-    "fmax": np.fmax,
-    "log2": np.log2,
-    "exp2": np.exp2,
     "pow": np.power,
 }
-"""What subscripts and bounds may well be made of."""
+"""Functions that are computed here, in the type of their arguments."""

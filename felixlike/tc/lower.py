@@ -7,6 +7,8 @@ within.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.tc.bounds import Kept
 from felixlike.tc.elementary import elementary
+from felixlike.tc.grids import Unknown, on_grid
 from felixlike.tc.linear import Interval, interval
 from felixlike.tc.nodes import Node, extent
 from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Read, Size, Unary, Value, walk
@@ -101,7 +104,8 @@ class _Lowering:
             case Size():
                 return tvmlib.tirx.const(self.facts.sizes[value.name], "int32")
             case Index():
-                return self.places[value.name]
+                low, high = self.node.intervals[value.name]
+                return tvmlib.tirx.const(low, "int32") if low == high else self.places[value.name]
             case Read():
                 return self._read(value)
             case Convert():
@@ -113,7 +117,18 @@ class _Lowering:
             case Choose():
                 return self._choice(value)
             case Call():
-                return elementary(value.function, [self.expression(argument) for argument in value.arguments])
+                return self._call(value)
+
+    def _call(self, call: Call) -> _Expr:
+        """Of numbers that are known the result: formulas of functions, nested and folded by TVM, can become wrong."""
+        single = {name: low for name, (low, high) in self.node.intervals.items() if low == high}
+        parts = list(walk(call))
+        if not any(isinstance(p, Read) or (isinstance(p, Index) and p.name not in single) for p in parts):
+            with contextlib.suppress(Unknown, ZeroDivisionError):
+                number = float(on_grid(call, single, self.facts.sizes))
+                if math.isfinite(number):
+                    return tvmlib.tirx.const(number, call.dtype)
+        return elementary(call.function, [self.expression(argument) for argument in call.arguments])
 
     def _read(self, read: Read) -> _Expr:
         kept = self.facts.kept.get(id(read), Kept.ALWAYS)
