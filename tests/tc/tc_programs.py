@@ -44,9 +44,10 @@ def programs(draw: st.DrawFn) -> Made:
     parameters = [f"{t}({','.join(dims)}) {name}" if dims else f"{t} {name}" for name, (t, dims) in tensors.items()]
     inputs = tuple((dtype, tuple(_SIZES[dim] for dim in dims)) for dtype, dims in tensors.values())
     written: list[str] = []
-    statements = []
+    statements: list[str] = []
     for number in range(draw(st.integers(1, 3))):
-        name = draw(st.sampled_from(written)) if written and draw(st.booleans()) else f"O{number}"
+        again: bool = draw(st.booleans())
+        name = draw(st.sampled_from(written)) if written and again else f"O{number}"
         statements.append(draw(_statements(name, tensors, rewrites=name in written)))
         if name not in written:
             written.append(name)
