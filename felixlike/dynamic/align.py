@@ -20,7 +20,7 @@ _MOST_STEPS = 8
 """How often a tile may grow along one axis."""
 
 _MOST_DEPTHS = 4
-"""Tiles of the reduction that are tried."""
+"""Tiles of the reduction that are tried beside the whole: the smallest and the largest."""
 
 
 def hardware_align(workloads: list[Workload], device: Device) -> UKernels:
@@ -60,7 +60,9 @@ def depth_tiles(extent: int, item_bytes: int) -> list[int]:
     """Tiles of the reduction: multiples of a transaction that divide it, as they grow; and all of it."""
     unit = max(1, TRANSACTION_BYTES // item_bytes)
     aligned = [depth for depth in range(unit, extent, unit) if extent % depth == 0]
-    return [*aligned[-_MOST_DEPTHS:], extent]
+    half = _MOST_DEPTHS // 2
+    few = aligned if len(aligned) <= _MOST_DEPTHS else [*aligned[:half], *aligned[-half:]]
+    return [*few, extent]
 
 
 def _scaled_up(extents: tuple[int, int], tile: tuple[int, int]) -> list[tuple[int, int]]:

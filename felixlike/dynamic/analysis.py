@@ -15,7 +15,7 @@ from felixlike.dynamic.ukernel import Floats, UKernels, Workload, ceil_div
 from felixlike.hardware import Device
 
 PSI = 0.5
-"""ψ, the least compute-to-memory ratio.  The paper gives no value; below it a tile waits twice as long as it computes."""
+"""ψ, the least compute-to-memory ratio.  The paper gives none; below this a tile waits twice as long as it computes."""
 
 
 def analyse(kernels: UKernels, workloads: list[Workload], device: Device, psi: float = PSI) -> UKernels:

@@ -47,5 +47,3 @@ def registers_in_block(kernels: UKernels, device: Device, item_bytes: int) -> In
 def fits_registers(rows: int, vectors: int, registers: int) -> bool:
     """The same of one register tile of a CPU."""
     return rows * vectors + vectors + 1 <= registers
-
-

@@ -38,7 +38,7 @@ class Stride:
 
 def cross_pick(kernels: UKernels, workloads: list[Workload], device: Device, stride: Stride | None = None) -> UKernels:
     """K.Cross.  Those whose tiles overflow the memory of a core are left out first."""
-    kernels = kernels.taking(~_overflows(kernels, device, max(w.item_bytes for w in workloads)))
+    kernels = kernels.taking(~overflows(kernels, device, max(w.item_bytes for w in workloads)))
     pad, occ = padding_threshold(kernels, workloads), usage_eff(kernels, workloads, device)
     fits = np.zeros(pad.shape, dtype=np.bool_)
     for epsilon, lam in (stride or Stride()).pairs():
@@ -63,7 +63,7 @@ def blocks_of(kernels: UKernels, workload: Workload) -> Floats:
     return np.asarray(workload.batch * rows * columns, dtype=np.float64)
 
 
-def _overflows(kernels: UKernels, device: Device, item_bytes: int) -> NDArray[np.bool_]:
+def overflows(kernels: UKernels, device: Device, item_bytes: int) -> NDArray[np.bool_]:
     """mem.IsOverflow(): whether the operands of a tile do not fit into a core's memory."""
     i, j, k = kernels.smem.T
     return np.asarray((i * k + j * k) * item_bytes > device.tile_bytes)

@@ -31,11 +31,15 @@ class Dim:
     sizes: tuple[int, ...]
     weights: tuple[float, ...]
 
-    def __init__(self, name: str, sizes: Iterable[int], *, weights: Sequence[float] | Mapping[int, float] | None = None):
+    def __init__(
+        self, name: Any, sizes: Iterable[int], *, weights: Sequence[float] | Mapping[int, float] | None = None
+    ):
         """sizes: a range, or any integers from 1 on.  weights: one for each size, in their order, or by size; at least
         zero, not all zero.  None: all count the same.  Raises InvalidDim."""
-        if not isinstance(name, str) or not name.isidentifier():
-            raise InvalidDim(f"{shown(name)} is not a name", where="Dim", remedy='give one as in Dim("T", range(1, 129))')
+        if not (isinstance(name, str) and str.isidentifier(name)):
+            raise InvalidDim(
+                f"{shown(name)} is not a name", where="Dim", remedy='give one as in Dim("T", range(1, 129))'
+            )
         given = _sizes(sizes, where=f"Dim {name!r}")
         counted = _weights(given, weights, where=f"Dim {name!r}")
         pairs = sorted(zip(given, counted, strict=True))
@@ -113,7 +117,9 @@ def _sizes(sizes: Any, *, where: str) -> list[int]:
     if not given:
         raise InvalidDim("it has no sizes", where=where, remedy=how)
     if len(given) > _MOST_SIZES:
-        raise InvalidDim(f"it has more than {_MOST_SIZES} sizes", where=where, remedy="list fewer: all between are served")
+        raise InvalidDim(
+            f"it has more than {_MOST_SIZES} sizes", where=where, remedy="list fewer: all between are served"
+        )
     for size in given:
         if isinstance(size, bool) or not hasattr(size, "__index__"):
             raise InvalidDim(f"{shown(size)} is not a size", where=where, remedy=how)
@@ -138,7 +144,9 @@ def _weights(sizes: list[int], weights: Any, *, where: str) -> list[float]:
         raise InvalidDim(f"{shown(weights)} are no weights", where=where, remedy="give a number for each size")
     given = list(weights)
     if len(given) != len(sizes):
-        raise InvalidDim(f"there are {len(given)} weights for {len(sizes)} sizes", where=where, remedy="give one for each")
+        raise InvalidDim(
+            f"there are {len(given)} weights for {len(sizes)} sizes", where=where, remedy="give one for each"
+        )
     for weight in given:
         number = not isinstance(weight, bool) and hasattr(weight, "__float__")
         if not number or not 0 <= float(weight) < math.inf:

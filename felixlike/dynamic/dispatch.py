@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from felixlike import tvmlib
-from felixlike.dynamic.emit import Cover, Pool, ceil_div
+from felixlike.dynamic.build import Builder, ceil_div
+from felixlike.dynamic.emit import Cover, Pool
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.ukernel import Floats
 from felixlike.tvmlib.typing import Stmt
 
-NEAR = 0.02
+NEAR = 0.03
 """Programs within this of the best count as equal."""
 
 
@@ -84,7 +85,9 @@ def labels(seconds: Floats, weights: Sequence[float], near: float = NEAR) -> lis
     return [int(program) for program in chosen]
 
 
-def fit(sizes: Sequence[Sequence[int]], chosen: Sequence[int], weights: Sequence[float], programs: Sequence[Program]) -> Tree:
+def fit(
+    sizes: Sequence[Sequence[int]], chosen: Sequence[int], weights: Sequence[float], programs: Sequence[Program]
+) -> Tree:
     """The tree that chooses so.  sizes: of each instance, one for each symbol.  chosen: a program's number for each."""
     if len(set(chosen)) == 1 or not sizes[0]:
         return Leaf(programs[chosen[0]])
@@ -155,14 +158,11 @@ def decoded(code: Any, rows: Any, highest: Mapping[int, int]) -> tuple[list[Stmt
     tirx = tvmlib.tirx
     found: list[Stmt] = []
     index = str(rows.ty.dtype) if hasattr(rows, "ty") else "int64"
-
-    def const(value: int) -> Any:
-        return tirx.const(value, index)
+    build = Builder(index, 1)
+    const = build.const
 
     def cell(name: str, value: Any) -> Any:
-        buffer = tirx.decl_buffer((1,), index, name)
-        found.extend([tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, value, [const(0)])])
-        return buffer[const(0)]
+        return build.cell(name, value, found)
 
     def field(place: int) -> Any:
         value = (code >> (8 * place)) & 255

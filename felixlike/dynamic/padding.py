@@ -13,9 +13,14 @@ from felixlike.dynamic.ukernel import Floats, Ints, UKernels, Workload, ceil_div
 def padding_threshold(kernels: UKernels, workloads: list[Workload]) -> Floats:
     """K.pad = wkl.base(K) / (wkl.pad(K) + wkl.base(K)), float64[n, workloads]: the bytes of the operands and the
     output, over what they are in whole tiles."""
-    padded = [_bytes(w, *(ceil_div(_of(e), t) * t for e, t in zip((w.i, w.j, w.k), kernels.smem.T, strict=True))) for w in workloads]
+    padded = [
+        _bytes(w, *(ceil_div(_of(e), t) * t for e, t in zip((w.i, w.j, w.k), kernels.smem.T, strict=True)))
+        for w in workloads
+    ]
     base = [_bytes(w, _of(w.i), _of(w.j), _of(w.k)) for w in workloads]
-    return np.stack([b / p for b, p in zip(base, padded, strict=True)], axis=1).reshape(len(kernels), len(workloads))
+    return np.asarray(
+        np.stack([b / p for b, p in zip(base, padded, strict=True)], axis=1).reshape(len(kernels), len(workloads))
+    )
 
 
 def _of(extent: int) -> Ints:
@@ -24,7 +29,7 @@ def _of(extent: int) -> Ints:
 
 def _bytes(workload: Workload, i: Ints, j: Ints, k: Ints) -> Floats:
     elements = i * k + j * k + i * j
-    return elements.astype(np.float64) * (workload.batch * workload.item_bytes)
+    return np.asarray(elements * float(workload.batch * workload.item_bytes))
 
 
 def padding_share(extents: tuple[int, ...], tiles: tuple[int, ...]) -> float:

@@ -1,6 +1,6 @@
 """Which programs serve which sizes: predicted for all, measured for a few, decided by a tree, timed again.
 
-In: an operator, pools of uKernels, its sizes. Out: `Found`. The number of timings does not depend on the number of sizes.
+In: an operator, pools of uKernels, its sizes. Out: `Found`. The timings are as many for any number of sizes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from felixlike.dynamic.program import Program
 from felixlike.dynamic.throughput import Line, Timing, Waves, line, matrix
 from felixlike.dynamic.timing import Bench, Trial, kendall
 from felixlike.dynamic.ukernel import Floats, Workload
+from felixlike.dynamic.workloads import workload_at
 from felixlike.hardware import Device
 from felixlike.hardware.vectors import IN_FLIGHT
 
@@ -150,12 +151,8 @@ class Search:
         found = bench.seconds([(number, Program(tile[0], 0, tile[1]), self.sizes[smallest])])[0]
         return float(min(found, 2e-6)) if np.isfinite(found) else 0.0
 
-    def _lines(
-        self, bench: Bench, number: int, pool: Pool, waves: Mapping[int, Waves]
-    ) -> dict[tuple[int, int], Line]:
+    def _lines(self, bench: Bench, number: int, pool: Pool, waves: Mapping[int, Waves]) -> dict[tuple[int, int], Line]:
         """α and τ of each uKernel, from one tile a share and from many."""
-        from felixlike.dynamic.compile import workload_at
-
         most = max(w.i for w in self.workloads)
         trials: list[Trial] = []
         for height, vectors in pool.tiles:
@@ -170,12 +167,12 @@ class Search:
                 workload = workload_at(self.operator, trial[2])
                 timings.append(Timing(float(taken), workload, -(-workload.i // height)))
             known = all(np.isfinite(t.seconds) for t in timings)
-            found[height, vectors] = line(*timings, waves[vectors]) if known else self._counted(height, vectors)
+            found[height, vectors] = (
+                line(timings[0], timings[1], waves[vectors]) if known else self._counted(height, vectors)
+            )
         return found
 
-    def _corrected(
-        self, bench: Bench, number: int, programs: list[Program], predicted: Floats
-    ) -> tuple[Floats, float]:
+    def _corrected(self, bench: Bench, number: int, programs: list[Program], predicted: Floats) -> tuple[Floats, float]:
         """The matrix with what was measured in it, and each program's other sizes scaled by what its own measurements,
         or else all, say of the nearest size; and how far both agree."""
         places = self._places()

@@ -14,7 +14,7 @@ import numpy as np
 from felixlike.dynamic.align import hardware_align
 from felixlike.dynamic.analysis import PSI, analyse, compute_eff, saturates
 from felixlike.dynamic.bounds import registers_in_block, set_bound
-from felixlike.dynamic.crosspick import Stride, cross_pick, usage_eff
+from felixlike.dynamic.crosspick import Stride, cross_pick, overflows, usage_eff
 from felixlike.dynamic.padding import padding_threshold
 from felixlike.dynamic.ukernel import Floats, UKernels, Workload
 from felixlike.errors import NoUKernels
@@ -50,7 +50,8 @@ def compile_stage(
     if not len(aligned):
         raise _none_left("HardwareAlign", device)
     crossed = cross_pick(aligned, workloads, device, stride)
-    crossed, relaxed = _relaxed(crossed, aligned, lambda k: _crossing(k, workloads, device))
+    room = aligned.taking(~overflows(aligned, device, max(w.item_bytes for w in workloads)))
+    crossed, relaxed = _relaxed(crossed, room, lambda k: _crossing(k, workloads, device))
     stages.append(_stage("CrossPick", crossed, relaxed))
     if not len(crossed):
         raise _none_left("CrossPick", device)
@@ -87,11 +88,11 @@ def _none_left(stage: str, device: Device) -> NoUKernels:
 def _relaxed(kept: UKernels, before: UKernels, score: _Score) -> tuple[UKernels, int]:
     """What a stage kept, and for each workload that it left without any the best of those before it; and for how many
     workloads that was."""
-    lost = ~kept.fits.any(axis=0)
+    lost = np.asarray(~kept.fits.any(axis=0))
     if not lost.any() or not len(before):
         return kept, 0
     scores = np.where(before.fits, score(before), -1.0)
-    scores = np.where(before.fits.any(axis=0)[None, :], scores, score(before))
+    scores = np.where(np.asarray(before.fits.any(axis=0))[None, :], scores, score(before))
     fits = np.zeros(before.fits.shape, dtype=np.bool_)
     own = {tuple(row): i for i, row in enumerate(np.concatenate([before.reg, before.smem], axis=1).tolist())}
     rows = [own[tuple(row)] for row in np.concatenate([kept.reg, kept.smem], axis=1).tolist() if tuple(row) in own]

@@ -30,7 +30,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A uKernel's cost in a share, a step of the reduction.  alpha: of the share itself.  tau: of each tile, seconds."""
+    """A uKernel's cost in a share, seconds a step of the reduction.  alpha: of the share itself.  tau: of a tile."""
 
     alpha: float
     tau: float

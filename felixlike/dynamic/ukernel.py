@@ -47,11 +47,15 @@ class UKernel:
     usage_eff: float
     compute_eff: float
 
+    def __str__(self) -> str:
+        tiles = " in ".join("×".join(map(str, tile)) for tile in (self.reg_tile, self.smem_tile))
+        return f"{tiles}: pad {self.padding_threshold:.2f}, occ {self.usage_eff:.2f}, cmr {self.compute_eff:.2f}"
+
 
 @dataclass(frozen=True, slots=True)
 class UKernels:
     """Many of them, one a row.  reg: int64[n, 2], i and j.  smem: int64[n, 3], i, j and k.  pad, occ, cmr: float64[n,
-    workloads], NaN before the stage that finds them.  fits: bool[n, workloads], the workloads that each was added to."""
+    workloads], NaN before the stage that finds them.  fits: bool[n, workloads], the workloads each was added to."""
 
     reg: Ints
     smem: Ints
@@ -69,13 +73,13 @@ class UKernels:
 
     def added(self, fits: NDArray[np.bool_]) -> UKernels:
         """Those that were added to a workload."""
-        return replace(self, fits=fits).taking(fits.any(axis=1))
+        return replace(self, fits=fits).taking(np.asarray(fits.any(axis=1)))
 
     def as_list(self) -> list[UKernel]:
         """One object each."""
 
         def best(values: Floats) -> Floats:
-            return np.where(self.fits, values, -np.inf).max(axis=1, initial=-np.inf)
+            return np.asarray(np.where(self.fits, values, -np.inf).max(axis=1, initial=-np.inf))
 
         pad, occ, cmr = best(self.pad), best(self.occ), best(self.cmr)
         return [

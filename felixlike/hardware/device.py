@@ -39,15 +39,15 @@ class Device:
     @property
     def flops(self) -> float:
         """Floating-point operations a second, of single precision: two multiply-adds a cycle for each lane of a CPU's
-        core, one for each of the 128 lanes of a multiprocessor."""
-        lanes = 2 * self.vector_bits // 32 if self.kind == "cpu" else _GPU_LANES
+        core, one for each lane of a multiprocessor."""
+        lanes = 2 * self.vector_bits // 32 if self.kind == "cpu" else _GPU_LANES.get(self.mcpu, _LANES)
         return 2.0 * lanes * self.clock_hz * self.cores
 
     @property
     def near_bandwidth(self) -> float:
         """Bytes a second between registers and the L1 caches, or shared memory, of all cores: two vectors a cycle; 128
         bytes a multiprocessor."""
-        width = 2 * self.vector_bits // 8 if self.kind == "cpu" else _GPU_LANES
+        width = 2 * self.vector_bits // 8 if self.kind == "cpu" else _LANES
         return float(width * self.clock_hz * self.cores)
 
     @property
@@ -89,8 +89,11 @@ def check_device(device: Device) -> None:
         )
 
 
-_GPU_LANES = 128
-"""Multiply-adds, and bytes from shared memory, of a multiprocessor in a cycle, since Kepler."""
+_LANES = 128
+"""Multiply-adds, and bytes from shared memory, of a multiprocessor in a cycle."""
+
+_GPU_LANES = {"sm_80": 64}
+"""Multiply-adds of those that do others."""
 
 _GPU_REGISTERS = 65536
 """Words of a multiprocessor, since Kepler."""

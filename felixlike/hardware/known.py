@@ -42,14 +42,14 @@ def read_description(path: str | os.PathLike[str]) -> Device:
     try:
         entry = tomllib.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
-        raise InvalidDevice(f"it cannot be read: {first_line(error)}", where=where, remedy="give a .toml file") from None
+        raise InvalidDevice(
+            f"it cannot be read: {first_line(error)}", where=where, remedy="give a .toml file"
+        ) from None
     if len(entry) == 1 and isinstance(only := next(iter(entry.values())), dict):
         entry = only
     missing = [name for name in _ENTRIES if name not in entry]
     if missing:
-        raise InvalidDevice(
-            f"there is no {missing[0]}", where=where, remedy=f"a description has {', '.join(_ENTRIES)}"
-        )
+        raise InvalidDevice(f"there is no {missing[0]}", where=where, remedy=f"a description has {', '.join(_ENTRIES)}")
     wrong = [n for n in _ENTRIES[3:] if isinstance(entry[n], bool) or not isinstance(entry[n], int | float)]
     if wrong:
         raise InvalidDevice(f"{wrong[0]} is {entry[wrong[0]]!r}", where=where, remedy="give a number")

@@ -16,8 +16,8 @@ import numpy as np
 
 from felixlike import codegen, tvmlib
 from felixlike.dynamic.bounds import fits_registers
-from felixlike.dynamic.dims import Dim, check_dims, instances
-from felixlike.dynamic.dispatch import Tree, highest_of, statements
+from felixlike.dynamic.dims import Dim, check_dims
+from felixlike.dynamic.dispatch import Tree, highest_of, programs_of, statements
 from felixlike.dynamic.emit import Pool, emit
 from felixlike.dynamic.kernel import Buffer, DynamicKernel, Report
 from felixlike.dynamic.operator import Operator, read_operator, symbols_of
@@ -26,9 +26,9 @@ from felixlike.dynamic.sia import Sia, read_sia, tile_scores
 from felixlike.dynamic.stages import compile_stage
 from felixlike.dynamic.timing import Bench
 from felixlike.dynamic.ukernel import UKernels, Workload
+from felixlike.dynamic.workloads import workloads_of
 from felixlike.errors import InvalidDevice, InvalidDim, InvalidModel, NoUKernels
 from felixlike.frontend import Task
-from felixlike.frontend.constants import noted_constants
 from felixlike.hardware import (
     Device,
     check_device,
@@ -37,6 +37,7 @@ from felixlike.hardware import (
     resolve_target,
     target_device,
 )
+from felixlike.hardware.vectors import MOST_ROWS
 from felixlike.measure.packing import Packing
 from felixlike.modes import own_modes
 from felixlike.words import shown
@@ -47,11 +48,8 @@ _MOST_INSTANCES = 128
 _ANALYSED = 32
 """Sizes that uKernels are filtered by."""
 
-_CHECKED = 12
-"""Sizes that the tree is timed at again, none of which it was fitted on where there are others."""
-
-_MOST_CODE = 32
-"""uKernels that there is code for at most: more would be compiled for seconds, and be alike."""
+_MOST_WIDTHS = 3
+"""Widths that are measured at most: all uKernels of each are compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +66,19 @@ class Plan:
 
 
 @own_modes()
-def compile(  # noqa: A001  the seam that others call
-    task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, measure: bool = True
-) -> DynamicKernel:
+def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, measure: bool = True) -> DynamicKernel:
     """Compile an operator for all sizes of its dimensions.
 
     task: a Task or PrimFunc whose buffers have symbolic sizes, the last one the output.  dims: a Dim for each of them,
     by name; one alone may have any name.  device: a Device, a described machine's name, a .toml file; None: this
-    machine.  sia: the weights of the SIA score, or "fitted".  measure: whether programs are timed; if not, SIA alone
+    machine.  sia: the weights of the SIA score.  measure: whether programs are timed; if not, SIA alone
     chooses.  Raises InvalidDim, InvalidDevice, InvalidOption, InvalidModel for what is no contraction, NoUKernels."""
     func, name, target = _function_of(task)
-    weights = Sia() if sia == "fitted" else read_sia(sia)
+    weights = read_sia(sia)
     given = check_dims(dims)
     func_dims = matched(func, given, where=name)
     described_device = device_of(device, target)
-    plan = plan_operator(func, func_dims, described_device, target, sia=weights, fit_sia=sia == "fitted", measure=measure, where=name)
+    plan = plan_operator(func, func_dims, described_device, target, sia=weights, measure=measure, where=name)
     library = built(plan, target)
     names = [dim.name for dim in func_dims]
     return DynamicKernel(
@@ -147,32 +143,6 @@ def _plain(name: str) -> str:
     return head if head and tail.isdigit() else name
 
 
-def workloads_of(operator: Operator, dims: Sequence[Dim], most: int) -> tuple[list[Workload], list[tuple[int, ...]]]:
-    """The operator at some of its sizes, spread evenly; and these sizes, one for each symbol."""
-    found, sizes = [], []
-    for values, weight in instances(dims, most=most):
-        own = tuple(values[dim.name] for dim in dims)
-        found.append(workload_at(operator, own, weight))
-        sizes.append(own)
-    return found, sizes
-
-
-def workload_at(operator: Operator, sizes: Sequence[int], weight: float = 1.0) -> Workload:
-    """The operator at sizes, one for each symbol."""
-    values = dict(zip(operator.symbols, sizes, strict=True))
-
-    def at(extent: Any) -> int:
-        return extent if isinstance(extent, int) else int(tvmlib.simplify(tvmlib.substituted(extent, values)))
-
-    batch, depth = 1, 1
-    for axis in operator.others:
-        batch *= at(axis.extent)
-    for axis in operator.reduced:
-        depth *= at(axis.extent)
-    i, j = at(operator.rows.extent), at(operator.along.extent)
-    return Workload(batch, i, j, depth, operator.item_bits // 8, weight)
-
-
 def plan_operator(
     func: Any,
     dims: Sequence[Dim],
@@ -180,7 +150,6 @@ def plan_operator(
     target: Any,
     *,
     sia: Sia | None = None,
-    fit_sia: bool = False,
     measure: bool = True,
     where: str = "operator",
 ) -> Plan:
@@ -199,7 +168,7 @@ def plan_operator(
     pools = pools_of(operator, kernels, sia or Sia(), few, device)
     search = Search(operator, pools, workloads, sizes, device)
     found = search.measured(Bench(operator, target, cores=device.cores)) if measure else search.predicted()
-    pool = pools[found.pool]
+    pool = needed(pools[found.pool], found.tree)
     kernel, packings = emit(
         operator,
         pool,
@@ -216,6 +185,15 @@ def plan_operator(
         repaired=found.repaired,
     )
     return Plan(operator, pool, found.tree, kernel, packings, report)
+
+
+def needed(pool: Pool, tree: Tree) -> Pool:
+    """The uKernels of a pool that a tree may choose; of each width all up to the highest, so that every size can be
+    covered."""
+    highest: dict[int, int] = {}
+    for program in programs_of(tree):
+        highest[program.vectors] = max(highest.get(program.vectors, 0), program.large)
+    return Pool(tuple(tile for tile in pool.tiles if tile[0] <= highest.get(tile[1], 0)), pool.lanes)
 
 
 def built(plan: Plan, target: Any) -> Any:
@@ -245,21 +223,19 @@ def pools_of(operator: Operator, kernels: UKernels, sia: Sia, workloads: list[Wo
     weights = np.asarray([w.weight for w in workloads])
     scores = tile_scores(kernels, sia)
     by_width: dict[int, float] = {}
-    heights: dict[int, int] = {}
-    for (rows, columns), row in scores.items():
+    for (_, columns), row in scores.items():
         width = columns // lanes
         good = float(np.where(np.isfinite(row), row, 0.0) @ weights)
         by_width[width] = max(by_width.get(width, 0.0), good)
-        heights[width] = max(heights.get(width, 0), rows)
     most = max(w.i for w in workloads)
     registers = device.unit.registers
 
     def tiles(width: int) -> list[tuple[int, int]]:
-        tall = max(heights[width], next((m for m in range(most, 0, -1) if fits_registers(m, width, registers)), 1))
-        found = [(rows, width) for rows in range(1, min(tall, most) + 1) if fits_registers(rows, width, registers)]
-        return found or [(1, width)]
+        found = [rows for rows in range(1, min(most, MOST_ROWS) + 1) if fits_registers(rows, width, registers)]
+        return [(rows, width) for rows in found or [1]]
 
-    widths = [width for width in _WIDTHS if width in by_width] or sorted(by_width)[:1]
+    widths = sorted(sorted(set(by_width) & set(_WIDTHS), key=lambda width: -by_width[width])[:_MOST_WIDTHS])
+    widths = widths or sorted(by_width)[:1]
     if not widths:
         raise NoUKernels("no register tile is left", where=device.name, remedy="describe a device with more registers")
     if operator.constant is not None:
