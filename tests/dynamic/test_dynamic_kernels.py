@@ -199,7 +199,7 @@ def test_a_static_operator_has_no_dimensions() -> None:
 
 
 def test_a_device_may_be_described_and_nothing_measured(tmp_path: Path) -> None:
-    text = Path(fx.hardware.known.__file__).with_name("machines.toml").read_text()  # type: ignore[attr-defined]
+    text = Path(fx.hardware.known.__file__).with_name("machines.toml").read_text()
     entry = text[text.index("[graviton2]") :].partition("\n\n")[0]
     path = tmp_path / "mine.toml"
     path.write_text(entry)
