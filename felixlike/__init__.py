@@ -14,6 +14,7 @@ from felixlike._version import __version__
 from felixlike.hardware import probe as _probe  # noqa: F401  reads which cores there are before torch pins threads
 
 if TYPE_CHECKING:
+    from felixlike import search
     from felixlike.api import Optimized, extract_tasks, load, optimize
     from felixlike.dynamic import Dim
     from felixlike.errors import FelixlikeError
@@ -31,7 +32,11 @@ __all__ = [
     "extract_tasks",
     "load",
     "optimize",
+    "search",
 ]
+
+_ROOMS = ("search",)
+"""Rooms that users write out: felixlike.search.Gradient(seeds=64)."""
 
 _HOMES = {
     "Device": "felixlike.hardware",
@@ -47,10 +52,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 
