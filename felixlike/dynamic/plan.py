@@ -48,7 +48,7 @@ _MOST_INSTANCES = 128
 _ANALYSED = 32
 """Sizes that uKernels are filtered by."""
 
-_MOST_WIDTHS = 3
+_MOST_WIDTHS = 2
 """Widths that are measured at most: all uKernels of each are compiled."""
 
 
