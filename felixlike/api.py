@@ -136,8 +136,9 @@ def optimize(
     name for it. A size may be a Dim: the model then serves all sizes of it (docs/dynamic-shapes.md); limits, strategy,
     space, store and weights mean nothing there, but that with rounds=0 or trials=0 nothing is timed.
     rounds, trials, seconds: limits, whichever runs out first; a round measures up to 16 candidates of one task. Without
-    any limit there are 4 rounds a task. Whatever the budget, every task gets a verified schedule. store: a file that keeps every measurement; limits then are totals
-    over all runs of the model with it, so a later run returns at once, and goes on from there with larger limits.
+    any limit there are 4 rounds a task. Whatever the budget, every task gets a verified schedule. store: a file that
+    keeps every measurement; limits then are totals over all runs of the model with it, so a later run returns at once,
+    and goes on from there with larger limits.
     strategy: a name, "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random" or a registered one, or a
     strategy with options: felixlike.search.Gradient(seeds=64).
     space: whose sketches are searched: "best" (our rules, MetaSchedule's where none applies), "own", "default"
