@@ -1,24 +1,20 @@
-"""The simulated devices: python -m benchmarks.simulated [--fit] [--folds 5] [--real 24].
+"""The simulated devices: python -m benchmarks.simulated [--fit] [--folds 5].
 
 How far their surrogates agree with the devices whose measurements they are fitted to, on workloads that they have not
 seen, into docs/results/simulated.json and .md. With --fit the trees that the package ships are fitted anew, to all of
-the stores in data/. With --real so many random candidates of each of the ten subgraphs are timed on this machine, too,
-which should be a Zen 5; else what was found so last stays in the page. Features of 20,000 schedules take ten minutes
-the first time (out/simulated/ keeps them).
+the stores in data/. Features of 20,000 schedules take ten minutes the first time (out/simulated/ keeps them).
+`benchmarks.simulated_real` compares with a machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks import simulated_real
-from benchmarks.results import FOLDER as RESULTS
 from benchmarks.results import write
 from benchmarks.simulated_data import Measured, measured, together
 from felixlike.hardware import SIMULATED
@@ -28,12 +24,10 @@ from felixlike.training.scores import Quality, judged, mean_quality
 from felixlike.training.split import FOLDS, fold_of_identity
 from felixlike.training.tables import summary_table
 
-_CALL = {"max_iter": 400, "learning_rate": 0.06, "max_leaf_nodes": 31, "min_samples_leaf": 10, "max_features": 0.3}
+_CALL = {"max_iter": 300, "learning_rate": 0.06, "max_leaf_nodes": 31, "min_samples_leaf": 10, "max_features": 0.3}
 _BUILD = {**_CALL, "max_iter": 100, "learning_rate": 0.1}
 _TOO_LONG = 20.0
 """Seconds that a build, or a call, counts as which was stopped after ten."""
-_REAL = "zen5"
-"""The simulated device that --real compares this machine with."""
 _QUANTILES = 201
 _OF_ONE = {"zen5": 0.5, "emerald-rapids": 0.5, "h100": 0.474}
 """Standard deviation of what counts of a candidate, as a part of that of the log-ratio noted in `Measured.noise`. That
@@ -65,7 +59,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fit", action="store_true", help="also write the trees that the package ships")
     parser.add_argument("--folds", type=int, default=FOLDS, help="of five, so many are held out in turn")
-    parser.add_argument("--real", type=int, default=0, metavar="N", help="also time N candidates of each subgraph here")
     arguments = parser.parse_args()
     texts: list[str] = []
     data: dict[str, Any] = {}
@@ -87,16 +80,7 @@ def main() -> None:
         if arguments.fit:
             _ship(kind, every, column, shipped, most)
     data["agreement"] = [asdict(agreement) for agreement in agreements]
-    data["real"] = [asdict(row) for row in simulated_real.rows(_REAL, arguments.real)] if arguments.real else _kept()
-    if data["real"]:
-        texts.insert(0, simulated_real.text(SIMULATED[_REAL].device, data["real"]))
     write("simulated", data, "\n\n".join([_agreement_text(agreements), *texts]))
-
-
-def _kept() -> list[dict[str, Any]]:
-    """What an earlier run has timed here."""
-    file = RESULTS / "simulated.json"
-    return list(json.loads(file.read_text()).get("real", [])) if file.exists() else []
 
 
 def _unseen(every: Measured, folds: int) -> tuple[Values, Values]:

@@ -1,19 +1,21 @@
-"""Whether a simulated CPU orders candidates as the machine at hand does: the ten subgraphs, which no store has.
+"""Whether a simulated CPU orders candidates as a real one does: python -m benchmarks.simulated_real [--device zen5].
 
-In: a simulated device, how many candidates of each subgraph and space. Out: a row each. The machine should be of the
-kind that the device stands for; candidates are drawn at random and timed on one core.
+Random candidates of the ten subgraphs, which no store has, timed on one core of this machine, which should be of the
+kind that the device stands for. Writes docs/results/simulated_real.json and .md, a chapter for each kind of machine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import argparse
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from benchmarks.results import write_for_this_machine
 from benchmarks.subgraphs import SUBGRAPHS
 from felixlike import tvmlib
 from felixlike.frontend import Task, make_task
+from felixlike.hardware import SIMULATED
 from felixlike.hardware.simulated import PREFIX
 from felixlike.measure import MeasurePool, SimulatedPool
 from felixlike.search import Candidate, Space
@@ -36,7 +38,18 @@ class Row:
     guessed: int
 
 
-def rows(device: str, count: int) -> list[Row]:
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="zen5", choices=[name for name, d in SIMULATED.items() if d.kind == "llvm"])
+    parser.add_argument("--candidates", type=int, default=24, help="of each subgraph and space")
+    arguments = parser.parse_args()
+    found = _rows(arguments.device, arguments.candidates)
+    data = {"device": SIMULATED[arguments.device].device, "rows": [asdict(row) for row in found]}
+    write_for_this_machine("simulated_real", data, _text(SIMULATED[arguments.device].device, found))
+
+
+def _rows(device: str, count: int) -> list[Row]:
     """Every subgraph in both spaces, where it has them."""
     target = tvmlib.Target({"kind": "llvm", "mcpu": tvmlib.host_cpu(), "num-cores": 1})
     found = []
@@ -78,20 +91,22 @@ def _row(task: Task, space: str, candidates: list[Candidate], device: str) -> Ro
     )
 
 
-def text(device: str, found: list[dict[str, Any]]) -> str:
-    """A table."""
+def _text(device: str, found: list[Row]) -> str:
     lines = [
-        f"## Beside this machine: {device}",
-        "",
-        "Random candidates of the ten subgraphs, which no store has, timed here on one core. Best: latency of the best "
-        "÷ of what the simulated device takes for the best.",
+        f"Beside {device}: random candidates of the ten subgraphs, which no store has, timed on one core. Best: time "
+        "of the best ÷ of what the simulated device takes for the best.",
         "",
         "| subgraph | space | candidates | rank correlation | best | simulated ÷ measured | failed here | there |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in found:
-        cells = [row["task"], row["space"], row["candidates"], f"{row['rank']:.2f}", f"{row['best']:.2f}"]
-        cells += [f"{row['ratio']:.2f}", row["failed"], row["guessed"]]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    ranks = [row["rank"] for row in found if row["rank"] == row["rank"]]
-    return "\n".join([*lines, "", f"Mean rank correlation: {np.mean(ranks):.2f}."])
+        cells = [row.task, row.space, row.candidates, f"{row.rank:.2f}", f"{row.best:.2f}", f"{row.ratio:.2f}"]
+        lines.append(f"| {' | '.join(map(str, [*cells, row.failed, row.guessed]))} |")
+    for space in ("default", "own"):
+        ranks = [row.rank for row in found if row.space == space and not np.isnan(row.rank)]
+        lines += ["", f"Mean rank correlation in the {space} space: {np.mean(ranks):.2f}."]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
