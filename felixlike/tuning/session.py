@@ -55,8 +55,8 @@ class Event:
 
 
 class Session:
-    """A tuning run.  spent: on what its time went.  model: of the run, for strategies that have none of their own.  space: whose sketches are
-    searched, see `SpaceName`.  observe: called with every Event; it must not raise."""
+    """A tuning run.  model: of the run, for strategies that have none of their own.  space: whose sketches are
+    searched, see `SpaceName`.  observe: called with every Event; it must not raise.  spent: on what its time went."""
 
     def __init__(
         self,
