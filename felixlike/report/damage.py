@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 from felixlike.errors import InvalidArtefact
 
@@ -19,8 +19,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def is_number(value: Any, *, whole: bool = False) -> bool:
-    """Whether it is a finite number of usual size, or an integer of such."""
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        return False
-    return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether it is an integer of usual size."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is a finite number, or an integer of usual size."""
+    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from felixlike.report.curves import Series, Step
-from felixlike.report.damage import damaged, is_number, shown
+from felixlike.report.damage import damaged, is_number, is_whole, shown
 from felixlike.symbolic.program.tree import LoopNode, Nodes, Statement
 from felixlike.tuning import History
 
@@ -108,7 +108,9 @@ def story_of(history: History, *, chosen: Nodes, untuned: Nodes) -> Story:
 def thinned(scores: Sequence[float], latencies: Sequence[float], most: int = MOST_PAIRS) -> tuple[Pair, ...]:
     """The candidates with a prediction and a time, at most so many, evenly over them all."""
     known = [(s, t) for s, t in zip(scores, latencies, strict=True) if math.isfinite(s) and math.isfinite(t)]
-    places = np.unique(np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int)) if known else []
+    if not known:
+        return ()
+    places = np.unique(np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int))
     return tuple(Pair(_short(known[i][0]), _short(known[i][1])) for i in places)
 
 
@@ -137,7 +139,7 @@ def _node_from(data: Any, place: str, depth: int) -> LoopNode | Statement:
         return Statement(data)
     if isinstance(data, list) and len(data) == 5:
         name, kind, extent, unroll, body = data
-        numbers = is_number(extent, whole=True) and is_number(unroll, whole=True)
+        numbers = is_whole(extent) and is_whole(unroll)
         if isinstance(name, str) and isinstance(kind, str) and numbers:
             return LoopNode(name, kind, extent, unroll, _nodes_from(body, place, depth - 1))
     raise damaged(place, f"has {shown(data)}, which is no loop")

@@ -31,8 +31,8 @@ class TaskState:
     answers cannot be checked, hence schedules not be used; empty where they can. rounds: full ones, of earlier runs
     too. interrupted: what an earlier run had measured of the round it was stopped in. faults: what failed by mistakes
     of ours, in words; the task has gone on with less. predicted: what is worth a check with nothing measured, the best
-    first, once that is known; first_check: what came of the first. kept: what an earlier run has chosen so. history: what this run has
-    measured."""
+    first, once that is known; first_check: what came of the first. kept: what an earlier run has chosen so.
+    history: what this run has measured."""
 
     task: Task
     rng: np.random.Generator
