@@ -16,6 +16,9 @@ MOST_DRAWN = 24
 
 _COLUMNS = 3
 
+_WIDE = 3.0
+"""Latencies that are this many times apart have a logarithmic axis; for others its numbers would be unreadable."""
+
 
 def figure_of(report: Report) -> Any:
     """The figure.  Raises MissingDependency; InvalidOption where no curve is known."""
@@ -39,6 +42,9 @@ def figure_of(report: Report) -> Any:
         at = [step.seconds for step in steps]
         best = [step.latency for step in steps]
         draw_steps(panel, [*at, max(report.seconds, at[-1])], [*best, best[-1]])
+        if max(best) < _WIDE * min(best):
+            panel.set_yscale("linear")
+        panel.set_xlim(left=0.0)
         panel.set_title(task.name, fontsize="small", parse_math=False)
         panel.set_xlabel("seconds", fontsize="small")
         panel.set_ylabel("µs", fontsize="small")

@@ -6,8 +6,8 @@ The page is built when somebody asks and something is new, at most every two sec
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import os
 import secrets
 import threading
 import time
@@ -73,10 +73,8 @@ class _Pages:
         folder = Path(f"{self._store}.logs")
         files = [self._store, Path(f"{self._store}-wal")]
         found = []
-        try:
+        with contextlib.suppress(OSError):
             files += sorted(folder.iterdir())
-        except OSError:
-            pass
         for file in files:
             try:
                 about = file.stat()
@@ -115,18 +113,14 @@ class Watch:
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    allow_reuse_address = os.name == "posix"
     pages: _Pages
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, *_: Any) -> None:
         """A browser that goes away is nothing to speak of."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    server_version = "felixlike"
-    sys_version = ""
     timeout = 30.0
 
     def do_GET(self) -> None:
