@@ -49,7 +49,11 @@ def test_tune_and_show(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "the trials were used up" in " ".join(capsys.readouterr().out.split())
     assert main(["show", str(store)]) == 0
     assert "3 measurements of 1 workload." in capsys.readouterr().out
-    page = tmp_path / "page.html"
+
+
+def test_a_store_has_a_page(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, page = tmp_path / "runs.sqlite", tmp_path / "page.html"
+    assert main(["tune", f"{file}:with_inputs", "--trials", "3", "--space", "all", "--store", str(store)]) == 0
     assert main(["show", str(store), "--html", str(page)]) == 0
     assert f"The page is {page}." in capsys.readouterr().out
     found = Read(page.read_text())
