@@ -187,7 +187,8 @@ def optimize(
         limits = {"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds}
         about = {"model": imported.name, "target": str(target), "device": device, "seed": seed, "versions": versions()}
         names = {task.key: task.name for task in imported.tasks}
-        log.write("start", **about, tracker=tracker, budget=limits, tasks=names)
+        calls = {task.key: task.weight for task in imported.tasks}
+        log.write("start", **about, tracker=tracker, budget=limits, tasks=names, calls=calls)
 
         def observe(event: Event) -> None:
             for told in (reporter.event, log.event):
@@ -206,15 +207,20 @@ def optimize(
                 space=space,
                 observe=observe,
             )
+            spent = session.spent
+            spent.add("importing", time.monotonic() - started)
             finish = Finish(imported, session, budget, interrupts=interrupts, problems=problems)
             finish.search()
             tuned = budget.elapsed()
             devices = ", ".join(sorted(pool.devices))
             again = "; Ctrl-C again leaves out what is still to be checked" if interrupts.ended else ""
             reporter.say(f"choosing and compiling the best schedules{again}")
-            finish.choose(predictor, pool, seed=seed)
-        compiled = finish.compile()
-        finish.verify(compiled, model)
+            with spent.on("choosing"):
+                finish.choose(predictor, pool, seed=seed)
+        with spent.on("compiling"):
+            compiled = finish.compile()
+        with spent.on("comparing"):
+            finish.verify(compiled, model)
         report = finish.report(About(device=devices, seed=seed, started=started, tuned=tuned), log)
         optimized = Optimized(compiled, report)
     finish.tell(optimized)
