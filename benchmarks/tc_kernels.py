@@ -29,14 +29,14 @@ class Kernel:
     def tensors(self) -> list[torch.Tensor]:
         """Random inputs."""
         random = torch.Generator().manual_seed(0)
-        return [
-            torch.randint(
-                -128 if dtype == "int8" else 0, 128 if dtype == "int8" else self.below, shape, generator=random
-            ).to(getattr(torch, dtype))
-            if "int" in dtype
-            else torch.rand(shape, generator=random) - 0.5
-            for shape, dtype in self.inputs
-        ]
+
+        def filled(shape: Shape, dtype: str) -> torch.Tensor:
+            if "int" not in dtype:
+                return torch.rand(shape, generator=random) - 0.5
+            low, high = (-128, 128) if dtype == "int8" else (0, self.below)
+            return torch.randint(low, high, shape, generator=random).to(getattr(torch, dtype))
+
+        return [filled(shape, dtype) for shape, dtype in self.inputs]
 
 
 def _f(*shapes: Shape) -> tuple[tuple[Shape, str], ...]:
@@ -59,7 +59,7 @@ def _bags(*given: torch.Tensor) -> Any:
 
 def _window(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """Each query against itself and the 31 keys before it; what is before the first key is masked."""
-    heads, length, size = q.shape
+    _, length, size = q.shape
     keys = functional.pad(k, (0, 0, 31, 0)).unfold(1, 32, 1)
     scores = torch.matmul(q.unsqueeze(2), keys).squeeze(2) * size**-0.5
     reached = torch.arange(length).unsqueeze(1) + torch.arange(32).unsqueeze(0) >= 31
@@ -83,7 +83,7 @@ _CONV = """def conv(float(N,G,C,H,W) I, float(G,F,C,KH,KW) W1, float(G,F) B) -> 
 def _grouped(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     groups = weight.shape[0]
     found = functional.conv2d(x.flatten(1, 2), weight.flatten(0, 1), bias.flatten(), groups=groups)
-    return found.unflatten(1, (groups, -1))
+    return found.reshape(found.shape[0], groups, -1, *found.shape[2:])
 
 
 _MLP1 = """def mlp1(float(B,M) I, float(N,M) W, float(N) b) -> (O) {
