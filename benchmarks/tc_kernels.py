@@ -63,7 +63,8 @@ def _window(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     keys = functional.pad(k, (0, 0, 31, 0)).unfold(1, 32, 1)
     scores = torch.matmul(q.unsqueeze(2), keys).squeeze(2) * size**-0.5
     reached = torch.arange(length).unsqueeze(1) + torch.arange(32).unsqueeze(0) >= 31
-    return scores.masked_fill(~reached, -1e9)
+    masked: torch.Tensor = scores.masked_fill(~reached, -1e9)
+    return masked
 
 
 def _bilinear(x: torch.Tensor, y: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
