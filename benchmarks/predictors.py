@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
 from felixlike.costmodel import Network
 from felixlike.costmodel.dataset import labels
+from felixlike.costmodel.summary import Rows, summary_of_logs
 from felixlike.training.fit import Fit, fit, scorer
 from felixlike.training.samples import Workload
 from felixlike.training.scores import Scorer
 
-Rows = npt.NDArray[np.float32]
 Featurise = Callable[[Workload], Rows]
 
 
@@ -81,15 +79,7 @@ def forest(name: str, featurise: Featurise) -> Predictor:
 
 def ours(workload: Workload) -> Rows:
     """Our features, with the ratios that the network sees too."""
-    from felixlike.costmodel.ratios import ratios
-
-    found = []
-    for part in workload.parts:
-        logs = torch.from_numpy(part.log_features)
-        present = (logs.abs().amax(dim=-1, keepdim=True) > 0).to(logs.dtype)
-        logs = torch.cat([logs, ratios(logs) * present], dim=-1)
-        found.append(torch.cat([logs.expm1().sum(dim=1).log1p(), logs.amax(dim=1)], dim=-1).numpy())
-    return np.concatenate(found)
+    return np.concatenate([summary_of_logs(part.log_features) for part in workload.parts])
 
 
 def tvms(folder: Path, store_tasks: dict[str, Any]) -> Featurise:

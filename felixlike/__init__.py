@@ -14,7 +14,7 @@ from felixlike._version import __version__
 from felixlike.hardware import probe as _probe  # noqa: F401  reads which cores there are before torch pins threads
 
 if TYPE_CHECKING:
-    from felixlike import tc
+    from felixlike import search, tc
     from felixlike.api import Optimized, extract_tasks, load, optimize
     from felixlike.errors import FelixlikeError
     from felixlike.frontend import Task
@@ -30,8 +30,12 @@ __all__ = [
     "extract_tasks",
     "load",
     "optimize",
+    "search",
     "tc",
 ]
+
+_ROOMS = ("search", "tc")
+"""Rooms that users write out: felixlike.search.Gradient(seeds=64), felixlike.tc.define(…)."""
 
 _HOMES = {
     "Device": "felixlike.hardware",
@@ -48,11 +52,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name == "tc":
-        return import_module("felixlike.tc")
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +18,14 @@ from felixlike import costmodel, deploy, options, records
 from felixlike.errors import InvalidOption
 from felixlike.finish import About, Finish, closing, versions
 from felixlike.frontend import Task, import_model
-from felixlike.hardware import device_name, kind_of, resolve_target
+from felixlike.hardware import device_name, kind_of, require_real, require_runnable, resolve_target, simulated
 from felixlike.hardware.placement import settle
 from felixlike.interrupts import joined
-from felixlike.measure import MeasurePool, RpcPool
+from felixlike.measure import MeasurePool, Pool, RpcPool, SimulatedPool
 from felixlike.measure.tracker import check_servers
 from felixlike.modes import own_modes
 from felixlike.report import Report, RunLog, make_progress
-from felixlike.search import make_strategy
+from felixlike.search import Strategy, make_strategy
 from felixlike.symbolic import SpaceName, check_space
 from felixlike.tuning import Budget, Event, Session, one_thread
 
@@ -72,6 +73,11 @@ class Optimized:
         """Write one file that `load` reads back, without any tuning store. Raises OutputNotWritable."""
         deploy.save(self._compiled, path, report=self.report.to_json())
 
+    def export_library(self, path: str | Path) -> None:
+        """Write the compiled code as a shared library that TVM's runtime loads by itself, from C++ or Python: see
+        examples/. Inputs are flat tensors in the order of `inputs`. Raises OutputNotWritable, CompilationFailed."""
+        deploy.export_library(self._compiled, path)
+
     def module(self) -> torch.nn.Module:
         """The same as an nn.Module without parameters, to be a part of others: in nn.Sequential, say.
 
@@ -110,7 +116,7 @@ def optimize(
     rounds: int | None = None,
     *,
     target: Any = "cpu",
-    strategy: str = "gradient",
+    strategy: str | Strategy = "gradient",
     space: str = SpaceName.BEST,
     trials: int | None = None,
     seconds: float | None = None,
@@ -130,10 +136,14 @@ def optimize(
     out first; a round measures up to 16 candidates of one task. Without any limit there are 4 rounds a task. Whatever
     the budget, every task gets a verified schedule. store: a file that keeps every measurement; limits then are totals
     over all runs of the model with it, so a later run returns at once, and goes on from there with larger limits.
+    strategy: a name, "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random" or a registered one, or a
+    strategy with options: felixlike.search.Gradient(seeds=64).
     space: whose sketches are searched: "best" (our rules, MetaSchedule's where none applies), "own", "default"
     (MetaSchedule's) or "all". weights: of the cost model, None for those shipped. seed: fixes the choice of candidates,
     given the same measurements. progress: True, False or "plain". Ctrl-C ends the search early and returns the best so
     far; once more, while that is made, leaves out what is still to be checked; a third time raises KeyboardInterrupt.
+    target: "cpu", "cuda" and their like, or a TVM target; with "simulated:cpu" the search asks a surrogate of such a
+    device, and what it finds is compiled for this CPU (docs/simulated.md).
     tracker, key: measure on the servers of TVM's tracker at HOST:PORT under this key, which must be of the target's
     kind, as this machine is; see docs/rpc.md. Raises InvalidBudget, InvalidOption, UnknownTarget, InvalidShape,
     InvalidModel and its kinds, StoreError, InvalidWeights, TrackerFailed, WrongDevice, ForkedProcess before any long
@@ -145,11 +155,12 @@ def optimize(
     search, reporter = make_strategy(strategy), make_progress(progress)
     seed, space = options.seed(seed), check_space(space)
     target = resolve_target(target)
+    require_runnable(target)
     device = device_name(target)  # raises where the GPU it needs is missing
     kind = kind_of(target)
     if kind.on_host:
         settle()  # raises where the calling thread could not run the result
-    pool_of = _pool_of(tracker, key)
+    pool_of = _pool_of(target, tracker, key)
     predictor = costmodel.load(kind.device, weights, seed=seed)
     problems: list[str] = []
     with (
@@ -200,10 +211,11 @@ def optimize(
     return optimized
 
 
-def _pool_of(tracker: str | None, key: str | None) -> Callable[[Any], MeasurePool | RpcPool]:
-    """How to open a pool for a target: here, or on a tracker's servers."""
+def _pool_of(target: Any, tracker: str | None, key: str | None) -> Callable[[Any], AbstractContextManager[Pool]]:
+    """How to open a pool for a target: here, on a tracker's servers, or without measuring."""
     if tracker is None and key is None:
-        return MeasurePool
+        return MeasurePool if simulated(target) is None else SimulatedPool
+    require_real(target, where="tracker")
     if tracker is None or key is None:
         missing, given = ("tracker", "key") if tracker is None else ("key", "tracker")
         raise InvalidOption(f"there is a {given} but no {missing}", where=missing, remedy="give both or neither")

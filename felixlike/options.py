@@ -71,6 +71,14 @@ def real(
     raise error(f"{name} is {shown(value)}", where=where, remedy=_give(wanted, otherwise))
 
 
+def share(value: Any, name: str, least: float = 0.0, most: float = 1.0, *, where: str = "options") -> float:
+    """A number between two others. Raises InvalidOption."""
+    number = _float(value)
+    if least <= number <= most:
+        return number
+    raise InvalidOption(f"{name} is {shown(value)}", where=where, remedy=f"give a number from {least:g} to {most:g}")
+
+
 def _float(value: Any) -> float:
     if isinstance(value, bool | str | bytes) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         return math.nan

@@ -13,6 +13,7 @@ import workloads
 from torch import nn
 
 import felixlike as fx
+from felixlike import records
 from felixlike.costmodel import InvalidWeights
 from felixlike.errors import (
     InputMismatch,
@@ -130,6 +131,25 @@ def test_a_primfunc_is_a_function_of_its_inputs() -> None:
     torch.testing.assert_close(tuned(a, b), a @ b, rtol=1e-4, atol=1e-4)
 
 
+def test_a_search_on_a_simulated_cpu_gives_code_for_this_one(tmp_path: Path) -> None:
+    a, b = torch.randn(12, 10), torch.randn(10, 18)
+    store = tmp_path / "runs.sqlite"
+    tuned = fx.optimize(
+        workloads.matmul(12, 10, 18), target="simulated:cpu", trials=6, store=store, space="all", progress=False
+    )
+    torch.testing.assert_close(tuned(a, b), a @ b, rtol=1e-4, atol=1e-4)
+    (task,) = tuned.report.tasks
+    assert (task.how, task.trials) == ("measured", 6)
+    assert task.error is not None
+    assert task.error < 1e-5
+    assert tuned.report.device == "simulated AMD EPYC (Zen 5, one core)"
+    assert "on simulated AMD EPYC" in str(tuned.report)
+    with records.open(store, read_only=True) as opened:
+        assert {record.device for record in opened.measurements()} == {tuned.report.device}
+    tuned.save(tmp_path / "model.flx")
+    torch.testing.assert_close(fx.load(tmp_path / "model.flx")(a, b), a @ b, rtol=1e-4, atol=1e-4)
+
+
 def test_tasks_are_extracted_heaviest_first(model: nn.Module, x: torch.Tensor) -> None:
     tasks = fx.extract_tasks(model, x)
     work = [t.weight * t.flops for t in tasks]
@@ -144,6 +164,12 @@ def test_tasks_are_extracted_heaviest_first(model: nn.Module, x: torch.Tensor) -
         ({"seconds": -1.0}, InvalidBudget, "seconds is -1.0"),
         ({"target": "abacus"}, UnknownTarget, "'abacus' is not a known target"),
         ({"target": "cuda"}, UnknownTarget, "can be looked at, but not tuned"),
+        ({"target": "simulated:h100"}, UnknownTarget, "simulated NVIDIA H100 is simulated: it measures, but nothing"),
+        (
+            {"target": "simulated:cpu", "tracker": "127.0.0.1:1", "key": "cpu"},
+            UnknownTarget,
+            r"tracker: simulated AMD EPYC \(Zen 5, one core\) is simulated: it has no processor to measure on",
+        ),
         ({"strategy": "luck"}, InvalidOption, "'luck' is not a strategy"),
         ({"strategy": "Gradient"}, InvalidOption, r"use one of gradient, random \(did you mean 'gradient'\?\)"),
         ({"strategy": ["gradient"]}, InvalidOption, r"\['gradient'\] is not a strategy"),

@@ -98,12 +98,12 @@ def _carried_out(options: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from felixlike._version import __version__
-    from felixlike.cli import collect, doctor, explain, resume, show, stores, tc, train, tune
+    from felixlike.cli import collect, compare, doctor, explain, resume, show, stores, tc, train, tune
 
     parser = argparse.ArgumentParser(prog="felixlike", description="A differentiable schedule optimizer.")
     parser.add_argument("--version", action="version", version=f"felixlike {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (tune, resume, show, stores, explain, doctor, collect, train, tc):
+    for module in (tune, resume, show, stores, compare, explain, doctor, collect, train, tc):
         module.add_parser(commands)
     for command in _commands(parser).values():
         command.add_argument("--traceback", action="store_true", help="show where in the code a problem was met")

@@ -57,7 +57,7 @@ def add_model(parser: Any) -> None:
         metavar="NAME=1x3x224x224[:DTYPE]",
         help="an input's sizes; once for each input",
     )
-    parser.add_argument("--target", default="cpu")
+    parser.add_argument("--target", default="cpu", help="cpu, cuda, sm_80, sm_90, simulated:cpu (docs/simulated.md)")
 
 
 def run(options: argparse.Namespace) -> int:

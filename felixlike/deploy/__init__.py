@@ -1,6 +1,6 @@
 """From an imported model and schedules to something that runs, is verified, saved and loaded."""
 
-from felixlike.deploy.artefact import from_bytes, linker, load, read_report, save, to_bytes
+from felixlike.deploy.artefact import export_library, from_bytes, linker, load, read_report, save, to_bytes
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.compile import compile_model
 from felixlike.deploy.culprit import culprit
@@ -14,6 +14,7 @@ __all__ = [
     "check_writable",
     "compile_model",
     "culprit",
+    "export_library",
     "from_bytes",
     "linker",
     "load",

@@ -41,6 +41,15 @@ def save(compiled: Compiled, path: str | os.PathLike[str], *, report: Mapping[st
         _pack(file, code, library, report)
 
 
+def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
+    """Write the shared library alone, which TVM's runtime can load without felixlike, Python or torch; whole or not at
+    all. Raises as `save` does."""
+    check_writable(path)
+    library = _library(compiled, description.describe(compiled))
+    with written_whole(path) as file:
+        file.write(library)
+
+
 def load(path: str | os.PathLike[str]) -> tuple[Compiled, dict[str, Any]]:
     """A saved model, and the report saved with it.
 

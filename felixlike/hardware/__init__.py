@@ -7,6 +7,15 @@ from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import KINDS, Kind, kind_of
 from felixlike.hardware.known import described, machines
 from felixlike.hardware.probe import host_device
+from felixlike.hardware.simulated import (
+    SIMULATED,
+    SIMULATED_NAMES,
+    Simulated,
+    is_simulated_device,
+    require_real,
+    require_runnable,
+    simulated,
+)
 from felixlike.hardware.target import (
     Target,
     described_target,
@@ -21,8 +30,11 @@ from felixlike.hardware.target import (
 __all__ = [
     "COMPILERS",
     "KINDS",
+    "SIMULATED",
+    "SIMULATED_NAMES",
     "Device",
     "Kind",
+    "Simulated",
     "Target",
     "c_compiler",
     "described",
@@ -33,9 +45,13 @@ __all__ = [
     "host_target",
     "imitated_target",
     "instruction_sets",
+    "is_simulated_device",
     "kind_of",
     "machines",
     "quickly_compiled",
+    "require_real",
+    "require_runnable",
     "resolve_target",
+    "simulated",
     "target_device",
 ]

@@ -11,6 +11,7 @@ from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import kind_of
 from felixlike.hardware.known import described, imitated, machines, with_processor
 from felixlike.hardware.probe import host_device
+from felixlike.hardware.simulated import PREFIX, SIMULATED_NAMES, Simulated, simulated, simulated_by_name
 from felixlike.hardware.vectors import vector_unit
 from felixlike.words import choose_from, shown
 
@@ -26,7 +27,8 @@ def resolve_target(target: "str | Target") -> Target:
     """A TVM target for a name or a TVM target that is complete already.
 
     Names: "cpu" or "llvm", the host; "sm_80", "sm_90", a GPU with the limits every CUDA kernel keeps to; "cuda", the
-    GPU of this machine, sm_90 where there is none.
+    GPU of this machine, sm_90 where there is none; "simulated:h100", "simulated:cpu" and the like, see
+    docs/simulated.md.
     Raises UnknownTarget for other names, and for targets that lack what TVM's rules need."""
     if isinstance(target, tvmlib.Target):
         kind = kind_of(target)
@@ -42,21 +44,37 @@ def resolve_target(target: "str | Target") -> Target:
         return target
     if not isinstance(target, str):
         raise UnknownTarget(f"{shown(target)} is not a target", where="target", remedy=_remedy(target))
+    imagined = simulated_by_name(target)
+    if imagined is not None:
+        return _simulated_target(imagined)
     if target in _CUDA:
         found = gpu_at_hand() if target == "cuda" else None
-        arch = target if target != "cuda" else found[1] if found else _NO_GPU
-        return tvmlib.Target(
-            {
-                "kind": "cuda",
-                "arch": arch,
-                "max_threads_per_block": 1024,
-                "max_shared_memory_per_block": 49152,
-                "thread_warp_size": 32,
-            }
-        )
+        return _cuda_target(target if target != "cuda" else found[1] if found else _NO_GPU)
     if target not in _CPU:
         raise UnknownTarget(f"{shown(target)} is not a known target", where="target", remedy=_remedy(target))
     return host_target()
+
+
+def _cuda_target(arch: str, **more: str) -> Target:
+    return tvmlib.Target(
+        {
+            "kind": "cuda",
+            "arch": arch,
+            "max_threads_per_block": 1024,
+            "max_shared_memory_per_block": 49152,
+            "thread_warp_size": 32,
+            **more,
+        }
+    )
+
+
+def _simulated_target(device: Simulated) -> Target:
+    """A simulated device's schedules; code of a CPU's for the CPU this process runs on, as `imitated_target`. Its
+    measurements were made on one core."""
+    model = PREFIX + device.name
+    if device.kind == "cuda":
+        return _cuda_target(device.machine, **{_MODEL: model})
+    return tvmlib.Target({"kind": "llvm", "mcpu": tvmlib.host_cpu(), "num-cores": 1, _MODEL: model})
 
 
 def _check_cpu(target: Target) -> None:
@@ -75,7 +93,7 @@ def _check_cpu(target: Target) -> None:
 def _remedy(target: Any) -> str:
     if isinstance(target, dict) or (isinstance(target, str) and target.startswith("llvm ")):
         return 'give a TVM target that says everything: Target({"kind": "llvm", "mcpu": …, "num-cores": …}), or "cpu"'
-    return choose_from(target, (*_CPU, *_CUDA)) + ", or a TVM target"
+    return choose_from(target, (*_CPU, *_CUDA, *SIMULATED_NAMES)) + ", or a TVM target"
 
 
 def host_target() -> Target:
@@ -118,7 +136,8 @@ def target_device(target: Target) -> Device:
     the target's."""
     if not kind_of(target).on_host:
         return gpu_device(target)
-    model, mcpu = str(target.attrs.get(_MODEL, "")), str(target.attrs.get("mcpu", ""))
+    imagined, mcpu = simulated(target), str(target.attrs.get("mcpu", ""))
+    model = imagined.machine if imagined is not None else str(target.attrs.get(_MODEL, ""))
     if model in machines():
         return _with_cores(described(model), target)
     host = host_device()
@@ -138,8 +157,12 @@ def _modest(mcpu: str) -> Device:
 
 
 def device_name(target: Target) -> str:
-    """The name of the device that candidates for a target are measured on.  Raises UnknownTarget without such a GPU,
-    and where this processor lacks instructions that code for the target may use: it would end the process."""
+    """The name of the device that candidates for a target are measured on; of a simulated one it begins with
+    "simulated".  Raises UnknownTarget without such a GPU, and where this processor lacks instructions that code for the
+    target may use: it would end the process."""
+    imagined = simulated(target)
+    if imagined is not None:
+        return imagined.device
     if not kind_of(target).on_host:
         return require_gpu(target)
     _require_cpu(target)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from felixlike.measure.measurement import Measurement, Status
     from felixlike.measure.pool import MeasurePool, measure
     from felixlike.measure.rpc import RpcPool
+    from felixlike.measure.simulated import SimulatedPool
 
 __all__ = [
     "Limits",
@@ -20,6 +21,7 @@ __all__ = [
     "Pool",
     "RpcPool",
     "Schedulable",
+    "SimulatedPool",
     "Status",
     "Timing",
     "Untuned",
@@ -33,6 +35,7 @@ _HOME = {
     "Pool": "interface",
     "RpcPool": "rpc",
     "Schedulable": "candidate",
+    "SimulatedPool": "simulated",
     "Status": "measurement",
     "Timing": "limits",
     "Untuned": "candidate",

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from felixlike import options
 from felixlike.frontend.task import Task
+from felixlike.hardware import require_real, resolve_target
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.interface import Checks, Place, Results
 from felixlike.measure.limits import Limits
@@ -104,6 +105,7 @@ class MeasurePool(WorkshopPool):
             waiting = options.whole(
                 waiting, "waiting", least=1, where="MeasurePool", otherwise="None for a few for each worker"
             )
+        target = require_real(resolve_target(target), where="MeasurePool")
         workshop = Workshop(target, limits=limits, workers=workers, reuse=reuse)
         super().__init__(workshop, Local(workshop, waiting=waiting))
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from felixlike import options
 from felixlike.frontend.task import Task
+from felixlike.hardware import require_real, resolve_target
 from felixlike.measure.exports import linker
 from felixlike.measure.fleet import Fleet
 from felixlike.measure.limits import Limits
@@ -36,6 +37,7 @@ class RpcPool(WorkshopPool):
         patience: float = 60.0,
     ) -> None:
         patience = options.real(patience, "patience", positive=True, finite=False, where="RpcPool", unit="seconds")
+        target = require_real(resolve_target(target), where="RpcPool")
         fleet, compiler = Fleet(tracker, key), linker()
         workshop = Workshop(target, limits=limits, workers=workers, reuse=reuse)
         self._remote = Remote(workshop, fleet, compiler=compiler, patience=patience)

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import features, options, smooth
-from felixlike.errors import InvalidOption, MissingDependency, OutputNotWritable, first_line
+from felixlike.errors import InvalidOption
 from felixlike.features.table import COLUMNS, NAMES
 from felixlike.report.layout import entry, indented, paragraph, stream_width
+from felixlike.report.picture import image_path, new_figure, save_figure
 from felixlike.signs import showable
 from felixlike.smooth.printing import smooth_text
 from felixlike.symbolic import Kind, Points, Sketch
@@ -25,7 +26,6 @@ from felixlike.symbolic.program.variables import groups
 from felixlike.words import choose_from, nearest, shown
 
 DEFAULT_COLUMNS = ("vector_extent", "parallel_extent", "buffer1_reuse_distance_bytes", "traffic_l1")
-_IMAGES = "give a .png, .svg or .pdf file"
 _STEPS = 200
 _SAMPLES = 256
 
@@ -158,15 +158,9 @@ class Explanation:
 
         variable: None for the one along which the formulas change most. Raises InvalidOption, MissingDependency,
         OutputNotWritable."""
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise MissingDependency("drawing needs matplotlib", where="plot", remedy="pip install matplotlib") from None
-        path = options.path(path, "plot", error=OutputNotWritable)
-        if not path.suffix:
-            raise OutputNotWritable("its name does not say which kind of image", where=str(path), remedy=_IMAGES)
+        path = image_path(path)
         variable = self._most_telling() if variable is None else variable
-        figure = Figure(figsize=(4.2 * len(self.formulas), 3.4), layout="constrained")
+        figure = new_figure(4.2 * len(self.formulas), 3.4)
         panels = figure.subplots(1, len(self.formulas), squeeze=False)[0]
         for panel, formula in zip(panels, self.formulas, strict=True):
             curve = self.curve(variable, formula.column)
@@ -178,16 +172,7 @@ class Explanation:
                 panel.set_xscale("log", base=2)
         panels[0].legend()
         figure.suptitle(f"{self.store}, sketch {self.sketch.index} of {self.sketch.task.name}")
-        try:
-            figure.savefig(path, dpi=130)
-        except ValueError as error:  # a kind that matplotlib does not know
-            raise OutputNotWritable(
-                f"the plot cannot be written: {first_line(error)}", where=str(path), remedy=_IMAGES
-            ) from error
-        except OSError as error:
-            raise OutputNotWritable(
-                f"the plot cannot be written: {error.strerror}", where=str(path), remedy="choose another place"
-            ) from error
+        save_figure(figure, path)
 
     def _most_telling(self) -> str:
         """The tile factor along which most of the formulas change, and among those the one they change most along."""

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from felixlike import options
+from felixlike.search.adatune import AdaTune
 from felixlike.search.candidate import Candidate
-from felixlike.search.gradient import GradientOptions, GradientSearch
+from felixlike.search.evolutionary import Evolutionary
+from felixlike.search.genetic import Genetic
+from felixlike.search.gradient import Gradient
+from felixlike.search.lfbo import LFBO
+from felixlike.search.metaschedule import MetaSchedule
 from felixlike.search.predicted import Predicted
-from felixlike.search.random import RandomSearch
+from felixlike.search.random import Random
+from felixlike.search.registry import STRATEGIES, make_strategy, strategy_names
 from felixlike.search.scheduler import Progress, next_task
 from felixlike.search.space import Space
-from felixlike.search.strategy import Key, Known, Strategy, draw
+from felixlike.search.strategy import Key, Known, Measured, Strategy, draw
 
 __all__ = [
+    "LFBO",
     "STRATEGIES",
+    "AdaTune",
     "Candidate",
-    "GradientOptions",
-    "GradientSearch",
+    "Evolutionary",
+    "Genetic",
+    "Gradient",
     "Key",
     "Known",
+    "Measured",
+    "MetaSchedule",
     "Predicted",
     "Progress",
-    "RandomSearch",
+    "Random",
     "Space",
     "Strategy",
     "draw",
     "make_strategy",
     "next_task",
+    "strategy_names",
 ]
-
-STRATEGIES: dict[str, type[GradientSearch] | type[RandomSearch]] = {"gradient": GradientSearch, "random": RandomSearch}
-
-
-def make_strategy(name: str) -> Strategy:
-    """The strategy of this name. Raises InvalidOption for others."""
-    return STRATEGIES[options.one_of(name, "strategy", STRATEGIES, what="a strategy")]()

@@ -1,7 +1,8 @@
-"""Adam on relaxed variables: from seeds downhill along the predicted latency, all seeds of one structure at once.
+"""Adam on relaxed variables: from seeds downhill along the predicted latency, all seeds of all structures at once.
 
-In: seeds (points that share their compute locations), smooth formulas, a cost model. Out: every relaxed point passed
-on the way. Felix §3.4, Algorithm 1: objective −C(features(x)) + λ Σ max(g(x), 0)², variables x = e^x'.
+In: seeds (in groups that share their compute locations), smooth formulas, a cost model. Out: every relaxed point passed
+on the way. Felix §3.4, Algorithm 1: objective −C(features(x)) + λ Σ max(g(x), 0)², variables x = e^x'. λ is scaled by
+the length of the cost's gradient, so that it means the same for every task; steps and smoothing narrow on the way.
 
 The free variables are the logarithms of all factors but the outermost of each loop, which is ln extent − the rest, so
 that the product is right everywhere; and log(1 + steps) of the unroll limit. Compute locations stay as the seed has
@@ -11,11 +12,12 @@ them.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from felixlike.costmodel import CostModel
 from felixlike.search.rounding import LogPoints
@@ -26,13 +28,41 @@ from felixlike.symbolic.program.variables import groups
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """steps: of Adam.  keep_every: relaxed points are kept every so many steps.  penalty: λ.
-    learning_rate: about how far a variable moves in one step, in log units."""
+    """steps: of Adam.  keep_every: relaxed points are kept every so many steps.  learning_rate: about how far a
+    variable moves in the first step, in log units; in the last it is `cooled` times as far.  blur: how many times wider
+    the smooth operators are in the first step than in the last.  penalty: λ, for gradients of the cost of length 1."""
 
     steps: int = 40
     keep_every: int = 5
     learning_rate: float = 0.1
+    cooled: float = 0.3
+    blur: float = 2.0
     penalty: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Seeds of one structure.  relaxed: the smooth formulas of their sketch.  seeds: int64[n, variables] with the same
+    compute locations.  noise: float64[n, variables], added to the start (free variables only)."""
+
+    relaxed: Relaxed
+    seeds: Points
+    noise: LogPoints
+
+    @property
+    def sketch(self) -> Sketch:
+        """What the seeds are points of."""
+        return self.relaxed.formulas.sketch
+
+    @property
+    def locations(self) -> tuple[int, ...]:
+        """Where blocks are computed."""
+        return tuple(self.seeds[0, list(self.sketch.location_columns)].tolist())
+
+    def prepare(self) -> None:
+        """Make the smooth formulas. Raises NoSmoothForm, UnsupportedSketch."""
+        self.relaxed.of_structure(self.locations)
+        self.relaxed.excess(self.locations)
 
 
 class _Coordinates:
@@ -80,41 +110,79 @@ class _Coordinates:
         return (low * low + high * high).sum(dim=1)
 
 
-def descend(
-    relaxed: Relaxed, model: CostModel, sketch: Sketch, seeds: Points, *, noise: LogPoints, options: Descent
-) -> LogPoints:
-    """float64[kept, variables]: relaxed points on the way down from each seed, the seeds' own included.
+class _Leg:
+    """One walk under way."""
 
-    seeds: int64[n, variables] with the same compute locations.  noise: float64[n, variables], added to the start (free
-    variables only).  Warns of seeds that were not led all the way, since some gradient of theirs was no number."""
-    start = relaxed.log_points(seeds)
-    coordinates = _Coordinates(sketch, start)
-    if not len(coordinates.spread):
-        return start.numpy()
-    pushed = coordinates.start + torch.from_numpy(noise) @ coordinates.spread.abs().T * 0.5
-    z = pushed.requires_grad_(True)
-    excess = relaxed.excess(tuple(seeds[0, list(sketch.location_columns)].tolist()))
-    optimizer = torch.optim.Adam([z], lr=options.learning_rate)
-    kept: list[LogPoints] = []
-    lost = torch.zeros(len(z), dtype=torch.bool)
+    def __init__(self, walk: Walk) -> None:
+        self.relaxed = walk.relaxed
+        self.sketch = walk.sketch
+        self.coordinates = _Coordinates(walk.sketch, walk.relaxed.log_points(walk.seeds))
+        spread = self.coordinates.spread
+        pushed = self.coordinates.start + torch.from_numpy(walk.noise) @ spread.abs().T * 0.5
+        self.z = pushed.requires_grad_(True)
+        self.excess = walk.relaxed.excess(walk.locations)
+        self.kept: list[LogPoints] = []
+        self.lost = torch.zeros(len(self.z), dtype=torch.bool)
+
+    def keep(self) -> None:
+        """Remember where the walk is."""
+        with torch.no_grad():
+            self.kept.append(self.coordinates.log_x(self.z).numpy().copy())
+
+    def pulled_back(self, width: float) -> Tensor | None:
+        """The gradient of the violation, float64[n, free]; None where nothing is violated."""
+        log_x = self.coordinates.log_x(self.z)
+        violation = self.coordinates.violation(log_x)
+        if self.excess is not None:
+            violation = violation + torch.relu(self.excess(log_x, width)).square().sum(dim=1)
+        if not (violation > 0).any():
+            return None
+        (gradient,) = torch.autograd.grad(violation.sum(), self.z)
+        return gradient
+
+
+def descend(walks: Sequence[Walk], model: CostModel, options: Descent) -> list[LogPoints]:
+    """float64[kept, variables] for each walk: relaxed points on the way down from each seed, the seeds' own included.
+
+    All seeds of all walks go through the network together, as one batch. Warns of seeds that were not led all the way,
+    since some gradient of theirs was no number."""
+    legs = [_Leg(walk) for walk in walks]
+    moving = [leg for leg in legs if leg.z.shape[1]]
+    for leg in legs:
+        leg.keep()
+    if moving and options.steps:
+        _walk(moving, model, options)
+    for leg in moving:
+        if leg.lost.any():
+            what = f"the gradients of {int(leg.lost.sum())} of {len(leg.lost)} seeds were not finite at some step"
+            warnings.warn(f"{leg.sketch}: {what}", RuntimeWarning, stacklevel=2)
+    return [np.concatenate(leg.kept) for leg in legs]
+
+
+def _walk(legs: Sequence[_Leg], model: CostModel, options: Descent) -> None:
+    optimizer = torch.optim.Adam([leg.z for leg in legs], lr=options.learning_rate)
     for step in range(options.steps):
-        optimizer.zero_grad()
-        log_x = coordinates.log_x(z)
-        scores = model.score(relaxed(log_x)).mean(dim=0)
-        violation = coordinates.violation(log_x)
-        if excess is not None:
-            violation = violation + torch.relu(excess(log_x, relaxed.width)).square().sum(dim=1)
-        objective = -scores.double() + options.penalty * violation
-        (gradient,) = torch.autograd.grad(objective.sum(), z)
-        lost |= ~gradient.isfinite().all(dim=1)
-        # Adam would remember one NaN for ever. With a zero the seed coasts instead; each has a gradient of its own, so
-        # the others do not notice, and all points are scored by the exact formulas in the end.
-        z.grad = torch.nan_to_num(gradient, posinf=0.0, neginf=0.0)
-        if step % options.keep_every == 0:
-            kept.append(log_x.detach().numpy().copy())
+        done = step / max(1, options.steps - 1)
+        optimizer.param_groups[0]["lr"] = options.learning_rate * options.cooled**done
+        wider = options.blur ** (1.0 - done)
+        for leg, gradient in zip(legs, _gradients(legs, model, wider), strict=True):
+            back = leg.pulled_back(wider * leg.relaxed.width)
+            if back is not None:
+                gradient = gradient + options.penalty * gradient.norm(dim=1, keepdim=True) * back
+            leg.lost |= ~gradient.isfinite().all(dim=1)
+            # Adam would remember one NaN for ever. With a zero the seed coasts instead; each has a gradient of its own,
+            # so the others do not notice, and all points are scored by the exact formulas in the end.
+            leg.z.grad = torch.nan_to_num(gradient, posinf=0.0, neginf=0.0)
         optimizer.step()
-    kept.append(coordinates.log_x(z).detach().numpy().copy())
-    if lost.any():
-        text = f"{sketch}: the gradients of {int(lost.sum())} of {len(lost)} seeds were not finite at some step"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-    return np.concatenate(kept)
+        if (step + 1) % options.keep_every == 0 or step + 1 == options.steps:
+            for leg in legs:
+                leg.keep()
+
+
+def _gradients(legs: Sequence[_Leg], model: CostModel, wider: float) -> list[Tensor]:
+    """Of what is to be small, −score, float64[n, free] for each leg."""
+    features = [leg.relaxed(leg.coordinates.log_x(leg.z), wider * leg.relaxed.width) for leg in legs]
+    most = max(found.shape[1] for found in features)
+    padded = [nn.functional.pad(found, (0, 0, 0, most - found.shape[1])) for found in features]
+    scores = model.score(torch.cat(padded)).mean(dim=0)
+    return list(torch.autograd.grad(-scores.double().sum(), [leg.z for leg in legs]))

@@ -22,7 +22,7 @@ from felixlike.hardware import kind_of, target_device
 from felixlike.modes import own_modes
 from felixlike.search.candidate import Candidate
 from felixlike.search.space import Space
-from felixlike.search.strategy import Known, draw
+from felixlike.search.strategy import Known, Strategy, draw
 
 _POOL = 2048
 """Points drawn of each sketch: nearly all where there are a few hundred."""
@@ -39,15 +39,17 @@ _CYCLES = 1.2e10
 cycle where all that they need is at hand."""
 
 
-class Predicted:
-    """Proposes what the cost model likes best."""
+class Predicted(Strategy):
+    """Proposes what a cost model likes best."""
 
-    def propose(
-        self, space: Space, model: CostModel, known: Known, count: int, rng: np.random.Generator
-    ) -> list[Candidate]:
+    def __init__(self, model: CostModel) -> None:
+        self.model = model
+
+    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`: the best first. What cannot be predicted, by a model that knows nothing or for a
         sketch that is not understood, is drawn at random and comes last."""
-        scored = [c for c in _scored(space, model, rng) if c.key not in known.seen] if model.trained else []
+        scored = _scored(space, self.model, rng) if self.model.trained else []
+        scored = [c for c in scored if c.key not in known.seen]
         found = sorted(scored, key=lambda c: -c.score)[:count]
         seen = known.seen | {c.key for c in found}
         return [*found, *draw(space, count - len(found), seen, rng, origin="random")]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from felixlike.costmodel import CostModel
 from felixlike.search.candidate import Candidate
 from felixlike.search.space import Space
-from felixlike.search.strategy import Known, draw
+from felixlike.search.strategy import Known, Strategy, draw
 
 
-class RandomSearch:
+class Random(Strategy):
     """Proposes random valid points."""
 
-    def propose(
-        self, space: Space, model: CostModel, known: Known, count: int, rng: np.random.Generator
-    ) -> list[Candidate]:
-        """See `Strategy.propose`; the model is not asked."""
+    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+        """See `Strategy.propose`."""
         return draw(space, count, known.seen, rng, origin="random")

@@ -55,19 +55,20 @@ class Relaxed(nn.Module):
         self._excess: dict[tuple[int, ...], Excess] = {}
 
     @own_modes(gradients=False)
-    def forward(self, log_x: Tensor) -> Tensor:
-        """log(1 + feature) at relaxed points; rows of stores that a location inlined are 0. Raises InvalidPoint for
-        another shape."""
+    def forward(self, log_x: Tensor, width: float | None = None) -> Tensor:
+        """log(1 + feature) at relaxed points; rows of stores that a location inlined are 0.  width: of the smooth
+        operators in this call. Raises InvalidPoint for another shape."""
         if not isinstance(log_x, Tensor):
             raise InvalidPoint(f"it is {kind_of(log_x)}, no tensor", where="relax", remedy="give log_points(points)")
         self._check_width(log_x)
-        stores, width = len(self.formulas.stores), len(NAMES)
+        stores, columns = len(self.formulas.stores), len(NAMES)
+        width = self.width if width is None else width
         log_x = log_x.to(self.dtype)
-        result = log_x.new_zeros(len(log_x), stores, width)
+        result = log_x.new_zeros(len(log_x), stores, columns)
         for locations, members in self._by_structure(log_x):
             lowered, rows = self.of_structure(locations)
-            flat: Tensor = lowered(log_x.index_select(0, members), self.width)
-            part = flat.reshape(len(members), -1, width)
+            flat: Tensor = lowered(log_x.index_select(0, members), width)
+            part = flat.reshape(len(members), -1, columns)
             result = result.index_put((members[:, None], rows[None, :]), part)
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import types
@@ -9,6 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from felixlike import tvmlib
 from felixlike.tvmlib.typing import BlockRef, Module, Schedule
@@ -54,6 +58,46 @@ def tune_context(module: Module, target: Any, *, seed: int = 1, space: Any = Non
             rand_state=seed,
             num_threads=1,
         )
+
+
+def store_features(module: Module, target: Any, schedules: Sequence[Schedule]) -> list[npt.NDArray[np.float64]]:
+    """TVM's PerStoreFeature of schedules of a module: float64[stores, 164] each, most columns log2(1 + feature)."""
+    extractor = tvmlib.ms.feature_extractor.PerStoreFeature()
+    candidates = [tvmlib.ms.MeasureCandidate(schedule, []) for schedule in schedules]
+    return [found.numpy() for found in extractor.extract_from(tune_context(module, target), candidates)]
+
+
+def evolution(
+    module: Module, target: Any, postprocessors: Sequence[Any], *, population: int, generations: int, seed: int
+) -> Any:
+    """A context whose search is TVM's evolution of traces, with TVM's mutators for the target's kind.
+
+    postprocessors: `runner`s of what schedules undergo, and whether each is `own`: ours are Python, so that one thread
+    calls them."""
+    mutators = str(target.kind.name)
+    holder = tvmlib.PostOrderApply(sch_rules=[], postprocs=[p.runner for p in postprocessors], mutator_probs=mutators)
+    search = tvmlib.ms.search_strategy.EvolutionarySearch(
+        population_size=population, genetic_num_iters=generations, init_min_unmeasured=min(50, population // 2)
+    )
+    with without_tensor_intrinsics():
+        return tvmlib.ms.TuneContext(
+            mod=module,
+            target=target,
+            space_generator=holder,
+            search_strategy=search,
+            task_name="main",
+            rand_state=seed,
+            num_threads=1 if any(p.own for p in postprocessors) else "physical",
+            logger=_quiet(),
+        )
+
+
+@cache
+def _quiet() -> logging.Logger:
+    """What TVM says of its search is no news to users."""
+    logger = logging.getLogger("felixlike.metaschedule")
+    logger.setLevel(logging.CRITICAL)
+    return logger
 
 
 _asking_for_rules = threading.Lock()

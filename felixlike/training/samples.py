@@ -20,7 +20,7 @@ from felixlike.errors import InvalidOption, UnsupportedSketch
 from felixlike.features import FeatureArray, formulas
 from felixlike.frontend import Task
 from felixlike.frontend.buffers import buffers_of
-from felixlike.hardware import kind_of
+from felixlike.hardware import is_simulated_device, kind_of
 from felixlike.records import Record, Store, StoredWorkload
 from felixlike.symbolic import Sketch, SpaceName, sketches, stored_sketch
 
@@ -125,10 +125,10 @@ def restored(stored: StoredWorkload) -> Task | None:
 def read(stores: Iterable[Store], *, kind: str | None = None) -> Samples:
     """All measurements of these stores, those for one kind of target ("cpu", "cuda") if given.
 
-    Left out and counted: workloads whose module or target cannot be read, sketches that are not understood
-    symbolically, points that are none of their sketch, times that are no positive numbers, workloads with fewer than
-    two candidates that have a time. A candidate that several stores hold, or that was measured twice on one device,
-    counts once, with its fastest time. Raises StoreError for a damaged store."""
+    Left out and counted: what a simulated device answered, workloads whose module or target cannot be read, sketches
+    that are not understood symbolically, points that are none of their sketch, times that are no positive numbers,
+    workloads with fewer than two candidates that have a time. A candidate that several stores hold, or that was
+    measured twice on one device, counts once, with its fastest time. Raises StoreError for a damaged store."""
     found = Samples()
     gathered: dict[str, _Gathered] = {}
     for store in stores:
@@ -157,6 +157,9 @@ class _Gathered:
 
     def add(self, record: Record, left_out: Counter[str]) -> None:
         """Take a measurement, unless it says nothing."""
+        if is_simulated_device(record.device):
+            left_out["of a simulated device"] += 1
+            return
         seconds = record.measurement.seconds
         if not seconds > 0:  # nan: checked only
             left_out["no usable time"] += 1
@@ -174,7 +177,7 @@ class _Gathered:
             left_out["for another kind of target"] += self._count()
             return []
         measured = {name for by_sketch in self._rows.values() for name in by_sketch}
-        sketches = _sketches(task, measured, self.traces)
+        sketches = stored_sketches(task, measured, self.traces)
         found = []
         for device, by_sketch in self._rows.items():
             parts = [_part(name, sketches[name], members, left_out) for name, members in by_sketch.items()]
@@ -204,8 +207,10 @@ def identity(task: Task) -> str:
     return f"{re.sub(r'[0-9]+$', '', task.name)} {shapes}"
 
 
-def _sketches(task: Task, wanted: Iterable[str], traces: dict[str, str]) -> dict[str, Sketch | None]:
-    """Each sketch by its key: from today's spaces where they still make it, else from its trace."""
+def stored_sketches(task: Task, wanted: Iterable[str], traces: dict[str, str]) -> dict[str, Sketch | None]:
+    """Each sketch by its key: from today's spaces where they still make it, else from its trace; None without either.
+
+    traces: of the task's sketches, as a store keeps them."""
     made = {sketch.key: sketch for sketch in sketches(task, space=SpaceName.ALL)}
     return {key: made.get(key) or (stored_sketch(task, traces[key]) if key in traces else None) for key in wanted}
 

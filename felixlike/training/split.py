@@ -17,7 +17,12 @@ FOLDS = 5
 
 def fold_of(workload: Workload, folds: int = FOLDS) -> int:
     """The fold that a workload is in."""
-    digest = hashlib.sha256(workload.identity.encode()).digest()
+    return fold_of_identity(workload.identity, folds)
+
+
+def fold_of_identity(identity: str, folds: int = FOLDS) -> int:
+    """The fold that workloads of an identity are in."""
+    digest = hashlib.sha256(identity.encode()).digest()
     return int.from_bytes(digest[:8], "little") % folds
 
 

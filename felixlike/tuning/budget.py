@@ -53,6 +53,13 @@ class Budget:
             self.rounds = DEFAULT_ROUNDS_PER_TASK * tasks
         return self
 
+    def over_all(self, tasks: int) -> Budget:
+        """Itself; fewer rounds than tasks become as many candidates as those have, so that no task goes without."""
+        if self.rounds is not None and self.rounds < tasks:
+            trials = TRIALS_PER_ROUND * self.rounds
+            self.rounds, self.trials = None, trials if self.trials is None else min(trials, self.trials)
+        return self
+
     def find(self, *, rounds: int = 0, trials: int = 0, seconds: float = 0.0) -> None:
         """Count what earlier runs have spent."""
         self.spent_rounds, self.found_rounds = self.spent_rounds + rounds, self.found_rounds + rounds
@@ -72,14 +79,17 @@ class Budget:
         """Seconds until the limit; inf without one."""
         return math.inf if self.seconds is None else self.seconds - self.found_seconds - self.elapsed()
 
+    def trials_left(self) -> float:
+        """Candidates until the limit; inf without one."""
+        return math.inf if self.trials is None else max(0, self.trials - self.spent_trials)
+
     def next_batch(self) -> int:
         """How many candidates the next round may measure; 0 if the budget is spent."""
         if self.rounds is not None and self.spent_rounds >= self.rounds:
             return 0
         if self.seconds_left() <= 0:
             return 0
-        left = math.inf if self.trials is None else self.trials - self.spent_trials
-        return int(min(TRIALS_PER_ROUND, max(0, left)))
+        return int(min(TRIALS_PER_ROUND, self.trials_left()))
 
 
 def _whole(value: int, name: str) -> int:

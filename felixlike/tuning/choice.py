@@ -159,5 +159,5 @@ def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> 
 def _unmeasured(state: TaskState, model: CostModel) -> list[Candidate]:
     """Schedules worth a check, the most promising first; the same every time."""
     if state.predicted is None:
-        state.predicted = state.propose(Predicted(), model, Known(set(state.known.seen)), _ATTEMPTS)
+        state.predicted = state.propose(Predicted(model), Known(set(state.known.seen)), _ATTEMPTS)
     return state.predicted

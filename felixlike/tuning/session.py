@@ -25,7 +25,7 @@ from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
 from felixlike.modes import own_modes
 from felixlike.records import Brief, Store, make_record, make_run
-from felixlike.search import Candidate, Key, Known, Progress, Strategy, next_task
+from felixlike.search import Candidate, Key, Known, Measured, Progress, Strategy, next_task
 from felixlike.symbolic import SpaceName
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.state import TaskState
@@ -33,6 +33,9 @@ from felixlike.tuning.state import TaskState
 _RECALLED = 1024
 """The most measurements of a task that are recalled in full, half of them the fastest, the others spread over the rest;
 of all others a run knows only that they were measured."""
+
+_FIRST = 2
+"""Candidates of each task before any has more, where trials are few: the best by prediction, and another."""
 
 _FEWEST = 4
 """Candidates of a round at least: what comes before the first costs as much as these."""
@@ -51,8 +54,8 @@ class Event:
 
 
 class Session:
-    """A tuning run.  space: whose sketches are searched, see `SpaceName`.  observe: called with every Event; it must
-    not raise."""
+    """A tuning run.  model: of the run, for strategies that have none of their own.  space: whose sketches are
+    searched, see `SpaceName`.  observe: called with every Event; it must not raise."""
 
     def __init__(
         self,
@@ -71,7 +74,9 @@ class Session:
             for task in tasks
         ]
         self.interrupted = False
-        self._strategy, self._model, self._pool, self._store = strategy, model, pool, store
+        self._strategy, self._pool, self._store = strategy, pool, store
+        self._weights = model.version()
+        strategy.begin(model)
         self._seed = seed
         self._observe = observe if observe is not None else _ignore
 
@@ -82,7 +87,8 @@ class Session:
         An interrupt (Ctrl-C) ends the run early and sets `interrupted`."""
         if not self.states:
             return
-        run = make_run([state.task for state in self.states], weights=self._model.version(), seed=self._seed)
+        budget.over_all(len(self.states))
+        run = make_run([state.task for state in self.states], weights=self._weights, seed=self._seed)
         budget.find(seconds=self._store.begin(run))
         recalled = 0
         try:
@@ -103,13 +109,20 @@ class Session:
         return next_task([state.progress for state in self.states])
 
     def _share(self, budget: Budget) -> int:
-        """The most candidates of a round, so that in a limited time all tasks are measured: those that wait share what
-        is left; the first of them, which are the heaviest, may take up to twice an equal share."""
+        """The most candidates of a round, so that whatever the budget all tasks are measured before one is measured
+        twice. Where trials are too few for full rounds, each task first has one or two, then they go where they gain
+        most. Where time is limited, those that wait share what is left; the first of them, which are the heaviest, may
+        take up to twice an equal share."""
         waiting = sum(not state.progress.best and not state.progress.exhausted for state in self.states)
+        share = TRIALS_PER_ROUND
+        if waiting and (each := budget.trials_left() // waiting) < TRIALS_PER_ROUND:
+            share = min(_FIRST, max(1, int(each)))
+        elif budget.trials is not None and budget.trials < TRIALS_PER_ROUND * len(self.states):
+            share = _FEWEST
         if math.isinf(budget.seconds_left()) or not waiting or not budget.new_trials:
-            return TRIALS_PER_ROUND
+            return share
         seconds = budget.elapsed() / budget.new_trials
-        return max(_FEWEST, int(2.0 * budget.seconds_left() / (waiting + 1) / seconds))
+        return min(share, max(_FEWEST, int(2.0 * budget.seconds_left() / (waiting + 1) / seconds)))
 
     def _round(self, index: int, count: int, budget: Budget) -> None:
         """One round of one task."""
@@ -132,9 +145,9 @@ class Session:
             state.progress.exhausted = True
             return
         budget.spent_rounds += not begun
-        state.progress.best.append(state.best[0] if state.best else math.inf)
+        state.progress.add(state.best[0] if state.best else math.inf, len(measured))
         state.progress.exhausted = nothing_left
-        self._learn(state, measured, train_now=len(state.known.seen) > 1)
+        state.observe(self._strategy, measured)
 
     def _propose(self, state: TaskState, count: int) -> tuple[list[Candidate], bool, bool]:
         """The candidates of the task's next round; whether an earlier run had begun it, and counted it; and whether
@@ -149,17 +162,15 @@ class Session:
             done, state.interrupted = state.interrupted, frozenset()
             before = state.known if not done else Known(state.known.seen - done, state.known.best)
             wanted = min(TRIALS_PER_ROUND, count + len(done))
-            proposed = state.propose(self._strategy, self._model, before, wanted)
+            proposed = state.propose(self._strategy, before, wanted)
             fresh = [candidate for candidate in proposed if candidate.key not in state.known.seen][:count]
             begun = bool(done) and done <= {candidate.key for candidate in proposed}
             if fresh or not begun:
                 return fresh, begun, len(proposed) < wanted
 
-    def _measure(
-        self, state: TaskState, index: int, candidates: Sequence[Candidate], budget: Budget
-    ) -> list[tuple[Candidate, float]]:
+    def _measure(self, state: TaskState, index: int, candidates: Sequence[Candidate], budget: Budget) -> list[Measured]:
         """Measure until done or out of time; each result is recorded before anything else happens."""
-        done: list[tuple[Candidate, float]] = []
+        done: list[Measured] = []
         best = state.best[0] if state.best else None
         with contextlib.closing(self._pool.stream(state.task, candidates, best=best)) as results:
             for place, measurement in results:
@@ -169,7 +180,7 @@ class Session:
                     make_record(state.task, candidate.sketch.key, candidate.point, measurement, seed=self._seed),
                     candidate.sketch,
                 )
-                done.append((candidate, self._note(state, candidate, measurement)))
+                done.append(Measured(candidate, self._note(state, candidate, measurement)))
                 state.trials += 1
                 budget.spent_trials += 1
                 self._observe(Event(state, index, budget, measurement, candidate))
@@ -181,24 +192,12 @@ class Session:
         """Take a measurement into what is known; its seconds, inf where it is not right."""
         seconds = measurement.seconds if measurement.status is Status.OK else math.inf
         state.known.add(candidate, seconds)
+        state.progress.cost += measurement.build_seconds + measurement.run_seconds
         if measurement.status is Status.OK:
             state.measured[candidate.key] = measurement
         else:
             state.failures[measurement.status.value] = state.failures.get(measurement.status.value, 0) + 1
         return seconds
-
-    def _learn(self, state: TaskState, measured: Sequence[tuple[Candidate, float]], *, train_now: bool) -> None:
-        """Add samples by sketch, since their features differ in shape; then train on all."""
-        by_sketch: dict[str, list[tuple[Candidate, float]]] = {}
-        for candidate, seconds in measured:
-            by_sketch.setdefault(candidate.sketch.key, []).append((candidate, seconds))
-        for members in by_sketch.values():
-            points = np.array([c.point for c, _ in members], dtype=np.int64)
-            features = state.features(members[0][0].sketch, points)
-            if features is not None:
-                self._model.remember(state.task.key, features, [s for _, s in members])
-        if train_now:
-            self._model.refresh(state.task.key)
 
     def _recall(self, state: TaskState, budget: Budget) -> None:
         """Start from what the store knows of the task on the devices that measure, and count it."""
@@ -214,7 +213,8 @@ class Session:
         if not numbers:
             return
         rounds = _best_after_rounds(np.array(history))
-        state.progress.best += rounds
+        for number, best in enumerate(rounds):
+            state.progress.add(best, min(TRIALS_PER_ROUND, len(history) - number * TRIALS_PER_ROUND))
         budget.find(rounds=len(rounds), trials=len(history))
         state.rounds, begun = divmod(len(history), TRIALS_PER_ROUND)
         state.interrupted = frozenset(list(last)[len(last) - begun :])
@@ -223,9 +223,9 @@ class Session:
             candidate = state.space.stored(record.sketch, record.point)
             if candidate is not None:
                 latest[candidate.key] = (candidate, record.measurement)
-        recalled = [(candidate, self._note(state, candidate, found)) for candidate, found in latest.values()]
+        recalled = [Measured(candidate, self._note(state, candidate, found)) for candidate, found in latest.values()]
         state.failures.clear()  # those of earlier runs are not this run's
-        self._learn(state, recalled, train_now=False)
+        state.observe(self._strategy, recalled, recalled=True)
 
     def _briefs(self, task: Task) -> Iterator[Brief]:
         return chain.from_iterable(self._store.briefs(task, device=device) for device in sorted(self._pool.devices))

@@ -6,18 +6,17 @@ task's mistake is no reason to end the search of the others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from felixlike.costmodel import CostModel
 from felixlike.errors import first_line
-from felixlike.features import FeatureArray
 from felixlike.frontend import Task
 from felixlike.measure import Measurement
-from felixlike.search import Candidate, Key, Known, Progress, Space, Strategy
-from felixlike.symbolic import Points, Sketch, SpaceName
+from felixlike.search import Candidate, Key, Known, Measured, Progress, Space, Strategy
+from felixlike.symbolic import SpaceName
 
 if TYPE_CHECKING:
     from felixlike.measure.interface import Checked
@@ -68,24 +67,23 @@ class TaskState:
         if words not in self.faults:
             self.faults.append(words)
 
-    def propose(self, strategy: Strategy, model: CostModel, known: Known, count: int) -> list[Candidate]:
+    def propose(self, strategy: Strategy, known: Known, count: int) -> list[Candidate]:
         """What a strategy proposes; with less to go by where it fails, at last nothing."""
         while True:
             try:
-                return strategy.propose(self.space, model, known, count, self.rng)
+                return strategy.propose(self.space, known, count, self.rng)
             except Exception as error:
                 self.fault(error)
                 if not self.space.retreat():
                     return []
 
-    def features(self, sketch: Sketch, points: Points) -> FeatureArray | None:
-        """`Space.features`; None from the first failure on."""
+    def observe(self, strategy: Strategy, measured: Sequence[Measured], *, recalled: bool = False) -> None:
+        """Tell a strategy what was measured; where it fails, the task goes on with less."""
         try:
-            return self.space.features(sketch, points)
+            strategy.observe(self.space, measured, recalled=recalled)
         except Exception as error:
             self.fault(error)
             self.space.retreat()
-            return None
 
     @property
     def best(self) -> tuple[float, Candidate] | None:

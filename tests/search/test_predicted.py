@@ -37,16 +37,16 @@ def _features(parallel: float, iterations: float) -> FeatureArray:
 def test_the_best_come_first_and_nothing_is_smoothed(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("felixlike.search.space.relax", _nothing_smooth)
     model = CostModel(seed=1, pretrained=True)
-    first = Predicted().propose(space, model, Known(), 6, np.random.default_rng(0))
+    first = Predicted(model).propose(space, Known(), 6, np.random.default_rng(0))
     scores = [candidate.score for candidate in first]
     assert scores == sorted(scores, reverse=True)
     assert all(candidate.sketch.valid(np.array([candidate.point])).all() for candidate in first)
-    others = Predicted().propose(space, model, Known({c.key for c in first[:2]}), 4, np.random.default_rng(0))
+    others = Predicted(model).propose(space, Known({c.key for c in first[:2]}), 4, np.random.default_rng(0))
     assert [c.key for c in others] == [c.key for c in first[2:]]
 
 
 def test_a_model_that_knows_nothing_leaves_it_to_chance(space: Space) -> None:
-    drawn = Predicted().propose(space, CostModel(), Known(), 5, np.random.default_rng(0))
+    drawn = Predicted(CostModel()).propose(space, Known(), 5, np.random.default_rng(0))
     assert len({c.key for c in drawn}) == 5
     assert all(math.isnan(c.score) for c in drawn)
 

@@ -68,12 +68,15 @@ def test_what_says_nothing_is_left_out_and_counted(tmp_path: Path) -> None:
             status = Status.OK if seconds < math.inf or math.isnan(seconds) else Status.TIMEOUT
             store.append(task, make_record(task, sketch.key, point, Measurement(status, seconds)), sketch)
         store.append(task, make_record(task, "unknown", (1, 2), Measurement(Status.OK, 1e-5)))
+        simulated = Measurement(Status.OK, 1e-5, device="simulated AMD EPYC")
+        store.append(task, make_record(task, sketch.key, points[6], simulated), sketch)
         store.append(task, make_record(task, sketch.key, (1, 2), Measurement(Status.OK, 1e-5)), sketch)
         store.append(lonely, make_record(lonely, other.key, other.sample(1, 0)[0], Measurement(Status.OK, 1.0)), other)
         found = read([store])
     (workload,) = found.workloads
     assert sorted(workload.seconds.tolist()) == [1e-5, 2e-5, math.inf]
     assert {reason: count for reason, count in found.left_out.items() if count} == {
+        "of a simulated device": 1,
         "no usable time": 3,
         "sketch cannot be read": 1,
         "point of another sketch": 1,

@@ -18,7 +18,7 @@ from felixlike.errors import ReferenceFailed, WorkerFailed
 from felixlike.frontend import Task, make_task
 from felixlike.hardware import device_name, resolve_target
 from felixlike.measure import Measurement, Pool, Status
-from felixlike.search import Candidate, RandomSearch, Space, make_strategy
+from felixlike.search import Candidate, Random, Space, make_strategy
 from felixlike.spaces.design import RULES, Rule
 from felixlike.symbolic import Sketch, sketches
 from felixlike.tuning import Budget, Event, How, Session, choose
@@ -424,7 +424,7 @@ def test_without_formulas_tasks_are_sampled(tasks: tuple[Task, ...], monkeypatch
     pool = FakePool()
     monkeypatch.setattr("felixlike.search.space.formulas", _mistaken)
     with records.open() as store:
-        session = _session(tasks, pool, store, strategy="random")
+        session = _session(tasks, pool, store, strategy="gradient")
         session.run(Budget(rounds=6))
     for state in session.states:
         assert state.faults == ["TypeError: ours"]
@@ -437,12 +437,12 @@ def test_without_formulas_tasks_are_sampled(tasks: tuple[Task, ...], monkeypatch
 def test_a_strategy_that_fails_ends_the_search_of_one_task(
     tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool, product, draws = FakePool(), tasks[0], RandomSearch.propose
+    pool, product, draws = FakePool(), tasks[0], Random.propose
 
     def propose(strategy: Any, space: Space, *others: Any) -> list[Candidate]:
         return _mistaken() if space.task is product else draws(strategy, space, *others)
 
-    monkeypatch.setattr(RandomSearch, "propose", propose)
+    monkeypatch.setattr(Random, "propose", propose)
     with records.open() as store:
         session = _session(tasks, pool, store, strategy="random")
         session.run(Budget(rounds=3))

@@ -46,9 +46,15 @@ class Sampler:
         if not self._sketch.understood:
             return self._drawn(count, rng, self._accepted)
         if not self._sketch.location_columns:
-            return self._valid(count, [()], rng)
-        drawn = [self._path(row, rng) for row in self.any.draw(min(count, paths), rng)]
-        return self._valid(count, drawn, rng)
+            return self.among([()], count, rng)
+        return self.among(self.paths(min(count, paths), rng), count, rng)
+
+    def paths(self, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+        """Combinations of compute locations of an understood sketch, drawn as TVM would for random tiles: one that is
+        likely may be drawn again."""
+        if not self._sketch.location_columns:
+            return [()]
+        return [self._path(row, rng) for row in self.any.draw(count, rng)]
 
     def by_tvm(self, count: int, rng: np.random.Generator) -> Points:
         """int64[count, variables]: what TVM draws, whether postprocessors accept it or not."""
@@ -65,8 +71,9 @@ class Sampler:
             self._urns[structure.locations] = Urn(self._sketch.variables, structure.gate)
         return self._urns[structure.locations]
 
-    def _valid(self, count: int, paths: Sequence[tuple[int, ...]], rng: np.random.Generator) -> Points:
-        """Rows drawn until enough are valid, each with one of the paths. Raises InvalidSchedule where none are."""
+    def among(self, paths: Sequence[tuple[int, ...]], count: int, rng: np.random.Generator) -> Points:
+        """int64[count, variables]: random valid points with one of these combinations of compute locations each, all
+        equally likely. Raises InvalidSchedule where there are none."""
         urns = [self.urn(self._sketch.structure(path)) for path in paths]
         sizes = np.array([urn.size for urn in urns], dtype=np.float64)
         if not sizes.any():

@@ -133,10 +133,8 @@ class Sketch:
             return error
 
     def _probe(self, structure: Structure | UnsupportedSketch) -> Structure | UnsupportedSketch:
-        """Compare a program whose blocks have moved with TVM's loops at a few points; what is wrong where they differ.
-
-        Regions under moved blocks are TVM's own, but its simplifier sometimes leaves them too wide for symbolic tiles.
-        """
+        """Compare a program whose blocks have moved with TVM's loops at a few points; what is wrong where they differ:
+        regions under moved blocks are TVM's own, but its simplifier may leave them too wide for symbolic tiles."""
         if isinstance(structure, UnsupportedSketch) or not structure.moved:
             return structure
         rows = self.sampler.urn(structure).draw(_PROBED, np.random.default_rng(0))
@@ -242,6 +240,11 @@ class Sketch:
             raise InvalidSchedule(f"a postprocessor refused the point {wanted}", where=repr(self))
         return schedule
 
+    def as_drawn(self) -> Any:
+        """A TVM schedule with the trace's own decisions, without postprocessing: what TVM's searches begin with."""
+        self._trace.apply_to_schedule(schedule := self._new_schedule(1), remove_postproc=True)
+        return schedule
+
     def drawn_by_tvm(self, seed: int) -> tuple[int, ...]:
         """What TVM draws for every variable, whether postprocessors accept it or not.  seed: of TVM's, from 1."""
         schedule = self._new_schedule(seed)
@@ -262,10 +265,10 @@ class Sketch:
             raise InvalidPoint(
                 f"it is {kind_of(trace)}, not a trace", where=repr(self), remedy="give the trace of a schedule: s.trace"
             )
-        own = tvmlib.Trace(list(trace.insts)[: len(self._trace.insts)], {})  # postprocessors' steps may follow
-        if sketch_key(own) != self.key:
+        found = self.traced_point(json.loads(trace_json(trace)))
+        if found is None:
             raise InvalidPoint("the trace's instructions are not this sketch's", where=repr(self))
-        return point_of(trace, self.variables)
+        return found
 
     def trace_json(self) -> str:
         """The sketch's trace as MetaSchedule writes it: JSON of [instructions, decisions]."""

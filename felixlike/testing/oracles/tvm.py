@@ -7,15 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from felixlike import tvmlib
 from felixlike.spaces import metaschedule
 from felixlike.symbolic import Sketch
 
 
 def tvm_features(sketch: Sketch, schedule: Any) -> npt.NDArray[np.float64]:
     """float64[rows, 164] of TVM's PerStoreFeature."""
-    context = metaschedule.tune_context(sketch.task.module, sketch.task.target)
-    extractor = tvmlib.ms.feature_extractor.PerStoreFeature()
-    (features,) = extractor.extract_from(context, [tvmlib.ms.MeasureCandidate(schedule, [])])
-    rows: npt.NDArray[np.float64] = features.numpy()
+    (rows,) = metaschedule.store_features(sketch.task.module, sketch.task.target, [schedule])
     return rows

@@ -1,0 +1,160 @@
+"""All strategies on equal terms: python -m benchmarks.search [--spaces own default] [--candidates 64] [--minutes 60].
+
+Each strategy searches each of the ten subgraphs, in our space and in MetaSchedule's, for every seed, by the same
+measuring; all winners of a subgraph are timed again together, in turns. Runs are kept in a folder as they end, so the
+same command goes on where it was stopped, or where its minutes ended. A target "simulated:…" answers from a surrogate.
+Writes docs/results/search.json, .md and .svg (with --target simulated:h100: search_simulated_h100).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import keep, kept, write_for_this_machine
+from benchmarks.search_tables import STOCK, Run, microseconds, plot, text
+from benchmarks.stock import stock
+from benchmarks.subgraphs import SUBGRAPHS
+from felixlike import Task, records
+from felixlike.costmodel import CostModel, load
+from felixlike.frontend import make_task
+from felixlike.hardware import kind_of, resolve_target, simulated
+from felixlike.measure import MeasurePool, SimulatedPool, Status
+from felixlike.search import Candidate, Gradient, Space, Strategy, make_strategy
+from felixlike.search.descent import Descent
+from felixlike.training.collect import open_pool
+from felixlike.tuning import Budget, Event, Session, one_thread
+
+STRATEGIES = ("gradient", "evolutionary", "adatune", "lfbo", "genetic", "random", "metaschedule")
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "gradient, cold": {},
+    "gradient without descent": {"descent": Descent(steps=0)},
+    "gradient without noise": {"noise": 0.0},
+    "gradient without uncertainty": {"optimism": 0.0},
+}
+"""Gradient search with a part of it changed; "cold": without the shipped weights."""
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", default="cpu")
+    parser.add_argument("--spaces", nargs="+", default=["own", "default"])
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
+    parser.add_argument("--tasks", nargs="+", default=list(SUBGRAPHS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--candidates", type=int, default=64)
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--ablation", action="store_true", help="also gradient search with parts of it changed")
+    parser.add_argument("--stock", type=int, default=0, help="candidates of stock MetaSchedule, in its own space")
+    parser.add_argument("--folder", type=Path, default=Path("out") / "search")
+    arguments = parser.parse_args()
+    strategies = [*arguments.strategies, *(ABLATIONS if arguments.ablation else ())]
+    target = resolve_target(arguments.target)
+    name = "search" if arguments.target == "cpu" else "search_" + re.sub(r"\W+", "_", arguments.target)
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + 60.0 * arguments.minutes
+    runs: list[Run] = []
+    with one_thread():
+        for space in arguments.spaces:
+            for task_name in arguments.tasks:
+                file = arguments.folder / f"{name}-{space}-{re.sub(r'[^a-z0-9]+', '_', task_name)}.jsonl"
+                runs += _subgraph(space, task_name, target, strategies, arguments, file, end)
+    write_for_this_machine(name, {"runs": [asdict(run) for run in runs]}, text(runs), command="search")
+    plot(runs, name)
+
+
+def _subgraph(
+    space: str, name: str, target: Any, strategies: Sequence[str], arguments: argparse.Namespace, file: Path, end: float
+) -> list[Run]:
+    """The runs of one subgraph in one space: those that the file has, and those that time is left for."""
+    task = make_task(SUBGRAPHS[name](), target, name=name)
+    runs = {run.name: run for run in (Run(**row) for row in kept(file))}
+    if arguments.stock and space == "default" and simulated(target) is None:
+        strategies = [*strategies, STOCK]
+    for seed in range(arguments.seeds):
+        for strategy in strategies:
+            wanted = Run(space, name, seed, strategy)
+            if wanted.name in runs or time.monotonic() > end:
+                continue
+            if strategy == STOCK:
+                wanted.seconds, wanted.elapsed = stock(name, arguments.stock, seed)
+            else:
+                with _pool(target) as pool:
+                    _search(wanted, task, pool, arguments.candidates)
+            runs[wanted.name] = wanted
+            keep(file, asdict(wanted))
+            print(
+                f"{space} {name} {seed} {strategy}: {microseconds(min(wanted.seconds))} µs, {wanted.elapsed[-1]:.0f} s",
+                flush=True,
+            )
+    if simulated(target) is not None:
+        for run in runs.values():
+            run.again = min(run.seconds, default=math.inf)
+    elif any(math.isnan(run.again) and run.sketch for run in runs.values()) and time.monotonic() < end:
+        _time_again(task, space, list(runs.values()))
+        file.write_text("".join(json.dumps(asdict(run)) + "\n" for run in runs.values()))
+    return list(runs.values())
+
+
+def _pool(target: Any) -> MeasurePool | SimulatedPool:
+    return SimulatedPool(target) if simulated(target) is not None else MeasurePool(target, reuse=False)
+
+
+def _search(run: Run, task: Task, pool: MeasurePool | SimulatedPool, candidates: int) -> None:
+    model = CostModel(seed=run.seed) if run.strategy.endswith("cold") else load(kind_of(task.target).device)
+    started, spent = time.monotonic(), 0.0  # spent: what a simulated device would have taken
+
+    def observe(event: Event) -> None:
+        nonlocal spent
+        if (found := event.measurement) is not None:
+            spent += found.build_seconds + found.run_seconds if isinstance(pool, SimulatedPool) else 0.0
+            run.seconds.append(found.seconds if found.status is Status.OK else math.inf)
+            run.elapsed.append(time.monotonic() - started + spent)
+
+    with records.open() as store:
+        session = Session(
+            [task],
+            strategy=strategy_of(run.strategy),
+            model=model,
+            pool=pool,
+            store=store,
+            seed=run.seed,
+            space=run.space,
+            observe=observe,
+        )
+        session.run(Budget(trials=candidates))
+    best = session.states[0].best
+    if best is not None:
+        run.sketch, run.point = best[1].sketch.key, list(best[1].point)
+
+
+def strategy_of(name: str) -> Strategy:
+    """A strategy by its name in the tables."""
+    return Gradient(**ABLATIONS[name]) if name in ABLATIONS else make_strategy(name)
+
+
+def _time_again(task: Task, space: str, runs: list[Run]) -> None:
+    """All winners in one batch, timed in turns."""
+    found = Space(task, space)
+    candidates: dict[Any, Candidate] = {}
+    for run in runs:
+        candidate = found.stored(run.sketch, tuple(run.point)) if run.sketch else None
+        if candidate is not None:
+            candidates[candidate.key] = candidate
+    with open_pool(task.target) as pool:
+        measured = pool.measure(task, list(candidates.values()))
+    seconds = {key: m.seconds for key, m in zip(candidates, measured, strict=True)}
+    for run in runs:
+        run.again = seconds.get((run.sketch, tuple(run.point)), math.inf)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""What searches found, and how soon, as tables and curves.
+
+In: runs of strategies on subgraphs. Out: Markdown, and an image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.results import FOLDER, geometric_mean
+from felixlike.report.curves import Series, quality, times_to
+
+STOCK = "stock tune_tir"
+
+LOOKS = (16, 32, 64, 128)
+SHARES = (0.90, 0.95, 0.99)
+
+
+@dataclass(slots=True)
+class Run:
+    """One search.  seconds, elapsed: of each candidate, its latency (inf for failures) and when that was known, in
+    seconds since the search began.  sketch, point: of the winner.  again: seconds of the winner, timed with all others'
+    of its subgraph; nan until then."""
+
+    space: str
+    task: str
+    seed: int
+    strategy: str
+    seconds: list[float] = field(default_factory=list)
+    elapsed: list[float] = field(default_factory=list)
+    sketch: str = ""
+    point: list[int] = field(default_factory=list)
+    again: float = math.nan
+
+    @property
+    def name(self) -> tuple[str, str, int, str]:
+        """What no two runs share."""
+        return self.space, self.task, self.seed, self.strategy
+
+    @property
+    def series(self) -> Series:
+        """Its measurements as a curve."""
+        return Series(self.elapsed, self.seconds)
+
+
+def text(runs: Sequence[Run]) -> str:
+    """For each space: how near to the best known, how soon, and who wins."""
+    parts = []
+    for space in dict.fromkeys(run.space for run in runs):
+        members = [run for run in runs if run.space == space and run.seconds]
+        parts.append(f"## space: {space}\n\n" + _space_text(members))
+    return "\n\n".join(parts)
+
+
+def _space_text(runs: Sequence[Run]) -> str:
+    stocks = [run for run in runs if run.strategy == STOCK]
+    runs = [run for run in runs if run.strategy != STOCK]
+    known = {task: _best_known(runs, task) for task in dict.fromkeys(run.task for run in runs)}
+    strategies = list(dict.fromkeys(run.strategy for run in runs))
+    most = max(len(run.seconds) for run in runs)
+    looks = [look for look in LOOKS if look <= most] or [most]
+    lines = [
+        f"{len(known)} subgraphs, {len({run.seed for run in runs})} seeds, up to {most} candidates. Best known ÷ best "
+        "found after so many candidates, geometric means; of candidates and seconds until within a share of the best "
+        "known: geometric means, runs that never were count as twice their length; first: subgraphs whose mean over "
+        "seeds, after so many candidates, is the best or within 3 % of it.",
+        "",
+        "| strategy | "
+        + " | ".join(f"after {look}" for look in looks)
+        + " | "
+        + " | ".join(f"candidates to {share:.0%}" for share in SHARES)
+        + " | "
+        + " | ".join(f"s to {share:.0%}" for share in SHARES)
+        + " | "
+        + " | ".join(f"first at {look}" for look in looks)
+        + " | winners again |",
+        "| --- |" + " --- |" * (2 * len(looks) + 2 * len(SHARES) + 1),
+    ]
+    for strategy in strategies:
+        own = [run for run in runs if run.strategy == strategy]
+        qualities = [f"{geometric_mean([_share(run, look, known) for run in own]):.3f}" for look in looks]
+        counts = [f"{geometric_mean([_until(run, s, known)[0] for run in own]):.1f}" for s in SHARES]
+        seconds = [f"{geometric_mean([_until(run, s, known)[1] for run in own]):.1f}" for s in SHARES]
+        first = [f"{sum(_leads(runs, strategy, t, look) for t in known)}/{len(known)}" for look in looks]
+        again = [known[r.task] / r.again for r in own if math.isfinite(r.again)]
+        cells = [*qualities, *counts, *seconds, *first, f"{geometric_mean(again):.3f}" if again else "–"]
+        lines.append(f"| {strategy} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        f"Best after {looks[-1]} candidates, µs, geometric mean over seeds (winners timed again in turns):",
+        "",
+    ]
+    lines += [f"| subgraph | {' | '.join(strategies)} |", "| --- |" + " --- |" * len(strategies)]
+    for task in known:
+        cells = []
+        for strategy in strategies:
+            times = [r.again for r in runs if r.task == task and r.strategy == strategy and math.isfinite(r.again)]
+            cells.append(microseconds(geometric_mean(times)) if times else "–")
+        lines.append(f"| {task} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, *(_stock_lines(runs, stocks, strategies) if stocks else ())])
+
+
+def _stock_lines(runs: Sequence[Run], stocks: Sequence[Run], strategies: Sequence[str]) -> list[str]:
+    """Stock MetaSchedule beside each strategy: seconds to the same latency, and the best of both."""
+    most = max(len(run.seconds) for run in stocks)
+    lines = [
+        "",
+        f"Stock `tune_tir`, {most} candidates: its seconds to a share of its own best ÷ a strategy's to the same "
+        "latency, geometric means over subgraphs (runs that never were count as twice their length); and its best ÷ "
+        "ours, each by its own timing.",
+        "",
+        "| strategy | " + " | ".join(f"to {share:.0%}" for share in SHARES) + " | best ÷ best |",
+        "| --- |" + " --- |" * (len(SHARES) + 1),
+    ]
+    for strategy in strategies:
+        pairs = [(s, r) for s in stocks for r in runs if r.task == s.task and r.strategy == strategy]
+        cells = []
+        for share in SHARES:
+            ratios = []
+            for theirs, ours in pairs:
+                goal = {theirs.task: theirs.series.best}
+                ratios.append(_until(theirs, share, goal)[1] / _until(ours, share, goal)[1])
+            cells.append(f"{geometric_mean(ratios):.1f}" if ratios else "–")
+        best = [s.series.best / r.series.best for s, r in pairs]
+        lines.append(f"| {strategy} | " + " | ".join([*cells, f"{geometric_mean(best):.2f}" if best else "–"]) + " |")
+    return lines
+
+
+def _best_known(runs: Sequence[Run], task: str) -> float:
+    """The best winner of a subgraph, by the timing of all together where there is one."""
+    own = [run for run in runs if run.task == task]
+    again = [run.again for run in own if math.isfinite(run.again)]
+    return min(again) if again else min(min(run.seconds) for run in own)
+
+
+def _share(run: Run, count: int, known: dict[str, float]) -> float:
+    return max(1e-3, min(1.0, quality(run.series.after(count), known[run.task])))
+
+
+def _until(run: Run, share: float, known: dict[str, float]) -> tuple[float, float]:
+    """Candidates and seconds until a latency within a share of the best known was measured."""
+    ((_, reached),) = times_to(run.series, known[run.task], (share,))
+    return (
+        (2.0 * len(run.seconds), 2.0 * run.series.seconds) if reached is None else (reached.candidates, reached.seconds)
+    )
+
+
+def _leads(runs: Sequence[Run], strategy: str, task: str, count: int) -> bool:
+    """Whether a strategy is the best of a subgraph, or within 3 % of it, by the mean over seeds."""
+    means = {}
+    for name in {run.strategy for run in runs}:
+        found = [r.series.after(count) for r in runs if r.task == task and r.strategy == name]
+        found = [seconds for seconds in found if math.isfinite(seconds)]
+        if found:
+            means[name] = geometric_mean(found)
+    return strategy in means and means[strategy] <= 1.03 * min(means.values())
+
+
+def plot(runs: Sequence[Run], name: str) -> None:
+    """Best known ÷ best so far over candidates, geometric mean over subgraphs and seeds, a panel a space."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    spaces = list(dict.fromkeys(run.space for run in runs if run.seconds))
+    if not spaces:
+        return
+    figure, axes = plt.subplots(1, len(spaces), figsize=(6 * len(spaces), 4), squeeze=False)
+    for axis, space in zip(axes[0], spaces, strict=True):
+        members = [run for run in runs if run.space == space and run.seconds]
+        known = {task: _best_known(members, task) for task in {run.task for run in members}}
+        most = max(len(run.seconds) for run in members)
+        for strategy in dict.fromkeys(run.strategy for run in members):
+            own = [run for run in members if run.strategy == strategy]
+            curve = [geometric_mean([_share(run, n, known) for run in own]) for n in range(1, most + 1)]
+            axis.plot(range(1, most + 1), curve, label=strategy)
+        axis.set(
+            title=f"space: {space}", xlabel="measured candidates", ylabel="best known ÷ best found", ylim=(0.4, 1.02)
+        )
+        axis.grid(alpha=0.3)
+    axes[0][-1].legend()
+    figure.tight_layout()
+    figure.savefig(FOLDER / f"{name}.svg", metadata={"Date": None})
+
+
+def microseconds(seconds: float) -> str:
+    """For a table."""
+    return f"{seconds * 1e6:.1f}"

@@ -1,0 +1,248 @@
+"""The simulated devices: python -m benchmarks.simulated [--fit] [--folds 5].
+
+How far their surrogates agree with the devices whose measurements they are fitted to, on workloads that they have not
+seen, into docs/results/simulated.json and .md. With --fit the trees that the package ships are fitted anew, to all of
+the stores in data/. Features of 20,000 schedules take ten minutes the first time (out/simulated/ keeps them).
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.results import write
+from benchmarks.simulated_data import Measured, measured, together
+from felixlike.hardware import SIMULATED
+from felixlike.measure.surrogate import DEVICES, FOLDER, scale_of
+from felixlike.measure.trees import Trees
+from felixlike.training.scores import Quality, judged, mean_quality
+from felixlike.training.split import FOLDS, fold_of_identity
+from felixlike.training.tables import summary_table
+
+_CALL = {"max_iter": 400, "learning_rate": 0.06, "max_leaf_nodes": 31, "min_samples_leaf": 10, "max_features": 0.3}
+_BUILD = {**_CALL, "max_iter": 100, "learning_rate": 0.1}
+_TOO_LONG = 20.0
+"""Seconds that a build, or a call, counts as which was stopped after ten."""
+_QUANTILES = 201
+_OF_ONE = {"zen5": 0.5, "emerald-rapids": 0.5, "h100": 0.474}
+"""Standard deviation of what counts of a candidate, as a part of that of the log-ratio noted in `Measured.noise`. That
+of two halves is √2 of a half's, and a half's √2 of all; of three batches the median counts, which has 0.67 of one's,
+and one has 1/√2 of that of the log-ratio of two."""
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Of one device on unseen workloads.  seconds: median |log(guessed ÷ measured seconds)|, absolute times that is.
+    builds: the same of builds; nan where nobody noted them.  failed, found: candidates that took too long, and how many
+    of them were guessed to.  wrongly: guessed to and did not.  noise: half of the measurements differ by less from the
+    device's true time, as a part of it."""
+
+    device: str
+    candidates: int
+    seconds: float
+    builds: float
+    failed: int
+    found: int
+    wrongly: int
+    noise: float
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fit", action="store_true", help="also write the trees that the package ships")
+    parser.add_argument("--folds", type=int, default=FOLDS, help="of five, so many are held out in turn")
+    arguments = parser.parse_args()
+    texts: list[str] = []
+    data: dict[str, Any] = {}
+    agreements: list[Agreement] = []
+    for kind, devices in DEVICES.items():
+        parts = [measured(device) for device in devices]
+        column = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        every = together(parts)
+        every.rows[:, -1] = column
+        unseen, shipped = _unseen(every, arguments.folds), _fitted(every)
+        most = [_limits(every, shipped, column == number) for number in range(len(devices))]
+        for number, device in enumerate(devices):
+            here = (column == number) & np.isfinite(unseen[0])
+            found, some = [guess[here] for guess in unseen], every.some(here)
+            tables = _qualities(some, found[0])
+            agreements.append(_agreement(device, some, found, most[number]))
+            texts.append(_text(device, some, tables))
+            data[device] = {name: [(row[0], row[1], asdict(row[2])) for row in rows] for name, rows in tables.items()}
+        if arguments.fit:
+            _ship(kind, every, column, shipped, most)
+    data["agreement"] = [asdict(agreement) for agreement in agreements]
+    write("simulated", data, "\n\n".join([_agreement_text(agreements), *texts]))
+
+
+def _unseen(every: Measured, folds: int) -> tuple[Values, Values]:
+    """Log(seconds) and log(build seconds) of each candidate by trees that have not seen its workload; nan where its
+    fold was not held out."""
+    fold = np.array([fold_of_identity(identity) for identity in every.identity.tolist()])
+    calls, builds = np.full(len(every), np.nan), np.full(len(every), np.nan)
+    for out in range(folds):
+        held = fold == out
+        call, build = _fitted(every.some(~held))
+        calls[held] = call.predict(every.rows[held]) + np.log(scale_of(every.flops[held]))
+        builds[held] = build.predict(every.rows[held])
+        print(f"fold {out}: {int(held.sum())} candidates held out", flush=True)
+    return calls, builds
+
+
+def _fitted(every: Measured) -> tuple[Trees, Trees]:
+    """The trees of calls and of builds."""
+    ran, built = np.isfinite(every.builds), every.builds > 0
+    calls = np.log(np.minimum(every.seconds[ran], _TOO_LONG) / scale_of(every.flops[ran]))
+    builds = np.log(np.minimum(every.builds[built], _TOO_LONG))
+    return (
+        grown(every.rows[ran], calls, _weights(every.some(ran)), _CALL)[0],
+        grown(every.rows[built], builds, None, _BUILD)[0],
+    )
+
+
+def _weights(every: Measured) -> Values:
+    """Workloads with many candidates count more, but not as much more as they have; so do candidates that are nearly
+    their workload's best."""
+    _, place, counts = np.unique(every.task, return_inverse=True, return_counts=True)
+    logs = np.log(np.minimum(every.seconds, _TOO_LONG))
+    best = np.full(len(counts), np.inf)
+    np.minimum.at(best, place, logs)
+    found: Values = 1.0 / np.sqrt(counts[place]) / (1.0 + logs - best[place])
+    return found
+
+
+def grown(
+    rows: npt.NDArray[np.float32], values: Values, weights: Values | None, options: dict[str, Any]
+) -> tuple[Trees, Any]:
+    """scikit-learn's histogram gradient boosting (LightGBM's algorithm) as plain arrays, and as it is."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    model = HistGradientBoostingRegressor(**options, l2_regularization=1.0, early_stopping=False, random_state=0)
+    model.fit(rows, values, sample_weight=weights)
+    nodes = [tree.nodes for (tree,) in model._predictors]
+    roots = np.cumsum([0, *(len(tree) for tree in nodes[:-1])])
+    every, start = np.concatenate(nodes), np.repeat(roots, [len(tree) for tree in nodes])
+    leaf = every["is_leaf"].astype(bool)
+    # Rows are float32: a threshold that lies between two of them stays between them when it is rounded down.
+    threshold = every["num_threshold"]
+    rounded = threshold.astype(np.float32)
+    rounded = np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+    trees = Trees(
+        feature=np.where(leaf, -1, every["feature_idx"]).astype(np.int16),
+        threshold=rounded,
+        left=np.where(leaf, 0, every["left"] + start).astype(np.int32),
+        right=np.where(leaf, 0, every["right"] + start).astype(np.int32),
+        value=np.where(leaf, every["value"], 0.0).astype(np.float32),
+        roots=roots.astype(np.int32),
+        base=float(np.ravel(model._baseline_prediction)[0]),
+        depth=int(every["depth"].max()),
+    )
+    return trees, model
+
+
+def _limits(every: Measured, trees: tuple[Trees, Trees], here: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    """Guessed seconds of a build and of a call from which on as many of the candidates fail as did on the device."""
+    some = every.some(here)
+    calls, builds = trees[0].predict(some.rows) + np.log(scale_of(some.flops)), trees[1].predict(some.rows)
+    unbuilt = np.isinf(some.builds)
+    return (
+        _reached_by(builds, float(unbuilt.mean())),
+        _reached_by(calls, float((np.isinf(some.seconds) & ~unbuilt).mean())),
+    )
+
+
+def _reached_by(guesses: Values, share: float) -> float:
+    return float(np.exp(np.quantile(guesses, 1.0 - share))) if share > 0 else float("inf")
+
+
+def _ship(
+    kind: str,
+    every: Measured,
+    column: npt.NDArray[np.int64],
+    trees: tuple[Trees, Trees],
+    most: list[tuple[float, float]],
+) -> None:
+    call, build = trees
+    arrays = {**call.to_arrays("call"), **build.to_arrays("build")}
+    for number, device in enumerate(DEVICES[kind]):
+        here = column == number
+        most_build, most_call = most[number]
+        noise = every.noise[here & np.isfinite(every.noise)] * _OF_ONE[device]
+        both = np.concatenate([noise, -noise])  # which half is called the first says nothing
+        arrays[f"{device}.noise"] = np.quantile(both, np.linspace(0.0, 1.0, _QUANTILES)).astype(np.float32)
+        arrays[f"{device}.most_build"] = np.float64(most_build)
+        arrays[f"{device}.most_call"] = np.float64(most_call)
+    FOLDER.mkdir(exist_ok=True)
+    path = FOLDER / f"simulated-{kind}.npz"
+    np.savez_compressed(path, **arrays)
+    print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {len(call.roots)} + {len(build.roots)} trees")
+
+
+def _qualities(every: Measured, guesses: Values) -> dict[str, list[tuple[str, int, Quality]]]:
+    """Rows (name, workloads, mean quality), by space and by operator."""
+    scores, spaces = -guesses, {"MetaSchedule's space": ~every.own, "our space": every.own}
+    everywhere = np.ones(len(every), dtype=bool)
+    chosen = {"all": everywhere, **{name: rows for name, rows in spaces.items() if rows.any() and not rows.all()}}
+    found = {"space": [(name, *_mean(every, scores, rows)) for name, rows in chosen.items()]}
+    operators = sorted(set(every.operator.tolist()))
+    found["operator"] = [(name, *_mean(every, scores, every.operator == name)) for name in operators]
+    return {name: [row for row in rows if row[1]] for name, rows in found.items()}
+
+
+def _mean(every: Measured, scores: Values, chosen: npt.NDArray[np.bool_]) -> tuple[int, Quality]:
+    found = []
+    for task in np.unique(every.task[chosen]):
+        rows = chosen & (every.task == task)
+        quality = judged(scores[rows], every.seconds[rows])
+        if quality is not None:
+            found.append(quality)
+    return len(found), mean_quality(found)
+
+
+def _agreement(device: str, every: Measured, guesses: list[Values], most: tuple[float, float]) -> Agreement:
+    calls, builds = guesses
+    right, built = np.isfinite(every.seconds), np.isfinite(every.builds) & (every.builds > 0)
+    guessed = (np.exp(builds) >= most[0]) | (np.exp(calls) >= most[1])
+    noise = every.noise[np.isfinite(every.noise)] * _OF_ONE[device]
+    return Agreement(
+        device=SIMULATED[device].device,
+        candidates=len(every),
+        seconds=float(np.median(np.abs(calls[right] - np.log(every.seconds[right])))),
+        builds=float(np.median(np.abs(builds[built] - np.log(every.builds[built])))) if built.any() else float("nan"),
+        failed=int((~right).sum()),
+        found=int((~right & guessed).sum()),
+        wrongly=int((right & guessed).sum()),
+        noise=float(np.median(np.abs(noise))),
+    )
+
+
+def _agreement_text(agreements: list[Agreement]) -> str:
+    lines = [
+        "Held-out workloads: trees that have not seen a workload guess its candidates' seconds. The shipped trees have "
+        "seen all of them. Rank correlation, top-1, top-5 and median are those of `felixlike evaluate`.",
+        "",
+        "| device | candidates | time off by | build off by | failed | of them guessed | wrongly | noise |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for a in agreements:
+        builds = "–" if np.isnan(a.builds) else f"×{np.exp(a.builds):.2f}"
+        cells = [a.device, a.candidates, f"×{np.exp(a.seconds):.2f}", builds, a.failed, a.found, a.wrongly]
+        lines.append(f"| {' | '.join(map(str, cells))} | {a.noise:.2%} |")
+    return "\n".join(lines)
+
+
+def _text(device: str, every: Measured, tables: dict[str, list[tuple[str, int, Quality]]]) -> str:
+    parts = [f"## {SIMULATED[device].device}: {len(every)} candidates of {len(np.unique(every.task))} workloads"]
+    parts += [summary_table(name, rows) for name, rows in tables.items()]
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    main()

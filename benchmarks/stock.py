@@ -1,0 +1,66 @@
+"""Stock MetaSchedule on one subgraph: python -m benchmarks.stock "conv2d 3×3" 512 FILE.
+
+`tvm.s_tir.meta_schedule.tune_tir` with its defaults, on the same PrimFunc with the same free layouts, in a process of
+its own. Writes a line of JSON a candidate: seconds a call (null for failures), and when its batch was done.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import kept
+from benchmarks.subgraphs import SUBGRAPHS
+from felixlike.frontend import make_task
+from felixlike.hardware import resolve_target
+
+
+def stock(name: str, trials: int, seed: int) -> tuple[list[float], list[float]]:
+    """(seconds, elapsed) of every candidate that stock MetaSchedule measures of a subgraph, inf for failures."""
+    with tempfile.TemporaryDirectory(prefix="felixlike-stock-") as folder:
+        file = Path(folder) / "curve.jsonl"
+        command = [sys.executable, "-m", "benchmarks.stock", name, str(trials), str(file), str(seed)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        rows = kept(file)
+    return [row["seconds"] or float("inf") for row in rows], [row["elapsed"] for row in rows]
+
+
+def main() -> None:
+    """See the module's docstring."""
+    name, trials, file, seed = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    from felixlike import tvmlib
+
+    ms = tvmlib.ms
+    task = make_task(SUBGRAPHS[name](), resolve_target("cpu"), name=name)
+    started = time.monotonic()
+
+    @tvmlib.derived_object
+    class Note(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc,name-defined]
+        def apply(self, *given: Any) -> None:  # last: what running brought
+            elapsed = time.monotonic() - started
+            with file.open("a") as lines:
+                for result in given[-1]:
+                    times = sorted(float(s) for s in result.run_secs or ())
+                    row = {"seconds": times[len(times) // 2] if times else None, "elapsed": elapsed}
+                    lines.write(json.dumps(row) + "\n")
+
+    defaults = [ms.measure_callback.AddToDatabase(), ms.measure_callback.RemoveBuildArtifact()]
+    update = ms.measure_callback.UpdateCostModel()
+    with tempfile.TemporaryDirectory(prefix="felixlike-stock-") as folder:
+        ms.tune_tir(
+            task.module,
+            task.target,
+            folder,
+            trials,
+            measure_callbacks=[*defaults, update, Note()],
+            seed=seed + 1,
+        )
+
+
+if __name__ == "__main__":
+    main()

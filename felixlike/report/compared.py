@@ -1,0 +1,115 @@
+"""A comparison of stores for people: tables as wide as there is room for, and curves as a picture.
+
+In: a `Comparison`. Out: text; an image file.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from felixlike.report.comparison import ComparedTask, Comparison, Group, Side
+from felixlike.report.curves import QUALITIES, Reached, Series, times_to
+from felixlike.report.layout import Column, paragraph, table
+from felixlike.report.picture import image_path, new_figure, save_figure
+from felixlike.report.tables import latency
+
+_TASKS = (
+    Column("task", right=False, least=20),
+    Column("store", right=False, least=12),
+    Column("measured", rank=3),
+    Column("right", rank=5),
+    Column("seconds", rank=4),
+    Column("best"),
+    Column("of best known", rank=1),
+    *(Column(f"to {share:.0%}", rank=2) for share in QUALITIES),
+)
+_STORES = (
+    Column("store", right=False, least=12),
+    Column("tasks", rank=1),
+    Column("first or level"),
+    Column("mean of best known"),
+)
+
+MOST_DRAWN = 40
+"""Tasks of a picture; more would be a strip that nothing can show."""
+
+
+def comparison_text(comparison: Comparison, *, width: int | None = None) -> str:
+    """Tables, a group each, with what is to be known about them."""
+    lines: list[str] = []
+    for note in comparison.notes:
+        lines += [*paragraph(note, width), ""]
+    for group in comparison.groups:
+        if group.tasks:
+            lines += [*_group_lines(group, width), ""]
+    shares = ", ".join(f"{share:.0%}" for share in QUALITIES)
+    meaning = f"To {shares}: candidates measured (and seconds spent on the task) until the best was that good, against "
+    return "\n".join([*lines, *paragraph(meaning + "the best known of all stores of the table; –: never.", width)])
+
+
+def _group_lines(group: Group, width: int | None) -> list[str]:
+    lines = [*paragraph(f"Measured on {group.device}", width), ""]
+    lines += table(_TASKS, [_row(group.label(task), task, side) for task in group.tasks for side in task.sides], width)
+    if len(group.stores) > 1:
+        rows = [(s.store, str(s.tasks), str(s.first), _percent(s.share)) for s in group.summaries()]
+        lines += ["", *table(_STORES, rows, width)]
+    return lines
+
+
+def _row(label: str, task: ComparedTask, side: Side) -> tuple[str, ...]:
+    series = side.series
+    return (
+        label,
+        side.store,
+        str(len(series)),
+        str(series.right),
+        f"{series.seconds:.1f}",
+        latency(series.best),
+        _percent(task.known / series.best),
+        *(_until(reached) for _, reached in times_to(series, task.known, QUALITIES)),
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if math.isfinite(share) and share > 0 else "–"
+
+
+def _until(reached: Reached | None) -> str:
+    return "–" if reached is None else f"{reached.candidates} ({reached.seconds:.1f} s)"
+
+
+def draw(comparison: Comparison, path: str | Path) -> int:
+    """The curves as an image file: a row a task, over candidates and over seconds. How many tasks were drawn: the first
+    MOST_DRAWN that have a right candidate.  Raises MissingDependency, OutputNotWritable."""
+    path = image_path(path)
+    several = len(comparison.groups) > 1
+    rows = [
+        (group.label(task) + (f"\n{group.device}" if several else ""), task)
+        for group in comparison.groups
+        for task in group.tasks
+        if math.isfinite(task.known)
+    ][:MOST_DRAWN]
+    figure = new_figure(9.0, 0.6 + 2.6 * max(1, len(rows)))
+    panels = figure.subplots(max(1, len(rows)), 2, squeeze=False)
+    stores = list(dict.fromkeys(side.store for _, task in rows for side in task.sides))
+    for (title, task), (left, right) in zip(rows, panels, strict=False):
+        for side in task.sides:
+            color = f"C{stores.index(side.store) % 10}"
+            _draw_curve(left, side.series, [float(n) for n in range(1, len(side.series) + 1)], side.store, color)
+            _draw_curve(right, side.series, side.series.elapsed.tolist(), side.store, color)
+        left.set_ylabel(f"{title}\nµs")
+        left.legend(fontsize="small")
+    panels[-1][0].set_xlabel("candidates")
+    panels[-1][1].set_xlabel("seconds")
+    save_figure(figure, path)
+    return len(rows)
+
+
+def _draw_curve(panel: object, series: Series, at: list[float], label: str, color: str) -> None:
+    """The best so far as steps, from the first right candidate on."""
+    shown = [(x, best * 1e6) for x, best in zip(at, series.best_so_far.tolist(), strict=True) if math.isfinite(best)]
+    if shown:
+        xs, ys = zip(*shown, strict=True)
+        panel.step(xs, ys, where="post", label=label, color=color)  # type: ignore[attr-defined]
+        panel.set_yscale("log")  # type: ignore[attr-defined]

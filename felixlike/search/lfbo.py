@@ -1,0 +1,91 @@
+"""Likelihood-free Bayesian optimisation by pattern search (Song et al. 2022; Helion tunes with it).
+
+In: a space, measurements of the task itself. Out: candidates. A forest learns to tell the best measured points from the
+rest, those that are better by more counting more, and the chance that it gives a point is the acquisition function:
+nothing has to be predicted but "among the best so far". What it is asked are the neighbours, a few moves away, of the
+best points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from felixlike.search.candidate import Candidate
+from felixlike.search.checks import checked
+from felixlike.search.diversity import diverse
+from felixlike.search.samples import Sampled, Samples, rows_of_candidates
+from felixlike.search.space import Space
+from felixlike.search.strategy import Key, Known, aside, draw
+from felixlike.search.variation import Variations
+
+
+@dataclass(eq=False)
+class LFBO(Sampled):
+    """Pattern search over neighbours that a classifier takes for good.
+
+    quantile: share of the measured points that are "the best".  copies: points whose neighbours are looked at.
+    neighbours: of each.  radius: moves from the point at most.  trees: of the forest.  explore: share of a batch that
+    is random.  first: candidates before the forest is asked. Raises InvalidOption for values out of range."""
+
+    quantile: float = 0.2
+    copies: int = 5
+    neighbours: int = 100
+    radius: int = 2
+    trees: int = 100
+    explore: float = 0.1
+    first: int = 8
+
+    def __post_init__(self) -> None:
+        shares = (0.0, 1.0)
+        checked(self, quantile=shares, copies=1, neighbours=1, radius=1, trees=2, explore=shares, first=2)
+
+    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+        """See `Strategy.propose`. Until enough was measured, and for few points, this is random search."""
+        samples = self.samples(space)
+        if len(samples.rows) < self.first or not known.best or not space.understood or space.size() <= count:
+            return draw(space, count, known.seen, rng, origin="random")
+        opaque = aside(space, known, count, rng)
+        near = self._neighbours(space, known, rng)
+        chances = self._chances(space, samples, near, int(rng.integers(2**31)))
+        scored = [Candidate(c.sketch, c.point, s, c.origin) for c, s in zip(near, chances, strict=True)]
+        wanted = count - len(opaque) - round(self.explore * (count - len(opaque)))
+        chosen = diverse(scored, wanted, known.seen | {c.key for c in opaque})
+        taken = known.seen | {c.key for c in (*opaque, *chosen)}
+        return [*chosen, *opaque, *draw(space, count - len(opaque) - len(chosen), taken, rng, origin="random")]
+
+    def _neighbours(self, space: Space, known: Known, rng: np.random.Generator) -> list[Candidate]:
+        """Points that were not measured, each a few moves from one of the best."""
+        found: dict[Key, Candidate] = {}
+        variations = Variations(space)
+        for _, centre in [pair for pair in known.best if pair[1].sketch.understood][: self.copies]:
+            points = np.tile(np.array(centre.point, dtype=np.int64), (self.neighbours, 1))
+            moves = rng.integers(1, self.radius + 1, size=(self.neighbours, 1))
+            for move in range(self.radius):
+                points = np.where(moves > move, variations.of(centre).mutated(points, rng), points)
+            for point, good in zip(points.tolist(), centre.sketch.valid(points), strict=True):
+                candidate = Candidate(centre.sketch, tuple(point), float("nan"), "neighbour")
+                if good and candidate.key not in known.seen:
+                    found.setdefault(candidate.key, candidate)
+        return list(found.values())
+
+    def _chances(self, space: Space, samples: Samples, candidates: list[Candidate], seed: int) -> list[float]:
+        """How likely each is to be among the best, by a forest that learned from all that was measured."""
+        from sklearn.ensemble import RandomForestClassifier
+
+        if not candidates:
+            return []
+        speeds = samples.speeds()
+        limit = np.quantile(speeds, 1.0 - self.quantile)
+        good = (speeds >= limit) & (speeds > 0)
+        better = np.where(good, speeds - limit + 1e-3, 0.0)  # by how much: what expected improvement weighs by
+        weights = np.where(good, better / better.sum() * len(speeds), 1.0)
+        forest: Any = RandomForestClassifier(self.trees, min_samples_leaf=1, random_state=seed, n_jobs=1)
+        forest.fit(np.stack(samples.rows), good, sample_weight=weights)
+        rows = rows_of_candidates(space, candidates)
+        if good.all() or not rows.shape[1]:
+            return [0.0] * len(candidates)
+        chances: list[float] = forest.predict_proba(np.nan_to_num(rows))[:, 1].tolist()
+        return chances

@@ -1,0 +1,254 @@
+"""Strategies on equal terms: what each is, how they are named, what they do where little can be done."""
+
+from __future__ import annotations
+
+import math
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import workloads
+
+from felixlike.costmodel import CostModel
+from felixlike.errors import InvalidOption, MissingDependency
+from felixlike.frontend import make_task
+from felixlike.hardware import resolve_target
+from felixlike.search import (
+    LFBO,
+    STRATEGIES,
+    AdaTune,
+    Candidate,
+    Evolutionary,
+    Genetic,
+    Gradient,
+    Known,
+    Measured,
+    MetaSchedule,
+    Random,
+    Space,
+    Strategy,
+    make_strategy,
+    registry,
+)
+from felixlike.search.adatune import expected_improvement
+from felixlike.search.descent import Descent
+from felixlike.search.variation import Variation
+from felixlike.symbolic import Kind
+from felixlike.symbolic.program.variables import groups
+
+OWN_MODEL = ("adatune", "lfbo", "genetic")
+
+
+def _space(name: str) -> Space:
+    return Space(make_task(workloads.ALL[name](), resolve_target("cpu"), name=name), "default")
+
+
+@pytest.fixture(scope="module")
+def product() -> Space:
+    return _space("matmul_relu")
+
+
+@pytest.fixture(scope="module")
+def convolution() -> Space:
+    return _space("conv2d")
+
+
+def _made(name: str) -> Strategy:
+    if name == "metaschedule":
+        pytest.importorskip("xgboost", reason="MetaSchedule's model is xgboost's")
+        return MetaSchedule(population=32, generations=1)
+    if name == "gradient":
+        return Gradient(pool=16, seeds=4, structures=1, descent=Descent(steps=5))
+    if name == "evolutionary":
+        return Evolutionary(population=32, generations=1)
+    return make_strategy(name)
+
+
+def _seconds(candidate: Candidate) -> float:
+    """A machine that likes long innermost loops and dislikes long outermost ones; it refuses a tenth of all points."""
+    digits = sum((i + 1) * x for i, x in enumerate(candidate.point))
+    if digits % 10 == 0:
+        return math.inf
+    tiles = [(v, x) for v, x in zip(candidate.sketch.variables, candidate.point, strict=True) if v.kind is Kind.TILE]
+    return 1e-3 * math.exp(sum((0.3 if v.position == 0 else -0.2) * math.log(x) for v, x in tiles))
+
+
+def _run(strategy: Strategy, space: Space, rounds: int, seed: int = 0, count: int = 16) -> list[Measured]:
+    """What a run without a session measures."""
+    strategy.begin(CostModel(seed=0))
+    known, found = Known(), list[Measured]()
+    for number in range(rounds):
+        candidates = strategy.propose(space, known, count, np.random.default_rng([seed, number]))
+        assert len({c.key for c in candidates}) == len(candidates) <= count
+        assert not {c.key for c in candidates} & known.seen
+        measured = [Measured(candidate, _seconds(candidate)) for candidate in candidates]
+        for one in measured:
+            known.add(one.candidate, one.seconds)
+        strategy.observe(space, measured)
+        found += measured
+    return found
+
+
+@pytest.mark.parametrize("name", OWN_MODEL)
+def test_strategies_with_models_of_their_own_learn_from_what_they_are_told(name: str, product: Space) -> None:
+    drawn = np.array([m.seconds for m in _run(Random(), product, 16)])
+    later = np.array(
+        [m.seconds for m in _run(make_strategy(name), product, 6, 1)[16:] if m.candidate.origin != "random"]
+    )
+    assert len(later) >= 48
+    assert np.median(later) < np.quantile(drawn, 0.25)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_where_every_candidate_fails_a_strategy_goes_on(
+    name: str, product: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "_seconds", lambda _: math.inf)
+    assert len(_run(_made(name), product, 3, count=6)) == 18
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_space_of_one_point_is_measured_once(name: str) -> None:
+    assert len(_run(_made(name), _space("chain"), 2)) == 1
+
+
+def test_a_strategy_forgets_an_earlier_run(product: Space) -> None:
+    for name in ("evolutionary", *OWN_MODEL):
+        strategy = _made(name)
+        first = [m.candidate.key for m in _run(strategy, product, 2)]
+        assert [m.candidate.key for m in _run(strategy, product, 2)] == first
+
+
+@pytest.mark.parametrize("name", ["conv2d", "softmax"])
+def test_what_varies_stays_on_the_lattice(name: str, request: pytest.FixtureRequest) -> None:
+    space, rng = _space(name), np.random.default_rng(0)
+    for sketch in space.understood:
+        points = sketch.sample(200, seed=1)
+        moves = Variation(sketch)
+        for children in (moves.mutated(points, rng), moves.crossed(points, points[::-1], 0.5, rng)):
+            for _, columns in groups(sketch.variables):
+                first = sketch.variables[columns[0]]
+                if first.kind is Kind.TILE:
+                    assert (children[:, columns].prod(axis=1) == first.extent).all()
+                elif first.kind is not Kind.LOCATION:
+                    assert np.isin(children[:, columns[0]], first.choices).all()
+            places = {tuple(row) for row in points[:, sketch.location_columns].tolist()}
+            assert {tuple(row) for row in children[:, sketch.location_columns].tolist()} <= places
+        changed = (moves.mutated(points, rng) != points).any(axis=1)
+        assert moves.fixed or changed.mean() > 0.6
+
+
+def test_expected_improvement_is_that_of_normal_distributions() -> None:
+    mean, sigma = np.array([0.4, 1.2, 0.9, 1.0]), np.array([0.3, 0.5, 0.0, 0.0])
+    drawn = np.random.default_rng(0).normal(mean[:2, None], sigma[:2, None], size=(2, 400_000))
+    expected = np.maximum(drawn - 1.0, 0.0).mean(axis=1)
+    found = expected_improvement(mean, sigma, 1.0)
+    np.testing.assert_allclose(found[:2], expected, rtol=0.03)
+    np.testing.assert_array_equal(found[2:], [0.0, 0.0])
+    assert expected_improvement(np.array([1.5]), np.array([0.0]), 1.0)[0] == 0.5
+
+
+def test_evolution_prefers_what_the_model_likes(convolution: Space) -> None:
+    strategy, model = Evolutionary(population=128), CostModel(seed=0)
+    strategy.begin(model)
+    measured = [Measured(c, _seconds(c)) for c in Random().propose(convolution, Known(), 64, np.random.default_rng(0))]
+    known = Known()
+    for one in measured:
+        known.add(one.candidate, one.seconds)
+    strategy.observe(convolution, measured)
+    found = strategy.propose(convolution, known, 16, np.random.default_rng(1))
+    evolved = [c for c in found if c.origin in ("evolved", "elite")]
+    assert len(evolved) >= 8
+    scores = [c.score for c in found if not math.isnan(c.score)]
+    assert scores == sorted(scores, reverse=True)
+    features = convolution.features(evolved[0].sketch, np.array([evolved[0].point]))
+    assert features is not None
+    assert model.predict(features)[0] == pytest.approx(evolved[0].score, abs=1e-4)
+
+
+def test_strategies_are_made_by_name_or_given_as_they_are() -> None:
+    mine = Gradient(seeds=64)
+    assert make_strategy(mine) is mine
+    assert isinstance(make_strategy("lfbo"), LFBO)
+    with pytest.raises(InvalidOption, match=r"Gradient is a class.*make one: Gradient\(\)"):
+        make_strategy(Gradient)
+    with pytest.raises(InvalidOption, match="3 is not a strategy"):
+        make_strategy(3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "text"),
+    [
+        (Gradient, {"seeds": 0}, "seeds is 0.*whole number ≥ 1"),
+        (Gradient, {"explore": 1.5}, "explore is 1.5.*number from 0 to 1"),
+        (Gradient, {"noise": -1.0}, "noise is -1.0"),
+        (Evolutionary, {"population": True}, "population is True"),
+        (AdaTune, {"trees": 1}, "trees is 1"),
+        (LFBO, {"quantile": "half"}, "quantile is 'half'"),
+        (Genetic, {"mutation": math.nan}, "mutation is nan"),
+    ],
+)
+def test_options_out_of_range_are_named(kind: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidOption, match=text):
+        kind(**options)
+
+
+class Mine(Random):
+    """A strategy of another package."""
+
+
+def _fails() -> None:
+    raise RuntimeError("no licence")
+
+
+def _registered(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    point = EntryPoint(name, f"{__name__}:{value}", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == registry.GROUP else [])
+
+
+def test_other_packages_register_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    _registered(monkeypatch, "mine", Mine.__name__)
+    assert type(make_strategy("mine")).__name__ == "Mine"
+    with pytest.raises(InvalidOption, match=r"'mine2' is not a strategy.*mine"):
+        make_strategy("mine2")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(_fails.__name__, "cannot be made: RuntimeError: no licence"), ("dict", "it is a dict, no strategy")],
+)
+def test_a_registered_strategy_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
+    if value == "dict":
+        monkeypatch.setattr(sys.modules[__name__], "dict", dict, raising=False)
+    _registered(monkeypatch, "broken", value)
+    with pytest.raises(InvalidOption, match=f"strategy 'broken'.*{text}"):
+        make_strategy("broken")
+
+
+def test_metaschedule_needs_xgboost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    with pytest.raises(MissingDependency, match="pip install xgboost"):
+        MetaSchedule()
+
+
+def test_metaschedule_proposes_points_of_ours(product: Space) -> None:
+    measured = _run(_made("metaschedule"), product, 2, count=8)
+    assert {m.candidate.origin for m in measured} == {"metaschedule"}
+    for one in measured:
+        assert one.candidate.sketch.accepts(one.candidate.point)
+
+
+def test_the_strategy_of_the_documentation_works(product: Space) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
+    example = next(block for block in text.split("```python\n")[1:] if "class Nearest" in block).split("```")[0]
+    names: dict[str, Any] = {}
+    exec(example.split("fast = ")[0], names)
+    measured = _run(names["Nearest"](), product, 3)
+    best = min(measured[:16], key=lambda m: m.seconds).candidate
+    assert len(measured) == 48
+    assert [m.candidate.sketch.key for m in measured[16:32]].count(best.sketch.key) > 12
+    table = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert table == list(STRATEGIES)
