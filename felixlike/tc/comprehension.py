@@ -75,6 +75,15 @@ class Comprehension:
 
         return f"<tensor comprehension {signature_text(self.program)}>"
 
+    def __copy__(self) -> Comprehension:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Comprehension:
+        return self  # its code never changes; copies of models may share it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.program, str(self._target), self._options)
+
     def __call__(self, *tensors: Any, out: Mapping[str, torch.Tensor] | None = None) -> Any:
         """The outputs.  Raises TCCallError and TCRangeError for what does not fit, or leaves a tensor."""
         if self._is_compiling():
@@ -254,3 +263,13 @@ class Comprehension:
         if out:
             outputs = self._into(out, outputs)
         return outputs[0] if self._outputs == 1 else tuple(outputs)
+
+
+def _unpickled(program: Program, target: str, options: Options) -> Comprehension:
+    """In another process, which compiles it anew or finds what this one has kept."""
+    from felixlike import tvmlib
+    from felixlike.hardware import resolve_target
+    from felixlike.tc import operator
+
+    operator.prepare()
+    return Comprehension(program, resolve_target(tvmlib.Target(target)), options)
