@@ -16,12 +16,14 @@ from felixlike.hardware import probe as _probe  # noqa: F401  reads which cores 
 if TYPE_CHECKING:
     from felixlike import search, tc
     from felixlike.api import Optimized, extract_tasks, load, optimize
+    from felixlike.dynamic import Dim
     from felixlike.errors import FelixlikeError
     from felixlike.frontend import Task
     from felixlike.hardware import Device, Target
 
 __all__ = [
     "Device",
+    "Dim",
     "FelixlikeError",
     "Optimized",
     "Target",
@@ -39,6 +41,7 @@ _ROOMS = ("search", "tc")
 
 _HOMES = {
     "Device": "felixlike.hardware",
+    "Dim": "felixlike.dynamic",
     "FelixlikeError": "felixlike.errors",
     "Optimized": "felixlike.api",
     "Target": "felixlike.hardware",

@@ -84,6 +84,18 @@ class UnknownTarget(FelixlikeError, ValueError):
     """The target's name is not known, or the device it needs is not there."""
 
 
+class InvalidDevice(FelixlikeError, ValueError):
+    """A description of a device lacks a value, or has one that no device has."""
+
+
+class InvalidDim(FelixlikeError, ValueError):
+    """A dynamic dimension has no sizes, or sizes or weights that none can have; or there are too many of them."""
+
+
+class NoUKernels(FelixlikeError):
+    """No uKernel of an operator is left after a stage of the filter, however far its thresholds are relaxed."""
+
+
 class UnsupportedSketch(FelixlikeError):
     """A sketch is not yet understood symbolically; it is tuned by sampling instead."""
 

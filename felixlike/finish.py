@@ -12,7 +12,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -185,28 +185,12 @@ class Finish:
 
     def tell(self, optimized: Any) -> None:
         """Warn of what is not as it should be; raise VerificationFailed for a model that computes something else."""
-        found = self._verification
-        if found.verdict is Verdict.WRONG:
-            failed = VerificationFailed(
-                f"the tuned model does not compute what the original does ({found.reference}): {found.words}",
-                where=self._imported.name,
-                remedy="it is kept as .optimized of this error, to be looked at; please report this with the model",
-            )
-            failed.optimized = optimized
-            raise failed
         name, told = self._imported.name, list[FelixlikeWarning]()
         if self._failure:
             told.append(SearchFailed(f"{name}: {self._failure}. This is the best that was found."))
-        if found.verdict is Verdict.RANDOM:
-            told.append(RandomModel(f"{name}: {found.words}."))
-        elif found.verdict is Verdict.UNSURE:
-            told.append(NotVerified(f"{name} was not verified as a whole: {found.words}."))
         told += [OwnMistake(f"{name}: {words}") for state in self._states if (words := _mistakes(state))]
         told += [FellBack(f"{name}: {problem}.") for problem in self._problems]
-        for warning in told:
-            warning.optimized = optimized
-        for warning in told:
-            warnings.warn(warning, stacklevel=callers_level())
+        tell(self._verification, name, optimized, told)
 
     def _check_ahead(self, model: CostModel, pool: Pool, kept: Predictions | None) -> None:
         """Several tasks at a time what would be done for each later, so that nothing is lost where it fails."""
@@ -308,6 +292,28 @@ class Finish:
     def _note(self, problem: str) -> None:
         if problem:
             self._problems.append(problem)
+
+
+def tell(found: Verification, name: str, optimized: Any, others: Sequence[FelixlikeWarning] = ()) -> None:
+    """Warn of what came of comparing a model with its original, and of other things; raise VerificationFailed for one
+    that computes something else."""
+    if found.verdict is Verdict.WRONG:
+        failed = VerificationFailed(
+            f"the tuned model does not compute what the original does ({found.reference}): {found.words}",
+            where=name,
+            remedy="it is kept as .optimized of this error, to be looked at; please report this with the model",
+        )
+        failed.optimized = optimized
+        raise failed
+    told = list(others)
+    if found.verdict is Verdict.RANDOM:
+        told.append(RandomModel(f"{name}: {found.words}."))
+    elif found.verdict is Verdict.UNSURE:
+        told.append(NotVerified(f"{name} was not verified as a whole: {found.words}."))
+    for warning in told:
+        warning.optimized = optimized
+    for warning in told:
+        warnings.warn(warning, stacklevel=callers_level())
 
 
 def versions() -> dict[str, str]:

@@ -168,6 +168,7 @@ def _open(meta: Mapping[str, Any], code: bytes, where: str) -> tuple[Compiled, d
             key=told.key,
             library=library,
             parallel=told.parallel,
+            sizes=told.sizes,
         )
         own = codegen.description_in(compiled.machine)
     except (*tvmlib.TVM_ERRORS, AttributeError, OSError) as error:

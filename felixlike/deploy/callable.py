@@ -21,7 +21,7 @@ from felixlike.deploy import operator
 from felixlike.deploy.library import Library
 from felixlike.deploy.likeness import likeness, never
 from felixlike.errors import GradientsStop, InputMismatch, callers_level
-from felixlike.frontend import InputSpec, OutputSpec, Signature, Structure
+from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
 from felixlike.frontend.nesting import quoted
 from felixlike.hardware.placement import settle
 
@@ -33,6 +33,10 @@ _compiled: "weakref.WeakSet[Compiled]" = weakref.WeakSet()
 
 _KINDS = 4
 """How many kinds of inputs (made in inference mode, needing gradients, spread …) are remembered."""
+
+
+_KINDS_OF_SIZES = 64
+"""The same where a call decides sizes: each is a kind of its own."""
 
 
 class Compiled:
@@ -67,10 +71,12 @@ class Compiled:
         lowered: Any = None,
         library: Library | None = None,
         parallel: bool = True,
+        sizes: Sizes | None = None,
     ) -> None:
         """runtime: a runnable VM module with "main".  key: empty for a new one.  lowered: the Relax module it was
         generated from, if compiled in this process.  library: the shared library it was loaded from otherwise.
-        parallel: whether it may run on several threads."""
+        parallel: whether it may run on several threads.  sizes: those that a call decides, if there are any; the
+        specifications then have the largest."""
         import torch
         from torch.autograd import forward_ad
 
@@ -84,6 +90,8 @@ class Compiled:
         self.lowered = lowered
         self.library = library
         self.parallel = parallel
+        self.sizes = sizes
+        self._most_kinds = _KINDS if sizes is None else _KINDS_OF_SIZES
         self.runtime = runtime
         device = tvmlib.device_of(target)
         self.device = torch.device(str(device.type), int(device.index)) if device.type != "cpu" else torch.device("cpu")
@@ -170,6 +178,9 @@ class Compiled:
         self._check_count(tensors)
         for index, tensor in enumerate(tensors):
             self._check(index, tensor)
+        if self.sizes is not None:
+            names, shapes = [spec.name for spec in self.inputs], [spec.shape for spec in self.inputs]
+            self.sizes.check(names, shapes, tensors, self.name)
 
     def note_gradients(self, tensors: Sequence[Any]) -> None:
         """Warn, the first time only, if one of the tensors needs a gradient that will not come."""
@@ -216,7 +227,7 @@ class Compiled:
         self.check(tensors)
         special = _Special(_spread(tensors), any(tensor.requires_grad for tensor in tensors))
         self._latest = likeness(tensors), None if special == _PLAIN else special
-        self._kinds = (self._latest, *self._kinds)[:_KINDS]
+        self._kinds = (self._latest, *self._kinds)[: self._most_kinds]
         return special
 
     def _outputs(self, tensors: Sequence[Any], spread: frozenset[int]) -> list[Any]:
@@ -250,7 +261,7 @@ class Compiled:
             raise self._mismatch(index, f"is a {type(tensor).__name__}", _as_tensor(tensor))
         if tensor.is_nested:
             raise self._mismatch(index, "is a nested tensor", "give a dense one")
-        if tensor.shape != shape:
+        if tensor.shape != shape and self.sizes is None:
             remedy = "give one of that shape, or optimize the model for this one: shapes are fixed"
             raise self._mismatch(index, f"has shape {tuple(tensor.shape)}, compiled for {shape}", remedy)
         if tensor.dtype is not dtype:

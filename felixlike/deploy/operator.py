@@ -148,6 +148,12 @@ def _pretend(model: str, inputs: list[Any]) -> list[Any]:
 
     compiled = _find(model)
     compiled.check(inputs)
+    if compiled.sizes is not None:
+        raise WrongContext(
+            "sizes of its outputs are known only when it is called",
+            where=compiled.name,
+            remedy="call it outside of torch.compile and torch.export",
+        )
     return [
         torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=compiled.device) for spec in compiled.outputs
     ]
