@@ -14,14 +14,16 @@ from felixlike._version import __version__
 from felixlike.hardware import probe as _probe  # noqa: F401  reads which cores there are before torch pins threads
 
 if TYPE_CHECKING:
-    from felixlike import search
+    from felixlike import search, tc
     from felixlike.api import Optimized, extract_tasks, load, optimize
+    from felixlike.dynamic import Dim
     from felixlike.errors import FelixlikeError
     from felixlike.frontend import Task
     from felixlike.hardware import Device, Target
 
 __all__ = [
     "Device",
+    "Dim",
     "FelixlikeError",
     "Optimized",
     "Target",
@@ -31,13 +33,15 @@ __all__ = [
     "load",
     "optimize",
     "search",
+    "tc",
 ]
 
-_ROOMS = ("search",)
-"""Rooms that users write out: felixlike.search.Gradient(seeds=64)."""
+_ROOMS = ("search", "tc")
+"""Rooms that users write out: felixlike.search.Gradient(seeds=64), felixlike.tc.define(…)."""
 
 _HOMES = {
     "Device": "felixlike.hardware",
+    "Dim": "felixlike.dynamic",
     "FelixlikeError": "felixlike.errors",
     "Optimized": "felixlike.api",
     "Target": "felixlike.hardware",

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from felixlike import costmodel, deploy, options, records
+from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
 from felixlike.errors import InvalidOption
-from felixlike.finish import About, Finish, closing, versions
+from felixlike.finish import About, Finish, closing, tell, versions
 from felixlike.frontend import Task, import_model
 from felixlike.hardware import device_name, kind_of, require_real, require_runnable, resolve_target, simulated
 from felixlike.hardware.placement import settle
@@ -73,6 +74,11 @@ class Optimized:
         """Write one file that `load` reads back, without any tuning store. Raises OutputNotWritable."""
         deploy.save(self._compiled, path, report=self.report.to_json())
 
+    def export_library(self, path: str | Path) -> None:
+        """Write the compiled code as a shared library that TVM's runtime loads by itself, from C++ or Python: see
+        examples/. Inputs are flat tensors in the order of `inputs`. Raises OutputNotWritable, CompilationFailed."""
+        deploy.export_library(self._compiled, path)
+
     def module(self) -> torch.nn.Module:
         """The same as an nn.Module without parameters, to be a part of others: in nn.Sequential, say.
 
@@ -127,10 +133,12 @@ def optimize(
 
     model: a torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax IRModule or a PrimFunc.
     shapes: example inputs, as the model takes them, tuples of sizes, or either by input name; example_inputs is another
-    name for it. rounds, trials, seconds: limits, whichever runs
-    out first; a round measures up to 16 candidates of one task. Without any limit there are 4 rounds a task. Whatever
-    the budget, every task gets a verified schedule. store: a file that keeps every measurement; limits then are totals
-    over all runs of the model with it, so a later run returns at once, and goes on from there with larger limits.
+    name for it. A size may be a Dim: the model then serves all sizes of it (docs/dynamic-shapes.md); limits, strategy,
+    space, store and weights mean nothing there, but that with rounds=0 or trials=0 nothing is timed.
+    rounds, trials, seconds: limits, whichever runs out first; a round measures up to 16 candidates of one task. Without
+    any limit there are 4 rounds a task. Whatever the budget, every task gets a verified schedule. store: a file that
+    keeps every measurement; limits then are totals over all runs of the model with it, so a later run returns at once,
+    and goes on from there with larger limits.
     strategy: a name, "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random" or a registered one, or a
     strategy with options: felixlike.search.Gradient(seeds=64).
     space: whose sketches are searched: "best" (our rules, MetaSchedule's where none applies), "own", "default"
@@ -155,6 +163,13 @@ def optimize(
     kind = kind_of(target)
     if kind.on_host:
         settle()  # raises where the calling thread could not run the result
+    if is_dynamic(model, shapes, example_inputs):
+        compiled, stated, found = optimize_dynamic(
+            model, shapes, example_inputs, target, measure=0 not in (rounds, trials), seed=seed
+        )
+        dynamic = Optimized(compiled, stated)
+        tell(found, stated.model, dynamic)
+        return dynamic
     pool_of = _pool_of(target, tracker, key)
     predictor = costmodel.load(kind.device, weights, seed=seed)
     problems: list[str] = []
@@ -172,7 +187,8 @@ def optimize(
         limits = {"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds}
         about = {"model": imported.name, "target": str(target), "device": device, "seed": seed, "versions": versions()}
         names = {task.key: task.name for task in imported.tasks}
-        log.write("start", **about, tracker=tracker, budget=limits, tasks=names)
+        calls = {task.key: task.weight for task in imported.tasks}
+        log.write("start", **about, tracker=tracker, budget=limits, tasks=names, calls=calls)
 
         def observe(event: Event) -> None:
             for told in (reporter.event, log.event):
@@ -191,15 +207,20 @@ def optimize(
                 space=space,
                 observe=observe,
             )
+            spent = session.spent
+            spent.add("importing", time.monotonic() - started)
             finish = Finish(imported, session, budget, interrupts=interrupts, problems=problems)
             finish.search()
             tuned = budget.elapsed()
             devices = ", ".join(sorted(pool.devices))
             again = "; Ctrl-C again leaves out what is still to be checked" if interrupts.ended else ""
             reporter.say(f"choosing and compiling the best schedules{again}")
-            finish.choose(predictor, pool, seed=seed)
-        compiled = finish.compile()
-        finish.verify(compiled, model)
+            with spent.on("choosing"):
+                finish.choose(predictor, pool, seed=seed)
+        with spent.on("compiling"):
+            compiled = finish.compile()
+        with spent.on("comparing"):
+            finish.verify(compiled, model)
         report = finish.report(About(device=devices, seed=seed, started=started, tuned=tuned), log)
         optimized = Optimized(compiled, report)
     finish.tell(optimized)

@@ -12,7 +12,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -37,6 +37,8 @@ from felixlike.frontend import Imported
 from felixlike.interrupts import Interrupts
 from felixlike.measure import Pool
 from felixlike.report import Report, RunLog, TaskReport
+from felixlike.report.story import Story, story_of
+from felixlike.symbolic.program.tree import loop_tree
 from felixlike.tuning import (
     Budget,
     Choice,
@@ -100,6 +102,7 @@ class Finish:
         self._choices: list[Choice] = []
         self._others: list[Iterator[Choice]] = []
         self._given_up = [0] * len(session.states)
+        self._scheduled: dict[str, Any] = {}
         self._failure = ""
         self._problems = problems
         self._verification = Verification(math.nan, "", Verdict.UNSURE, _HASTE)
@@ -185,28 +188,12 @@ class Finish:
 
     def tell(self, optimized: Any) -> None:
         """Warn of what is not as it should be; raise VerificationFailed for a model that computes something else."""
-        found = self._verification
-        if found.verdict is Verdict.WRONG:
-            failed = VerificationFailed(
-                f"the tuned model does not compute what the original does ({found.reference}): {found.words}",
-                where=self._imported.name,
-                remedy="it is kept as .optimized of this error, to be looked at; please report this with the model",
-            )
-            failed.optimized = optimized
-            raise failed
         name, told = self._imported.name, list[FelixlikeWarning]()
         if self._failure:
             told.append(SearchFailed(f"{name}: {self._failure}. This is the best that was found."))
-        if found.verdict is Verdict.RANDOM:
-            told.append(RandomModel(f"{name}: {found.words}."))
-        elif found.verdict is Verdict.UNSURE:
-            told.append(NotVerified(f"{name} was not verified as a whole: {found.words}."))
         told += [OwnMistake(f"{name}: {words}") for state in self._states if (words := _mistakes(state))]
         told += [FellBack(f"{name}: {problem}.") for problem in self._problems]
-        for warning in told:
-            warning.optimized = optimized
-        for warning in told:
-            warnings.warn(warning, stacklevel=callers_level())
+        tell(self._verification, name, optimized, told)
 
     def _check_ahead(self, model: CostModel, pool: Pool, kept: Predictions | None) -> None:
         """Several tasks at a time what would be done for each later, so that nothing is lost where it fails."""
@@ -219,11 +206,13 @@ class Finish:
         """A task's scheduled module; the next best where that cannot be made, None for the function as it came."""
         while (candidate := self._choices[place].candidate) is not None:
             try:
-                return candidate.module()
+                module = self._scheduled[self._states[place].task.key] = candidate.module()
+                return module
             except KeyboardInterrupt as error:
                 self._interrupts.give_way(error)
             except Exception as error:
                 self._give_up(place, f"its schedule could not be made ({first_line(error)})")
+        self._scheduled.pop(self._states[place].task.key, None)
         return None
 
     def _give_up(self, place: int, why: str) -> None:
@@ -255,7 +244,16 @@ class Finish:
         bare = _bare_task(state, choice)
         if self._interrupts.hurried and choice.candidate is None:  # its sketches may not have been made yet
             return bare
-        return self._attempt(lambda: _task_report(state, choice), bare, "the report")
+        known = self._attempt(lambda: _task_report(state, choice), bare, "the report")
+        return self._attempt(lambda: replace(known, story=self._story(state, choice)), known, "the report")
+
+    def _story(self, state: TaskState, choice: Choice) -> Story:
+        scheduled = self._scheduled.get(state.task.key) if choice.candidate is not None else None
+        return story_of(
+            state.history,
+            chosen=() if scheduled is None else loop_tree(scheduled["main"].body),
+            untuned=loop_tree(state.task.module["main"].body),
+        )
 
     def _bare(self, about: About) -> Report:
         return Report(
@@ -273,6 +271,7 @@ class Finish:
             versions=versions(),
             seed=about.seed,
             recalled=self._budget.found_trials,
+            spent={step: round(seconds, 3) for step, seconds in self._session.spent.seconds.items()},
         )
 
     def _notes(self) -> str:
@@ -308,6 +307,28 @@ class Finish:
     def _note(self, problem: str) -> None:
         if problem:
             self._problems.append(problem)
+
+
+def tell(found: Verification, name: str, optimized: Any, others: Sequence[FelixlikeWarning] = ()) -> None:
+    """Warn of what came of comparing a model with its original, and of other things; raise VerificationFailed for one
+    that computes something else."""
+    if found.verdict is Verdict.WRONG:
+        failed = VerificationFailed(
+            f"the tuned model does not compute what the original does ({found.reference}): {found.words}",
+            where=name,
+            remedy="it is kept as .optimized of this error, to be looked at; please report this with the model",
+        )
+        failed.optimized = optimized
+        raise failed
+    told = list(others)
+    if found.verdict is Verdict.RANDOM:
+        told.append(RandomModel(f"{name}: {found.words}."))
+    elif found.verdict is Verdict.UNSURE:
+        told.append(NotVerified(f"{name} was not verified as a whole: {found.words}."))
+    for warning in told:
+        warning.optimized = optimized
+    for warning in told:
+        warnings.warn(warning, stacklevel=callers_level())
 
 
 def versions() -> dict[str, str]:

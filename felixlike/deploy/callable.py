@@ -21,7 +21,7 @@ from felixlike.deploy import operator
 from felixlike.deploy.library import Library
 from felixlike.deploy.likeness import likeness, never
 from felixlike.errors import GradientsStop, InputMismatch, callers_level
-from felixlike.frontend import InputSpec, OutputSpec, Signature, Structure
+from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
 from felixlike.frontend.nesting import quoted
 from felixlike.hardware.placement import settle
 
@@ -33,6 +33,10 @@ _compiled: "weakref.WeakSet[Compiled]" = weakref.WeakSet()
 
 _KINDS = 4
 """How many kinds of inputs (made in inference mode, needing gradients, spread …) are remembered."""
+
+
+_KINDS_OF_SIZES = 64
+"""The same where a call decides sizes: each is a kind of its own."""
 
 
 class Compiled:
@@ -67,10 +71,12 @@ class Compiled:
         lowered: Any = None,
         library: Library | None = None,
         parallel: bool = True,
+        sizes: Sizes | None = None,
     ) -> None:
         """runtime: a runnable VM module with "main".  key: empty for a new one.  lowered: the Relax module it was
         generated from, if compiled in this process.  library: the shared library it was loaded from otherwise.
-        parallel: whether it may run on several threads."""
+        parallel: whether it may run on several threads.  sizes: those that a call decides, if there are any; the
+        specifications then have the largest."""
         import torch
         from torch.autograd import forward_ad
 
@@ -84,6 +90,8 @@ class Compiled:
         self.lowered = lowered
         self.library = library
         self.parallel = parallel
+        self.sizes = sizes
+        self._most_kinds = _KINDS if sizes is None else _KINDS_OF_SIZES
         self.runtime = runtime
         device = tvmlib.device_of(target)
         self.device = torch.device(str(device.type), int(device.index)) if device.type != "cpu" else torch.device("cpu")
@@ -97,7 +105,7 @@ class Compiled:
         self._place, self._clone = torch.Tensor.data_ptr, torch.Tensor.clone
         self._forward_mode, self._modes = forward_ad, torch._C._len_torch_dispatch_stack
         self._is_compiling = torch.compiler.is_dynamo_compiling
-        self._part = tvmlib.array_item
+        self._part, self._own = tvmlib.array_item, torch.utils.dlpack.from_dlpack
         self._settle = settle if parallel else _nothing
         self._open()
 
@@ -170,6 +178,9 @@ class Compiled:
         self._check_count(tensors)
         for index, tensor in enumerate(tensors):
             self._check(index, tensor)
+        if self.sizes is not None:
+            names, shapes = [spec.name for spec in self.inputs], [spec.shape for spec in self.inputs]
+            self.sizes.check(names, shapes, tensors, self.name)
 
     def note_gradients(self, tensors: Sequence[Any]) -> None:
         """Warn, the first time only, if one of the tensors needs a gradient that will not come."""
@@ -216,7 +227,7 @@ class Compiled:
         self.check(tensors)
         special = _Special(_spread(tensors), any(tensor.requires_grad for tensor in tensors))
         self._latest = likeness(tensors), None if special == _PLAIN else special
-        self._kinds = (self._latest, *self._kinds)[:_KINDS]
+        self._kinds = (self._latest, *self._kinds)[: self._most_kinds]
         return special
 
     def _outputs(self, tensors: Sequence[Any], spread: frozenset[int]) -> list[Any]:
@@ -250,7 +261,7 @@ class Compiled:
             raise self._mismatch(index, f"is a {type(tensor).__name__}", _as_tensor(tensor))
         if tensor.is_nested:
             raise self._mismatch(index, "is a nested tensor", "give a dense one")
-        if tensor.shape != shape:
+        if tensor.shape != shape and self.sizes is None:
             remedy = "give one of that shape, or optimize the model for this one: shapes are fixed"
             raise self._mismatch(index, f"has shape {tuple(tensor.shape)}, compiled for {shape}", remedy)
         if tensor.dtype is not dtype:
@@ -269,6 +280,8 @@ class Compiled:
         """The tensors of a result, which TVM gives in an array or in nested ones, but for a lone one."""
         if isinstance(result, self._tensor):
             return [result]
+        if not self.inputs:  # it was none of torch's tensors that told TVM to give such
+            return [self._own(part) for part in self._unnested([result])]
         part = self._part
         if self._parts is not None:
             return [part(result, index) for index in self._parts]
@@ -279,7 +292,7 @@ class Compiled:
 
     def _unnested(self, parts: Iterable[Any]) -> Iterator[Any]:
         for part in parts:
-            if isinstance(part, self._tensor):
+            if isinstance(part, self._tensor | tvmlib.runtime.Tensor):
                 yield part
             else:
                 yield from self._unnested(part)

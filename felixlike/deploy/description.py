@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from felixlike import tvmlib
 from felixlike._version import __version__
 from felixlike.errors import InvalidArtefact, UnknownTarget, first_line
-from felixlike.frontend import InputSpec, OutputSpec, Signature, Structure
+from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
 from felixlike.hardware import device_name, host_target, instruction_sets, kind_of, require_runnable, resolve_target
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Description:
     signature: Signature
     structure: Structure
     parallel: bool
+    sizes: Sizes | None
 
 
 def describe(compiled: Compiled) -> dict[str, Any]:
@@ -62,6 +63,7 @@ def describe(compiled: Compiled) -> dict[str, Any]:
         "signature": compiled.signature.to_json(),
         "structure": compiled.structure.to_json(),
         "parallel": compiled.parallel,
+        "sizes": None if compiled.sizes is None else compiled.sizes.to_json(),
     }
 
 
@@ -86,7 +88,18 @@ def read(meta: Mapping[str, Any], where: str) -> Description:
     if not isinstance(parallel, bool):
         raise _wrong("parallel", f"is {_shown(parallel)}, not true or false", where)
     name, key = _text(meta, "name", where), _text(meta, "key", where)
-    return Description(_target(meta, where), name, key, inputs, outputs, signature, structure, parallel)
+    sizes = _sizes(meta, inputs, where)
+    return Description(_target(meta, where), name, key, inputs, outputs, signature, structure, parallel, sizes)
+
+
+def _sizes(meta: Mapping[str, Any], inputs: tuple[InputSpec, ...], where: str) -> Sizes | None:
+    """Those that a call decides; None where there are none, as in what earlier versions wrote."""
+    if meta.get("sizes") is None:
+        return None
+    try:
+        return Sizes.from_json(meta["sizes"], [spec.shape for spec in inputs])
+    except InvalidArtefact as error:
+        raise _wrong("sizes", f"are wrong: {error.what}", where) from None
 
 
 def read_report(meta: Mapping[str, Any], where: str) -> dict[str, Any]:

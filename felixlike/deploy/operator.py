@@ -29,6 +29,11 @@ def register(compiled: Compiled) -> None:
     weakref.finalize(compiled, _forget, compiled.key).atexit = False
 
 
+def prepare() -> None:
+    """Make the operator known to PyTorch, which takes a moment, now rather than with the first model."""
+    _library()
+
+
 def run(key: str, tensors: Sequence[Any]) -> list[Any]:
     """The model's outputs in order, as PyTorch's modes and transforms want them."""
     import torch
@@ -143,6 +148,12 @@ def _pretend(model: str, inputs: list[Any]) -> list[Any]:
 
     compiled = _find(model)
     compiled.check(inputs)
+    if compiled.sizes is not None:
+        raise WrongContext(
+            "sizes of its outputs are known only when it is called",
+            where=compiled.name,
+            remedy="call it outside of torch.compile and torch.export",
+        )
     return [
         torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=compiled.device) for spec in compiled.outputs
     ]

@@ -12,21 +12,24 @@ from felixlike import codegen, tvmlib
 from felixlike.errors import InvalidSchedule
 from felixlike.measure.packing import Packing, cut
 
+Pieces = Mapping[str, tuple[Any, tuple[Packing, ...]]]
+"""A function's name → its kernel, and how the kernel's constants are packed."""
 
-def with_packed_constants(module: Any) -> Any:
-    """The module without packing blocks; itself where it has none.
+
+def with_packed_constants(module: Any, known: Pieces | None = None) -> Any:
+    """The module without packing blocks; itself where it has none.  known: functions that are cut already.
 
     Raises InvalidSchedule where a function packs what is not a constant: every call would pack it again."""
     functions = {str(v.name_hint): f for v, f in module.functions.items() if isinstance(f, tvmlib.PrimFunc)}
     pieces = {name: cut(func) for name, func in functions.items()}
-    pieces = {name: found for name, found in pieces.items() if found[1]}
+    pieces = {name: found for name, found in pieces.items() if found[1]} | dict(known or {})
     return _rewritten(module, pieces, _Packer(pieces)) if pieces else module
 
 
 class _Packer:
     """The packing functions of a module, built together for this machine."""
 
-    def __init__(self, pieces: Mapping[str, tuple[Any, tuple[Packing, ...]]]) -> None:
+    def __init__(self, pieces: Pieces) -> None:
         functions = {
             f"{name}_pack{i}": packing.function.with_attr("global_symbol", f"{name}_pack{i}")
             for name, (_, packings) in pieces.items()
@@ -46,7 +49,7 @@ class _Packer:
         return self._done[key]
 
 
-def _rewritten(module: Any, pieces: Mapping[str, tuple[Any, tuple[Packing, ...]]], packer: _Packer) -> Any:
+def _rewritten(module: Any, pieces: Pieces, packer: _Packer) -> Any:
     """The module with every call of a function of `pieces` exchanged for one of its kernel on packed constants."""
     relax = tvmlib.relax
     call_tir = tvmlib.ir.Op.get("relax.call_tir")

@@ -5,6 +5,7 @@ from felixlike.frontend.importer import import_model
 from felixlike.frontend.relax import outputs_of
 from felixlike.frontend.shapes import parse_shapes
 from felixlike.frontend.signature import Signature
+from felixlike.frontend.sizes import Sizes
 from felixlike.frontend.structure import Structure
 from felixlike.frontend.task import Task, make_task
 
@@ -13,6 +14,7 @@ __all__ = [
     "InputSpec",
     "OutputSpec",
     "Signature",
+    "Sizes",
     "Structure",
     "Task",
     "TensorSpec",

@@ -7,7 +7,7 @@ fuses nothing again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,14 +37,17 @@ from felixlike.hardware import kind_of, target_device
 @dataclass(frozen=True, slots=True)
 class Rewrite:
     """name: of a function of ours or of a pass of TVM's.  make: a target → TVM's pass.  kinds: of the targets that it
-    is for; none: for all."""
+    is for; none: for all.  static: whether it must know all sizes: it is left out where a call decides some."""
 
     name: str
     make: Callable[[Any], Any]
     kinds: tuple[str, ...] = ()
+    static: bool = False
 
 
-def _ours(rewrite: Callable[..., Any], *kinds: str, of: Callable[[Any], list[Any]] | None = None) -> Rewrite:
+def _ours(
+    rewrite: Callable[..., Any], *kinds: str, of: Callable[[Any], list[Any]] | None = None, static: bool = False
+) -> Rewrite:
     """A function from module, and what else it wants of the target, to module."""
 
     def make(target: Any) -> Any:
@@ -53,7 +56,7 @@ def _ours(rewrite: Callable[..., Any], *kinds: str, of: Callable[[Any], list[Any
             lambda module, _: rewrite(module, *more), opt_level=0, name=rewrite.__name__
         )
 
-    return Rewrite(rewrite.__name__, make, kinds)
+    return Rewrite(rewrite.__name__, make, kinds, static)
 
 
 def _tvms(name: str, place: str = "transform") -> Rewrite:
@@ -88,20 +91,20 @@ REWRITES = [
     # Folded batch norms, weights by phase and transposed weights are computed now instead of on every call.
     _tvms("FoldConstant"),
     # Convolutions of a chain read and write vectors of channels.
-    _ours(with_channels_last, *_CPU),
+    _ours(with_channels_last, *_CPU, static=True),
     # Convolutions with small windows become products of transformed tiles.
-    _ours(with_fast_convolutions, *_CPU),
+    _ours(with_fast_convolutions, *_CPU, static=True),
     # Group norms become rows, or means of channels, that schedule rules know.
-    _ours(with_group_norms_in_two_passes, *_CPU),
+    _ours(with_group_norms_in_two_passes, *_CPU, static=True),
     # Queries, keys and values are one product; the weights of all three are known now.
     _ours(with_joint_projections),
     # What is done to the elements of a contraction joins it, although a reshape is between them.
     _ours(with_late_reshapes),
     # Transposed factors of products are read where they lie.
     _tvms("CanonicalizeBindings"),
-    _ours(with_transposed_factors),
+    _ours(with_transposed_factors, static=True),
     # Convolutions whose channels or columns fill no vectors compute some more.
-    _ours(with_room, *_CPU, of=lambda target: [target_device(target).unit]),
+    _ours(with_room, *_CPU, of=lambda target: [target_device(target).unit], static=True),
     # Operators become PrimFuncs. Some leave constants behind (masks, index tensors): fold again.
     _tvms("LegalizeOps"),
     # The padding of a maximum is below all numbers.
@@ -127,7 +130,14 @@ def rewrites_of(kind: str) -> tuple[Rewrite, ...]:
 
 def fuse(module: Any, target: Any) -> Any:
     """Legalise and fuse a Relax module for a target, and mark weights whose layout is free.  Raises what TVM raises."""
-    passes = [rewrite.make(target) for rewrite in rewrites_of(kind_of(target).name)]
+    return with_marks(_run(module, target, rewrites_of(kind_of(target).name)), target)
+
+
+def fuse_dynamic(module: Any, target: Any) -> Any:
+    """The same of a module some of whose sizes are symbolic, without marks.  Raises what TVM raises."""
+    return _run(module, target, [r for r in rewrites_of(kind_of(target).name) if not r.static])
+
+
+def _run(module: Any, target: Any, rewrites: Sequence[Rewrite]) -> Any:
     with target:
-        fused = tvmlib.transform.Sequential(passes)(module)
-    return with_marks(fused, target)
+        return tvmlib.transform.Sequential([rewrite.make(target) for rewrite in rewrites])(module)

@@ -31,9 +31,10 @@ from felixlike.frontend.structure import structure_from_leaves
 from felixlike.modes import callers_dtype
 
 
-def from_module(model: Any, shapes: Any) -> Source:
+def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
     """Export and import an nn.Module.  The model is exported in eval mode and left as it was.
 
+    dynamic: what torch.export takes for dynamic_shapes, where sizes of the inputs are to be symbolic.
     Raises InvalidShape, ExportFailed, DynamicControlFlow, UnsupportedOperator, EmptyModel, InvalidModel."""
     import torch
 
@@ -55,10 +56,18 @@ def from_module(model: Any, shapes: Any) -> Source:
     signature = Signature.of_call(parameters, tensors, named)
     with evaluating(model), callers_dtype(), quiet():
         try:
-            program = torch.export.export(model, tensors, named)
+            program = torch.export.export(model, tensors, named, dynamic_shapes=dynamic)
         except Exception as error:
             raise export_error(error, name, only_sizes=given.only_sizes) from None
-    return _convert(program, name=name, signature=signature, examples=_leaves((tensors, named)))
+    examples = _leaves((tensors, named))
+    return _convert(program, name=name, signature=signature, examples=examples, dynamic=dynamic is not None)
+
+
+def from_dynamic_program(program: Any, *, name: str = "") -> Source:
+    """Import an ExportedProgram some of whose sizes are symbolic.  Raises like from_module."""
+    name = name or "ExportedProgram"
+    examples = _leaves(program.example_inputs)
+    return _convert(program, name=name, signature=_program_signature(program), examples=examples, dynamic=True)
 
 
 def from_program(program: Any, shapes: Any, *, name: str = "") -> Source:
@@ -122,10 +131,12 @@ def _bind(given: Given, parameters: Sequence[Parameter], where: str) -> tuple[tu
     return given.positional, {}
 
 
-def _convert(program: Any, *, name: str, signature: Signature, examples: Sequence[Any]) -> Source:
-    """An ExportedProgram as Relax, with only tensors among the outputs."""
+def _convert(
+    program: Any, *, name: str, signature: Signature, examples: Sequence[Any], dynamic: bool = False
+) -> Source:
+    """An ExportedProgram as Relax, with only tensors among the outputs.  dynamic: whether sizes may be symbolic."""
     importer = tvmlib.torch_importer()
-    specs = _program_inputs(program, name)
+    specs = _program_inputs(program, name, dynamic=dynamic)
     with quiet(), callers_dtype(), tvmlib.builders_end_their_blocks():
         try:
             program = program.run_decompositions()
@@ -135,7 +146,7 @@ def _convert(program: Any, *, name: str, signature: Signature, examples: Sequenc
         check_dtypes(program, name)
         promote(program)
         in_single_precision(program)
-        _check_operators(program, importer, name)
+        _check_operators(program, importer, name, dynamic=dynamic)
         _keep_tensor_inputs(program)
         _keep_own_state(program)
         leaves = _keep_tensor_outputs(program)
@@ -238,7 +249,7 @@ def _keep_own_state(program: Any) -> None:
                 state[name] = copies[id(value)]
 
 
-def _check_operators(program: Any, importer: Any, where: str) -> None:
+def _check_operators(program: Any, importer: Any, where: str, *, dynamic: bool) -> None:
     """Name all operators that TVM's importer lacks, and those whose output's shape depends on values."""
     known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS}
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
@@ -252,7 +263,7 @@ def _check_operators(program: Any, importer: Any, where: str) -> None:
             f"TVM cannot import {', '.join(missing)}", where=where, remedy="write the model with other operators"
         )
     for node in nodes:
-        if _is_dynamic(node.meta.get("val")):
+        if _is_dynamic(node.meta.get("val"), unless_decided=dynamic):
             raise UnsupportedOperator(
                 f"the shape of what {node.target} gives depends on the values of tensors",
                 where=where,
@@ -265,10 +276,17 @@ def _operators(program: Any) -> set[str]:
     return {node.target.__name__ for node in program.graph.nodes if node.op == "call_function"}
 
 
-def _is_dynamic(value: Any) -> bool:
+def _is_dynamic(value: Any, *, unless_decided: bool = False) -> bool:
+    """Whether a tensor has symbolic sizes.  unless_decided: other ones than those that the inputs' sizes decide."""
     import torch
 
-    return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
+    if not isinstance(value, torch.Tensor):
+        return False
+    sizes: list[Any] = list(value.shape)
+    symbolic = [size for size in sizes if isinstance(size, torch.SymInt)]
+    if not unless_decided:
+        return bool(symbolic)
+    return any(str(symbol).startswith("u") for size in symbolic for symbol in size.node.expr.free_symbols)
 
 
 def _keep_tensor_inputs(program: Any) -> None:
@@ -311,8 +329,9 @@ def _user_inputs(program: Any) -> list[Any]:
     return [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
 
 
-def _program_inputs(program: Any, where: str) -> tuple[InputSpec, ...]:
-    """The program's tensor inputs.  Raises InvalidShape for dynamic ones, InvalidModel for other kinds."""
+def _program_inputs(program: Any, where: str, *, dynamic: bool = False) -> tuple[InputSpec, ...]:
+    """The program's tensor inputs.  Raises InvalidShape for dynamic ones, unless they may be, InvalidModel for other
+    kinds."""
     import torch
 
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
@@ -325,7 +344,7 @@ def _program_inputs(program: Any, where: str) -> tuple[InputSpec, ...]:
                 where=where,
                 remedy="export the model with tensors, numbers and text as its only inputs",
             )
-        if _is_dynamic(value):
+        if _is_dynamic(value) and not dynamic:
             raise InvalidShape(
                 f"input {name!r} has shape {tuple(map(str, value.shape))}: dynamic shapes are not supported yet",
                 where=where,

@@ -1,11 +1,11 @@
 """What the device can do: descriptions, probing, and targets."""
 
 from felixlike.hardware.compiler import COMPILERS, c_compiler
-from felixlike.hardware.device import Device
+from felixlike.hardware.device import Device, check_device
 from felixlike.hardware.gpu import gpu_at_hand
 from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import KINDS, Kind, kind_of
-from felixlike.hardware.known import described, machines
+from felixlike.hardware.known import described, machines, read_description
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import (
     SIMULATED,
@@ -37,6 +37,7 @@ __all__ = [
     "Simulated",
     "Target",
     "c_compiler",
+    "check_device",
     "described",
     "described_target",
     "device_name",
@@ -49,6 +50,7 @@ __all__ = [
     "kind_of",
     "machines",
     "quickly_compiled",
+    "read_description",
     "require_real",
     "require_runnable",
     "resolve_target",

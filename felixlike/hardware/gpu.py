@@ -16,8 +16,12 @@ _KIB, _MIB, _GIB = 2**10, 2**20, 2**30
 
 _ARCHITECTURES = {
     # NVIDIA A100 and H100 white papers: multiprocessors, 255 registers a thread, L1 + shared memory, L2, memory.
-    "sm_80": Device("cuda", "NVIDIA A100", "sm_80", 108, 128, 1020, 192 * _KIB, 40 * _MIB, 0, 40 * _GIB),
-    "sm_90": Device("cuda", "NVIDIA H100", "sm_90", 132, 128, 1020, 256 * _KIB, 50 * _MIB, 0, 80 * _GIB),
+    "sm_80": Device(
+        "cuda", "NVIDIA A100", "sm_80", 108, 128, 1020, 192 * _KIB, 40 * _MIB, 0, 40 * _GIB, "", 1.41e9, 1555e9
+    ),
+    "sm_90": Device(
+        "cuda", "NVIDIA H100", "sm_90", 132, 128, 1020, 256 * _KIB, 50 * _MIB, 0, 80 * _GIB, "", 1.98e9, 3350e9
+    ),
 }
 
 

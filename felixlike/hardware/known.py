@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from felixlike.errors import UnknownTarget
-from felixlike.hardware.device import Device
+from felixlike.errors import InvalidDevice, UnknownTarget, first_line
+from felixlike.hardware.device import Device, check_device
 
 IMITATED = "FELIXLIKE_DEVICE"
 """The environment variable that names a machine, and after a colon its cores: "zen4", "zen4:8". Schedules are made as
@@ -32,6 +32,39 @@ def described(name: str, *, cores: int | None = None) -> Device:
     """A machine by its name.  cores: as many instead of the described ones.  Raises UnknownTarget."""
     device = _found(name, where="machine")
     return device if cores is None else replace(device, cores=cores)
+
+
+def read_description(path: str | os.PathLike[str]) -> Device:
+    """A machine described by a user: a .toml file with one entry, as those of `machines.toml` are.
+
+    Raises InvalidDevice for a file that cannot be read, and for values that are missing or that no machine has."""
+    where = os.fspath(path)
+    try:
+        entry = tomllib.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidDevice(
+            f"it cannot be read: {first_line(error)}", where=where, remedy="give a .toml file"
+        ) from None
+    if len(entry) == 1 and isinstance(only := next(iter(entry.values())), dict):
+        entry = only
+    missing = [name for name in _ENTRIES if name not in entry]
+    if missing:
+        raise InvalidDevice(f"there is no {missing[0]}", where=where, remedy=f"a description has {', '.join(_ENTRIES)}")
+    wrong = [n for n in _ENTRIES[3:] if isinstance(entry[n], bool) or not isinstance(entry[n], int | float)]
+    if wrong:
+        raise InvalidDevice(f"{wrong[0]} is {entry[wrong[0]]!r}", where=where, remedy="give a number")
+    if entry["vector_bits"] < 32:
+        raise InvalidDevice(f"vector_bits is {entry['vector_bits']}", where=where, remedy="give at least 32")
+    device = _device(entry)
+    check_device(device)
+    return device
+
+
+_ENTRIES = (
+    *("processor", "mcpu", "triple", "vector_bits", "vector_registers", "l1_kib", "l2_kib", "l3_mib"),
+    *("cores", "memory_gib", "clock_mhz", "memory_gb_s"),
+)
+"""Of a description; the first three are text."""
 
 
 def with_processor(mcpu: str) -> Device | None:
@@ -74,4 +107,6 @@ def _device(entry: dict[str, Any]) -> Device:
         l2_bytes=entry["l2_kib"] * 2**10,
         l3_bytes=entry["l3_mib"] * 2**20,
         memory_bytes=entry["memory_gib"] * 2**30,
+        clock_hz=entry["clock_mhz"] * 1e6,
+        memory_bandwidth=entry["memory_gb_s"] * 1e9,
     )

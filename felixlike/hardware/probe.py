@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -45,7 +46,31 @@ def _probed() -> Device:
         l2_bytes=_cache_bytes(level=2, default=2**20),
         l3_bytes=_cache_bytes(level=3, default=0),
         memory_bytes=memory_bytes(),
+        clock_hz=_clock(info),
     )
+
+
+@cache
+def measured_bandwidth() -> float:
+    """Bytes a second that one thread of this machine reads from memory, the best of a few passes; takes 20 ms."""
+    import numpy as np
+
+    numbers = np.ones(2**23)  # 64 MiB
+    passes = []
+    for _ in range(4):
+        started = time.perf_counter()
+        numbers.sum()
+        passes.append(time.perf_counter() - started)
+    return float(numbers.nbytes / min(passes))
+
+
+def _clock(info: dict[str, str]) -> float:
+    """The clock of a core, Hz, as Linux gives it; 2.5 GHz where it does not."""
+    try:
+        return float(Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").read_text()) * 1e3
+    except (OSError, ValueError):
+        number = info.get("cpu MHz", "")
+        return float(number) * 1e6 if number.replace(".", "", 1).isdigit() else 2.5e9
 
 
 def memory_bytes() -> int:

@@ -84,7 +84,7 @@ def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
     target, value = statement.body.buffer, statement.body.value
     if type(value).__name__ != "Add" or not _loads(value.a, target):
         return None
-    product = _bare(value.b)
+    product = bare(value.b)
     if type(product).__name__ != "Mul":
         return None
     constants = layout_free_parameters(schedule.mod["main"])
@@ -92,7 +92,7 @@ def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
     for axis in axes:
         analyzer.bind(axis.variable, tvmlib.ir.Range(0, axis.extent))
     operands = []
-    for factor in (_bare(product.a), _bare(product.b)):
+    for factor in (bare(product.a), bare(product.b)):
         if type(factor).__name__ != "TensorLoad":
             return None
         reads = [i for i, region in enumerate(statement.reads) if region.source.same_as(factor.source)]
@@ -143,7 +143,7 @@ def _plain(schedule: Schedule, block: BlockRef, loops: Sequence[LoopRef]) -> boo
     return realize is not None and known and are_loops(schedule, realize.iter_values, loops)
 
 
-def _bare(expression: TirExpr) -> Any:
+def bare(expression: TirExpr) -> Any:
     """An expression without the casts around it."""
     while type(expression).__name__ == "Cast":
         expression = expression.value

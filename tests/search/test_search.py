@@ -293,3 +293,30 @@ def test_gain_is_that_of_a_second_whatever_the_size_of_rounds() -> None:
     dear = Progress(1.0)
     dear.add(1e-3, 16, 24.0)
     assert expected_gain(dear) == pytest.approx(expected_gain(full) / 3)
+
+
+def test_a_sketch_with_nothing_to_relax_stays_where_it_is(product: Space) -> None:
+    space = _space("chain")
+    sketch = space.understood[0]
+    seeds = sketch.sample(3, seed=0)
+    still = Walk(space.relaxed(sketch), seeds, np.zeros(seeds.shape))
+    other = product.understood[1]
+    points = other.sample(4, seed=5)
+    moving = Walk(product.relaxed(other), points, np.zeros(points.shape))
+    model = CostModel(seed=0)
+    passed = descend([still, moving], model, Descent(steps=10))
+    np.testing.assert_array_equal(round_points(sketch, passed[0]), np.concatenate([seeds] * (len(passed[0]) // 3)))
+    (alone,) = descend([moving], model, Descent(steps=10))
+    np.testing.assert_allclose(passed[1], alone, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["gradient", "evolutionary", "adatune"])
+def test_a_batch_larger_than_the_space_is_the_space(name: str) -> None:
+    space = Space(make_task(workloads.matmul(32, 16, 24), resolve_target("cpu"), name="dense"), "own")
+    strategy = _begun(make_strategy(name), CostModel())
+    known = Known()
+    found = strategy.propose(space, known, 100_000, np.random.default_rng(0))
+    assert 1 < len(found) <= space.size()
+    for candidate in found:
+        known.add(candidate, 1e-3)
+    assert not {c.key for c in strategy.propose(space, known, 16, np.random.default_rng(1))} & known.seen

@@ -100,8 +100,9 @@ def operator(expression: Any) -> str:
 
 
 def shape(expression: Any) -> tuple[int, ...]:
-    """Of a tensor of known shape."""
-    return tuple(int(extent) for extent in expression.ty.shape.values)
+    """Of a tensor of known shape; sizes that a call decides are TVM's expressions, which equal themselves alone."""
+    sizes = expression.ty.shape.values
+    return tuple(int(size) if isinstance(size, tvmlib.tirx.IntImm) else size for size in sizes)
 
 
 def axes_of(permutation: Any) -> list[int]:

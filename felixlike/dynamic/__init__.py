@@ -1,0 +1,11 @@
+"""Sizes known only when a model is called: uKernels, their combination, and dispatch that serves every size.
+
+Follows FTuner (Mu et al., A fast dynamic shape tensors program auto-tuner for deep learning compilers) and DietCode
+(Zheng et al., Automatic optimization for dynamic tensor programs, MLSys 2022); their notation stays in the docstrings.
+"""
+
+from felixlike.dynamic.dims import Dim, check_dims
+from felixlike.dynamic.kernel import DynamicKernel
+from felixlike.dynamic.plan import Plan, compile, plan_operator
+
+__all__ = ["Dim", "DynamicKernel", "Plan", "check_dims", "compile", "plan_operator"]

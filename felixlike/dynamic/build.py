@@ -1,0 +1,71 @@
+"""Statements of TIR, put together by what they do.
+
+In: the type of indices, the lanes of a vector. Out: `Builder`, whose methods make loops, values and vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.codegen.marks import Mark
+from felixlike.tvmlib.typing import Stmt, TirExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """index: the type of indices.  lanes: of a vector."""
+
+    index: str
+    lanes: int
+
+    def const(self, value: int) -> TirExpr:
+        """A number of the type of indices."""
+        return tvmlib.tirx.const(value, self.index)
+
+    def cell(self, name: str, value: Any, statements: list[Stmt]) -> Any:
+        """A value that TVM's simplifier takes as it is: inlined, what it is made of would be looked at in every index,
+        for minutes.  To LLVM it is a register all the same.  statements: gets those that make it."""
+        buffer = tvmlib.tirx.decl_buffer((1,), self.index, name)
+        value = self.const(value) if isinstance(value, int) else value
+        statements += [tvmlib.tirx.AllocBuffer(buffer), tvmlib.tirx.BufferStore(buffer, value, [self.const(0)])]
+        return buffer[self.const(0)]
+
+    def loop(
+        self, name: str, extent: Any, body: Callable[[Any], Stmt], kind: str = "SERIAL", mark: Mark | None = None
+    ) -> Stmt:
+        """A loop from zero on."""
+        variable = tvmlib.tirx.Var(name, self.index)
+        extent = self.const(extent) if isinstance(extent, int) else extent
+        notes = None if mark is None else {mark.key: mark.value}
+        loop_kind = tvmlib.tirx.ForKind[kind]
+        return tvmlib.tirx.For(variable, self.const(0), extent, loop_kind, body(variable), annotations=notes)
+
+    def vectors(self, count: Any, store: Callable[[Any], Stmt], kind: str = "UNROLLED") -> Stmt:
+        """Some vectors, one after the other.  store: a column → what is done there."""
+
+        def vector(number: Any) -> Stmt:
+            return self.loop("lane", self.lanes, lambda lane: store(number * self.lanes + lane), "VECTORIZED")
+
+        return self.loop("vector", count, vector, kind)
+
+
+def seq(*statements: Stmt) -> Stmt:
+    """One after the other."""
+    return tvmlib.tirx.stmt_seq(*statements)
+
+
+def ceil_div(value: Any, by: Any) -> Any:
+    """⌈value / by⌉ of numbers or expressions."""
+    if isinstance(value, int) and isinstance(by, int):
+        return -(-value // by)
+    return tvmlib.tirx.floordiv(value + (by - 1), by)
+
+
+def function(params: list[Any], body: Stmt, attrs: Any) -> Any:
+    """A PrimFunc that no pass schedules again."""
+    func = tvmlib.PrimFunc(params, body, attrs=attrs)
+    func = func.with_attr("tirx.noalias", True).with_attr("tirx.is_scheduled", True)
+    return tvmlib.s_tir.renew_defs(func)

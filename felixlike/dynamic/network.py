@@ -1,0 +1,277 @@
+"""A whole model for every size: each contraction gets a kernel of uKernels, everything else runs row by row.
+
+In: a model, shapes with dimensions. Out: a `Compiled` that takes tensors of every size in range, and what was done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import codegen, deploy, tvmlib
+from felixlike.deploy.packing import Pieces, with_packed_constants
+from felixlike.dynamic.dims import Dim
+from felixlike.dynamic.operator import read_operator, symbols_of
+from felixlike.dynamic.plan import Plan, device_of, plan_operator
+from felixlike.dynamic.rows import rowwise
+from felixlike.dynamic.shapes import dims_of_program, read_dynamic_shapes
+from felixlike.dynamic.workloads import workload_at
+from felixlike.errors import CompilationFailed, InvalidModel, InvalidOption, first_line
+from felixlike.frontend import InputSpec, OutputSpec, Sizes
+from felixlike.frontend.constants import CONSTANTS, constant_arguments, with_indices
+from felixlike.frontend.imported import Source
+from felixlike.frontend.passes import fuse_dynamic
+from felixlike.hardware import Device, kind_of, resolve_target
+from felixlike.words import kind_of as kind_of_value
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One function of a model.  name: of it.  key: the same for equal ones.  calls: how often it is called.  plan: of
+    its kernel; None of what runs row by row.  flops: of the kernel at the largest sizes."""
+
+    name: str
+    key: str
+    calls: int
+    plan: Plan | None
+    flops: float
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """compiled: the model.  source: what it was made from.  dims: its dimensions.  parts: its functions, those with a
+    kernel first.  seconds: what planning took."""
+
+    compiled: deploy.Compiled
+    source: Source
+    dims: tuple[Dim, ...]
+    parts: tuple[Part, ...]
+    seconds: float
+
+    def examples(self) -> list[tuple[Any, ...]]:
+        """Inputs of a few sizes: the smallest, those that it was exported with, and the largest."""
+        largest = {dim.name: dim.most for dim in self.dims}
+        return [self._resized({dim.name: dim.least for dim in self.dims}), self.source.examples, self._resized(largest)]
+
+    def _resized(self, sizes: dict[str, int]) -> tuple[Any, ...]:
+        """The examples at other sizes, their elements again and again along dynamic dimensions."""
+        import torch
+
+        assert self.compiled.sizes is not None
+        found = []
+        for tensor, places in zip(self.source.examples, self.compiled.sizes.inputs, strict=True):
+            for place, name in enumerate(places):
+                if name is not None:
+                    tensor = tensor.index_select(place, torch.arange(sizes[name]) % tensor.shape[place])
+            found.append(tensor.contiguous())
+        return tuple(found)
+
+
+def compile_network(model: Any, shapes: Any, target: Any = "cpu", *, measure: bool = True) -> Network:
+    """Compile a model for all sizes of its dimensions.
+
+    model: an nn.Module with shapes that have a Dim in them, or an ExportedProgram with dynamic shapes.  measure:
+    whether programs are timed.  Raises InvalidDim, InvalidShape, InvalidModel and its kinds, InvalidOption for a target
+    that is no CPU, CompilationFailed."""
+    target = resolve_target(target)
+    if not kind_of(target).on_host:
+        raise InvalidOption(
+            "sizes that a call decides are supported on CPUs alone", where="target", remedy='use target="cpu"'
+        )
+    source, dims = _read(model, shapes)
+    started = time.monotonic()
+    try:
+        module = fuse_dynamic(source.module, target)
+        module, parts, pieces = _planned(module, dims, device_of(None, target), target, measure=measure)
+        module = with_packed_constants(module, pieces)
+        lowered, executable = codegen.compile_relax(module, target)
+    except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
+        raise CompilationFailed(
+            f"TVM could not compile the model for all sizes: {first_line(error)}",
+            where=source.name,
+            remedy="write the part it names with other operators, or optimize it for fixed sizes",
+        ) from error
+    main = source.module["main"]
+    inputs, sizes = _inputs(main, source, dims)
+    compiled = deploy.Compiled(
+        executable.jit(),
+        inputs=inputs,
+        outputs=_outputs(main, source, dims),
+        signature=source.signature,
+        structure=source.structure,
+        target=target,
+        name=source.name,
+        lowered=lowered,
+        parallel=tvmlib.runs_in_parallel(lowered),
+        sizes=sizes,
+    )
+    return Network(compiled, source, tuple(dims.values()), parts, time.monotonic() - started)
+
+
+def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
+    """The model as Relax, and its dimensions by the names that its symbolic sizes have there."""
+    import torch
+
+    from felixlike.frontend import torch as pytorch
+
+    if isinstance(model, torch.export.ExportedProgram):
+        source = pytorch.from_dynamic_program(model)
+        return source, {dim.name: dim for dim in dims_of_program(model)}
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidModel(
+            f"{kind_of_value(model)} cannot have dynamic sizes here",
+            where="model",
+            remedy="give an nn.Module, an ExportedProgram, or a PrimFunc to felixlike.dynamic.compile",
+        )
+    read = read_dynamic_shapes(shapes)
+    named = {dim.name: torch.export.Dim(dim.name, min=dim.least, max=max(dim.most, 2)) for dim in read.dims}
+
+    def places(own: dict[int, str]) -> dict[int, Any]:
+        return {place: named[name] for place, name in own.items()}
+
+    if isinstance(read.places, dict):
+        dynamic: Any = {name: places(own) for name, own in read.places.items()}
+    else:
+        dynamic = _by_parameter(model, [places(own) for own in read.places])
+    source = pytorch.from_module(model, read.given, dynamic)
+    order = read.places.values() if isinstance(read.places, dict) else read.places
+    found: dict[str, Dim] = {}
+    for parameter, own in zip(source.module["main"].params, order, strict=True):
+        for place, name in own.items():
+            symbol = parameter.ty.shape.values[place]
+            dim = next(dim for dim in read.dims if dim.name == name)
+            if not isinstance(symbol, tvmlib.tirx.Var):
+                raise InvalidModel(
+                    f"{name} can have no other size than {symbol}",
+                    where=source.name,
+                    remedy="see what in the model fixes it, or give that size",
+                )
+            found[str(symbol.name)] = dim
+    return source, found
+
+
+def _by_parameter(model: Any, places: list[dict[int, Any]]) -> Any:
+    """Dynamic dimensions of positional inputs, as torch.export wants them: by the parameters' names, or in a tuple
+    where there are any number."""
+    import inspect
+
+    names = [
+        name
+        for name, p in inspect.signature(model.forward).parameters.items()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(names) < len(places):
+        return tuple(places)
+    return dict(zip(names, places, strict=False))
+
+
+def _planned(
+    module: Any, dims: dict[str, Dim], device: Device, target: Any, *, measure: bool
+) -> tuple[Any, tuple[Part, ...], Pieces]:
+    """The module whose functions are scheduled, what they became, and kernels that want packed constants."""
+    constants = constant_arguments(module)
+    calls = _calls(module)
+    changed = tvmlib.IRModule(dict(module.functions), attrs=module.attrs)
+    known: dict[str, Plan | None] = {}
+    parts: list[Part] = []
+    pieces: dict[str, tuple[Any, Any]] = {}
+    for variable, func in module.functions.items():
+        name = str(variable.name_hint)
+        if not isinstance(func, tvmlib.PrimFunc):
+            continue
+        marked = with_indices(func, CONSTANTS, constants.get(name, ()))
+        key = f"{tvmlib.structural_hash(marked)} {[str(s.name) for s in symbols_of(func)]}"
+        if key not in known:
+            known[key] = _plan(marked, dims, device, target, measure=measure, where=name)
+        plan = known[key]
+        digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+        parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims)))
+        if plan is None:
+            changed.update_func(variable, _private(rowwise(func)))
+        elif plan.packings:
+            pieces[name] = (_private(plan.kernel), plan.packings)
+        else:
+            changed.update_func(variable, _private(plan.kernel))
+    parts.sort(key=lambda part: (part.plan is None, part.name))
+    return changed, tuple(parts), pieces
+
+
+def _plan(func: Any, dims: dict[str, Dim], device: Device, target: Any, *, measure: bool, where: str) -> Plan | None:
+    """A contraction's plan; None of everything else, and of what has no symbolic size."""
+    symbols = symbols_of(func)
+    if not symbols or any(str(symbol.name) not in dims for symbol in symbols) or read_operator(func) is None:
+        return None
+    own = [dims[str(symbol.name)] for symbol in symbols]
+    return plan_operator(func, own, device, target, measure=measure, where=where)
+
+
+def _flops(plan: Plan | None, dims: dict[str, Dim]) -> float:
+    """Of a kernel, at the largest sizes."""
+    if plan is None:
+        return 0.0
+    largest = [dims[str(symbol.name)].most for symbol in plan.operator.symbols]
+    return float(workload_at(plan.operator, largest).flops)
+
+
+def _private(func: Any) -> Any:
+    func = tvmlib.without_attributes(func, "global_symbol", CONSTANTS)
+    return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
+
+
+def _calls(module: Any) -> dict[str, int]:
+    """How often each PrimFunc is called."""
+    call_tir = tvmlib.ir.Op.get("relax.call_tir")
+    found: dict[str, int] = {}
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tvmlib.relax.Call) and node.op == call_tir:
+            name = str(node.args[0].name_hint)
+            found[name] = found.get(name, 0) + 1
+
+    for function in module.functions.values():
+        if isinstance(function, tvmlib.relax.Function):
+            tvmlib.relax.analysis.post_order_visit(function, visit)
+    return found
+
+
+def _inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[InputSpec, ...], Sizes]:
+    """The inputs at their largest, and where sizes are dynamic."""
+    specs, places = [], []
+    for name, parameter in zip(source.signature.names, main.params, strict=True):
+        own = [dims.get(str(size.name)) if isinstance(size, tvmlib.tirx.Var) else None for size in _sizes(parameter.ty)]
+        specs.append(InputSpec(name, _largest(parameter.ty, dims), str(parameter.ty.dtype)))
+        places.append(tuple(None if dim is None else dim.name for dim in own))
+    ranges = tuple((dim.name, dim.least, dim.most) for dim in {dim.name: dim for dim in dims.values()}.values())
+    return tuple(specs), Sizes(ranges, tuple(places))
+
+
+def _outputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[OutputSpec, ...]:
+    """The outputs at their largest."""
+    leaves = list(_leaves(main.ret_ty))
+    pairs = zip(source.structure.places(), leaves, strict=True)
+    return tuple(OutputSpec(name, _largest(kind, dims), str(kind.dtype)) for name, kind in pairs)
+
+
+def _leaves(kind: Any) -> Sequence[Any]:
+    if isinstance(kind, tvmlib.relax.TupleType):
+        return [leaf for field in kind.fields for leaf in _leaves(field)]
+    return [kind]
+
+
+def _sizes(kind: Any) -> Sequence[Any]:
+    return list(kind.shape.values)
+
+
+def _largest(kind: Any, dims: dict[str, Dim]) -> tuple[int, ...]:
+    """A tensor's shape with every dimension at its largest."""
+
+    def at(size: Any) -> int:
+        values = {v: dims[str(v.name)].most for v in tvmlib.found(size, tvmlib.tirx.Var) if str(v.name) in dims}
+        return int(tvmlib.simplify(tvmlib.substituted(size, values)))
+
+    return tuple(map(at, _sizes(kind)))

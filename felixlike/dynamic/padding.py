@@ -1,0 +1,41 @@
+"""How much of what is computed nobody asked for.
+
+In: extents and tiles. Out: K.pad of FTuner's eq. 2, and the share of a program's computation that is padding.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from felixlike.dynamic.ukernel import Floats, Ints, UKernels, Workload, ceil_div
+
+
+def padding_threshold(kernels: UKernels, workloads: list[Workload]) -> Floats:
+    """K.pad = wkl.base(K) / (wkl.pad(K) + wkl.base(K)), float64[n, workloads]: the bytes of the operands and the
+    output, over what they are in whole tiles."""
+    padded = [
+        _bytes(w, *(ceil_div(_of(e), t) * t for e, t in zip((w.i, w.j, w.k), kernels.smem.T, strict=True)))
+        for w in workloads
+    ]
+    base = [_bytes(w, _of(w.i), _of(w.j), _of(w.k)) for w in workloads]
+    return np.asarray(
+        np.stack([b / p for b, p in zip(base, padded, strict=True)], axis=1).reshape(len(kernels), len(workloads))
+    )
+
+
+def _of(extent: int) -> Ints:
+    return np.asarray([extent], dtype=np.int64)
+
+
+def _bytes(workload: Workload, i: Ints, j: Ints, k: Ints) -> Floats:
+    elements = i * k + j * k + i * j
+    return np.asarray(elements * float(workload.batch * workload.item_bytes))
+
+
+def padding_share(extents: tuple[int, ...], tiles: tuple[int, ...]) -> float:
+    """The share of the computation that is padding, from 0 to 1, where each axis is covered by whole tiles."""
+    base, whole = 1, 1
+    for extent, tile in zip(extents, tiles, strict=True):
+        base *= extent
+        whole *= -(-extent // tile) * tile
+    return 1 - base / whole

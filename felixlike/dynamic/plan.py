@@ -1,0 +1,248 @@
+"""An operator with symbolic sizes → one kernel for every size: FTuner's plan, DietCode's model, a few measurements.
+
+In: a PrimFunc or task, its dimensions, a device. Out: a `DynamicKernel`, or a `Plan` for those who compile it into a
+larger module. What is measured does not grow with the number of sizes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from felixlike import codegen, tvmlib
+from felixlike.dynamic.bounds import fits_registers
+from felixlike.dynamic.dims import Dim, check_dims
+from felixlike.dynamic.dispatch import Tree, highest_of, programs_of, statements
+from felixlike.dynamic.emit import Pool, emit
+from felixlike.dynamic.kernel import Buffer, DynamicKernel, Report
+from felixlike.dynamic.operator import Operator, read_operator, symbols_of
+from felixlike.dynamic.search import Search
+from felixlike.dynamic.sia import Sia, read_sia, tile_scores
+from felixlike.dynamic.stages import compile_stage
+from felixlike.dynamic.timing import Bench
+from felixlike.dynamic.ukernel import UKernels, Workload
+from felixlike.dynamic.workloads import workloads_of
+from felixlike.errors import InvalidDevice, InvalidDim, InvalidModel, NoUKernels
+from felixlike.frontend import Task
+from felixlike.hardware import (
+    Device,
+    check_device,
+    described,
+    read_description,
+    resolve_target,
+    target_device,
+)
+from felixlike.hardware.vectors import MOST_ROWS
+from felixlike.measure.packing import Packing
+from felixlike.modes import own_modes
+from felixlike.words import shown
+
+_MOST_INSTANCES = 128
+"""Sizes that programs are ranked for; those between are served by what the tree says."""
+
+_ANALYSED = 32
+"""Sizes that uKernels are filtered by."""
+
+_MOST_WIDTHS = 2
+"""Widths that are measured at most: all uKernels of each are compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """operator: what is computed.  pool: the uKernels.  tree: which of them serve which sizes.  kernel, packings: code
+    of it.  report: how it came about."""
+
+    operator: Operator
+    pool: Pool
+    tree: Tree
+    kernel: Any
+    packings: tuple[Packing, ...]
+    report: Report
+
+
+@own_modes()
+def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, measure: bool = True) -> DynamicKernel:
+    """Compile an operator for all sizes of its dimensions.
+
+    task: a Task or PrimFunc whose buffers have symbolic sizes, the last one the output.  dims: a Dim for each of them,
+    by name; one alone may have any name.  device: a Device, a described machine's name, a .toml file; None: this
+    machine.  sia: the weights of the SIA score.  measure: whether programs are timed; if not, SIA alone
+    chooses.  Raises InvalidDim, InvalidDevice, InvalidOption, InvalidModel for what is no contraction, NoUKernels."""
+    func, name, target = _function_of(task)
+    weights = read_sia(sia)
+    given = check_dims(dims)
+    func_dims = matched(func, given, where=name)
+    described_device = device_of(device, target)
+    plan = plan_operator(func, func_dims, described_device, target, sia=weights, measure=measure, where=name)
+    library = built(plan, target)
+    names = [dim.name for dim in func_dims]
+    return DynamicKernel(
+        name=name,
+        library=library,
+        dims=func_dims,
+        symbols=tuple(names),
+        buffers=_buffers(func, symbols_of(func), names),
+        constants=tuple(p.parameter for p in plan.packings),
+        packed_shape=plan.packings[0].shape if plan.packings else (),
+        tree=plan.tree,
+        report=plan.report,
+    )
+
+
+def _function_of(task: Any) -> tuple[Any, str, Any]:
+    if isinstance(task, Task):
+        return task.module["main"], task.name, task.target
+    if isinstance(task, tvmlib.PrimFunc):
+        symbol = task.attrs["global_symbol"] if task.attrs and "global_symbol" in task.attrs else "operator"
+        return task, str(symbol), resolve_target("cpu")
+    raise InvalidModel(f"{shown(task)} is no operator", where="task", remedy="give a Task or a PrimFunc")
+
+
+def device_of(device: Any, target: Any) -> Device:
+    """What is described, checked.  Raises InvalidDevice, UnknownTarget."""
+    if device is None:
+        found = target_device(target)
+    elif isinstance(device, Device):
+        found = device
+    elif isinstance(device, Path) or (isinstance(device, str) and device.endswith(".toml")):
+        found = read_description(device)
+    elif isinstance(device, str):
+        found = described(device)
+    else:
+        raise InvalidDevice(f"{shown(device)} is no device", where="device", remedy="give a Device, a name or a file")
+    check_device(found)
+    return found
+
+
+def matched(func: Any, dims: Sequence[Dim], *, where: str) -> tuple[Dim, ...]:
+    """The Dim of each symbolic size of a function, in its order.  Raises InvalidDim."""
+    names = [str(symbol.name) for symbol in symbols_of(func)]
+    by_name = {dim.name: dim for dim in dims}
+    if not names:
+        raise InvalidDim("no size of its buffers is symbolic", where=where, remedy="optimize it as it is")
+    if len(names) == 1 == len(dims):
+        return (dims[0],)
+    missing = [name for name in names if _plain(name) not in by_name and name not in by_name]
+    if missing:
+        raise InvalidDim(
+            f"nothing is said of its size {missing[0]!r}",
+            where=where,
+            remedy=f"its symbolic sizes are {', '.join(names)}: give a Dim for each",
+        )
+    return tuple(by_name.get(name) or by_name[_plain(name)] for name in names)
+
+
+def _plain(name: str) -> str:
+    """A name without the number that TVM may have added."""
+    head, _, tail = name.rpartition("_")
+    return head if head and tail.isdigit() else name
+
+
+def plan_operator(
+    func: Any,
+    dims: Sequence[Dim],
+    device: Device,
+    target: Any,
+    *,
+    sia: Sia | None = None,
+    measure: bool = True,
+    where: str = "operator",
+) -> Plan:
+    """Everything but compiling the final module.  Raises InvalidModel, NoUKernels."""
+    started = time.monotonic()
+    operator = read_operator(func)
+    if operator is None:
+        raise InvalidModel(
+            "it is no contraction with an elementwise epilogue",
+            where=where,
+            remedy="felixlike.optimize takes models whose other operators have dynamic sizes",
+        )
+    few, _ = workloads_of(operator, dims, _ANALYSED)
+    kernels, stages = compile_stage(few, device)
+    workloads, sizes = workloads_of(operator, dims, _MOST_INSTANCES)
+    pools = pools_of(operator, kernels, sia or Sia(), few, device)
+    search = Search(operator, pools, workloads, sizes, device)
+    found = search.measured(Bench(operator, target, cores=device.cores)) if measure else search.predicted()
+    pool = needed(pools[found.pool], found.tree)
+    kernel, packings = emit(
+        operator,
+        pool,
+        lambda rows: statements(found.tree, operator.symbols, rows, highest_of(pool)),
+        cores=device.cores,
+    )
+    report = Report(
+        stages=stages,
+        tiles=len(pool.tiles),
+        programs=found.programs,
+        measured=found.measured,
+        seconds=time.monotonic() - started,
+        agreement=found.agreement,
+        repaired=found.repaired,
+    )
+    return Plan(operator, pool, found.tree, kernel, packings, report)
+
+
+def needed(pool: Pool, tree: Tree) -> Pool:
+    """The uKernels of a pool that a tree may choose; of each width all up to the highest, so that every size can be
+    covered."""
+    highest: dict[int, int] = {}
+    for program in programs_of(tree):
+        highest[program.vectors] = max(highest.get(program.vectors, 0), program.large)
+    return Pool(tuple(tile for tile in pool.tiles if tile[0] <= highest.get(tile[1], 0)), pool.lanes)
+
+
+def built(plan: Plan, target: Any) -> Any:
+    """The library of a plan: "main", and "pack0" where a constant is packed."""
+    functions = {"main": plan.kernel.with_attr("global_symbol", "main")}
+    for packing in plan.packings:
+        functions["pack0"] = packing.function.with_attr("global_symbol", "pack0")
+    return codegen.compile_primfuncs(tvmlib.IRModule(functions), target).jit()
+
+
+def _buffers(func: Any, symbols: Sequence[Any], names: Sequence[str]) -> tuple[Buffer, ...]:
+    """The parameters as a call sees them."""
+    named = dict(zip((str(symbol.name) for symbol in symbols), names, strict=True))
+
+    def size(extent: Any) -> Any:
+        if isinstance(extent, tvmlib.tirx.IntImm):
+            return int(extent)
+        return named[str(extent.name)] if isinstance(extent, tvmlib.tirx.Var) else None
+
+    return tuple(Buffer(str(p.name), tuple(map(size, p.shape)), str(p.dtype)) for p in func.params)
+
+
+def pools_of(operator: Operator, kernels: UKernels, sia: Sia, workloads: list[Workload], device: Device) -> list[Pool]:
+    """The sets of register tiles among which measurements decide: for constants one for each width worth packing, else
+    one with several widths.  The best by SIA, and all heights between, so that every size can be covered."""
+    lanes = device.unit.lanes(operator.item_bits)
+    weights = np.asarray([w.weight for w in workloads])
+    scores = tile_scores(kernels, sia)
+    by_width: dict[int, float] = {}
+    for (_, columns), row in scores.items():
+        width = columns // lanes
+        good = float(np.where(np.isfinite(row), row, 0.0) @ weights)
+        by_width[width] = max(by_width.get(width, 0.0), good)
+    most = max(w.i for w in workloads)
+    registers = device.unit.registers
+
+    def tiles(width: int) -> list[tuple[int, int]]:
+        found = [rows for rows in range(1, min(most, MOST_ROWS) + 1) if fits_registers(rows, width, registers)]
+        return [(rows, width) for rows in found or [1]]
+
+    widths = sorted(sorted(set(by_width) & set(_WIDTHS), key=lambda width: -by_width[width])[:_MOST_WIDTHS])
+    widths = widths or sorted(by_width)[:1]
+    if not widths:
+        raise NoUKernels("no register tile is left", where=device.name, remedy="describe a device with more registers")
+    if operator.constant is not None:
+        return [Pool(tuple(tiles(width)), lanes) for width in widths]
+    joint = sorted(tile for width in widths for tile in tiles(width))
+    return [Pool(tuple(joint), lanes)]
+
+
+_WIDTHS = (1, 2, 4)
+"""Vectors of a register tile: with fewer rows are many, with more a tile's sums are few."""

@@ -1,0 +1,64 @@
+"""Everything that is no contraction, for every size: rows in parallel, all that makes a row at one place.
+
+    for T × T: max; for T × T: exp; for T × T: sum; …    →    parallel for T: max, exp, sum, … of one row
+
+In: a PrimFunc with symbolic sizes. Out: the same with a schedule, or as it is where TVM refuses one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.spaces.blocks import blocks_of, elementwise
+from felixlike.tvmlib.typing import BlockRef, Func, Schedule
+
+
+def rowwise(func: Func) -> Func:
+    """The function with its rows in parallel."""
+    schedule = tvmlib.Schedule(func)
+    try:
+        _schedule(schedule)
+    except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
+        return func
+    return schedule.mod["main"]
+
+
+def _schedule(schedule: Schedule) -> None:
+    for block in blocks_of(schedule):
+        _inline(schedule, block)
+    *before, last = blocks_of(schedule)
+    loops = schedule.get_loops(last)
+    spatial = [loop for loop, v in zip(loops, schedule.get(last).iter_vars, strict=False) if tvmlib.is_spatial(v)]
+    rows = _common(schedule, before, last, len(spatial))
+    if not rows:
+        return
+    shared = schedule.fuse(*spatial[:rows])
+    for block in reversed(before):
+        schedule.compute_at(block, shared, preserve_unit_loops=True)
+    schedule.parallel(shared)
+
+
+def _inline(schedule: Schedule, block: BlockRef) -> None:
+    """Compute single elements where they are used, unless that is a function that is used twice."""
+    if not elementwise(schedule, block) or not schedule.get_consumers(block):
+        return
+    calls = tvmlib.found(schedule.get(block).body, tvmlib.ir.Call)
+    if calls and len(schedule.get_consumers(block)) > 1:
+        return
+    try:
+        schedule.compute_inline(block)
+    except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
+
+
+def _common(schedule: Schedule, before: list[Any], last: BlockRef, spatial: int) -> int:
+    """How many of the outermost loops all blocks share: all but the last where only elements are computed."""
+    counts = [sum(map(tvmlib.is_spatial, schedule.get(block).iter_vars)) for block in before]
+    reduced = any(not elementwise(schedule, block) for block in (*before, last))
+    if not before:
+        return spatial if not elementwise(schedule, last) else max(1, spatial - 1)
+    return min(*counts, spatial) if reduced and len(before) > 0 else max(1, spatial - 1)

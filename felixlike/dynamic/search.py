@@ -1,0 +1,218 @@
+"""Which programs serve which sizes: predicted for all, measured for a few, decided by a tree, timed again.
+
+In: an operator, pools of uKernels, its sizes. Out: `Found`. The timings are as many for any number of sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from felixlike.dynamic.combine import Combination
+from felixlike.dynamic.dispatch import Tree, choose, fit, labels, repaired
+from felixlike.dynamic.emit import Pool
+from felixlike.dynamic.operator import Operator
+from felixlike.dynamic.program import Program
+from felixlike.dynamic.throughput import Line, Timing, Waves, line, matrix
+from felixlike.dynamic.timing import Bench, Trial, kendall
+from felixlike.dynamic.ukernel import Floats, Workload
+from felixlike.dynamic.workloads import workload_at
+from felixlike.hardware import Device
+from felixlike.hardware.vectors import IN_FLIGHT
+
+_PLACES = 12
+"""Sizes at which programs are timed, and as many at which the tree is timed again."""
+
+_TIMED = 6
+"""Programs that are timed at each of them, the best by prediction."""
+
+_WAVES = 6
+"""N: tiles of a share in the second timing of each uKernel."""
+
+_LOST = 1.05
+"""Where another program is faster by this, the tree is changed."""
+
+_PAIRS = 24
+"""Programs of two heights that are not neighbours, the best by prediction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """pool: its number.  tree: which program serves which sizes.  programs: that were ranked.  measured: timings taken.
+    agreement: Kendall's τ of prediction and measurement.  repaired: sizes at which the tree was changed."""
+
+    pool: int
+    tree: Tree
+    programs: int
+    measured: int = 0
+    agreement: float = 1.0
+    repaired: int = 0
+
+
+@dataclass(slots=True)
+class Search:
+    """One operator's.  sizes: of each workload, one for each symbol."""
+
+    operator: Operator
+    pools: Sequence[Pool]
+    workloads: list[Workload]
+    sizes: list[tuple[int, ...]]
+    device: Device
+
+    def predicted(self) -> Found:
+        """Nothing is measured: costs of uKernels are counted in instructions."""
+        best: tuple[float, Found] | None = None
+        for number, pool in enumerate(self.pools):
+            lines = {tile: self._counted(*tile) for tile in pool.tiles}
+            programs, seconds = self._ranked(pool, lines, {v: self._waves(pool, v) for _, v in pool.tiles})
+            tree = self._tree(seconds, programs)
+            total = float(np.log(seconds.min(axis=0)) @ self._weights())
+            if best is None or total < best[0]:
+                best = total, Found(number, tree, len(programs))
+        assert best is not None
+        return best[1]
+
+    def measured(self, bench: Bench) -> Found:
+        """Each uKernel is timed twice, and the best programs at a few sizes."""
+        bench.open(self.pools)
+        best: tuple[float, int, list[Program], Floats, float] | None = None
+        for number, pool in enumerate(self.pools):
+            base = self._base(bench, number, pool)
+            waves = {v: self._waves(pool, v, base) for _, v in pool.tiles}
+            programs, predicted = self._ranked(pool, self._lines(bench, number, pool, waves), waves)
+            seconds, agreement = self._corrected(bench, number, programs, predicted)
+            total = float(np.log(seconds.min(axis=0)) @ self._weights())
+            if best is None or total < best[0]:
+                best = total, number, programs, seconds, agreement
+        assert best is not None
+        _, number, programs, seconds, agreement = best
+        tree = self._tree(seconds, programs)
+        tree, changed = self._timed_again(bench, number, tree, programs, seconds)
+        return Found(number, tree, len(programs), bench.measured, agreement, changed)
+
+    def _weights(self) -> Floats:
+        return np.asarray([w.weight for w in self.workloads])
+
+    def _waves(self, pool: Pool, vectors: int, base: float = 0.0) -> Waves:
+        return Waves(vectors * pool.lanes, self.device.cores, base)
+
+    def _counted(self, rows: int, vectors: int) -> Line:
+        """What a tile costs by its instructions: two products or two loads a cycle, none waiting for another."""
+        cycles = max(rows * vectors, rows + vectors, IN_FLIGHT) / 2
+        return Line(vectors * self.device.vector_bits / 8 / self.device.memory_bandwidth, cycles / self.device.clock_hz)
+
+    def _ranked(
+        self, pool: Pool, lines: Mapping[tuple[int, int], Line], waves: Mapping[int, Waves]
+    ) -> tuple[list[Program], Floats]:
+        """The programs worth ranking, and DietCode's matrix of what they take."""
+        programs: list[Program] = []
+        rows: list[Floats] = []
+        for vectors in sorted({v for _, v in pool.tiles}):
+            own = {height: lines[height, v] for height, v in pool.tiles if v == vectors}
+            heights = sorted(own)
+            evens = [Program(height, 0, vectors) for height in heights]
+            pairs = [Program(a, b, vectors) for a in heights for b in heights if b < a and 2 * b >= a]
+            both = [*evens, *pairs]
+            seconds = matrix(own, [self._covers(p, own) for p in both], self.workloads, waves[vectors])
+            gain = np.where(np.isfinite(seconds), seconds, np.inf) / seconds[: len(evens)].min(axis=0)[None, :]
+            order = np.argsort(gain[len(evens) :].min(axis=1, initial=np.inf), kind="stable")[:_PAIRS]
+            kept = [*range(len(evens)), *(len(evens) + int(place) for place in order)]
+            programs += [both[place] for place in kept]
+            rows.append(seconds[kept])
+        return programs, np.concatenate(rows)
+
+    def _covers(self, program: Program, lines: Mapping[int, Line]) -> list[Combination | None]:
+        found = [program.at(workload.i) for workload in self.workloads]
+        return [c if c and c.large in lines and (not c.few or c.small in lines) else None for c in found]
+
+    def _places(self, *, between: bool = False) -> list[int]:
+        """Instances that are timed: spread evenly, the first and the last among them; or those between."""
+        count = len(self.workloads)
+        spread = np.linspace(0, count - 1, _PLACES)
+        if between:
+            spread = (spread[1:] + spread[:-1]) / 2
+        return sorted({int(place) for place in spread.round()})
+
+    def _at_rows(self, rows: int) -> tuple[int, ...]:
+        """Sizes at which the operator has so many rows, otherwise the largest; the largest where rows are fixed."""
+        largest = list(self.sizes[-1])
+        for place, symbol in enumerate(self.operator.symbols):
+            extent = self.operator.rows.extent
+            if not isinstance(extent, int) and extent.same_as(symbol):
+                largest[place] = rows
+        return tuple(largest)
+
+    def _base(self, bench: Bench, number: int, pool: Pool) -> float:
+        """Seconds of the smallest call."""
+        smallest = min(range(len(self.workloads)), key=lambda place: self.workloads[place].flops)
+        tile = pool.tiles[0]
+        found = bench.seconds([(number, Program(tile[0], 0, tile[1]), self.sizes[smallest])])[0]
+        return float(min(found, 2e-6)) if np.isfinite(found) else 0.0
+
+    def _lines(self, bench: Bench, number: int, pool: Pool, waves: Mapping[int, Waves]) -> dict[tuple[int, int], Line]:
+        """α and τ of each uKernel, from one tile a share and from many."""
+        most = max(w.i for w in self.workloads)
+        trials: list[Trial] = []
+        for height, vectors in pool.tiles:
+            program = Program(height, 0, vectors)
+            trials.append((number, program, self._at_rows(height)))
+            trials.append((number, program, self._at_rows(height * max(1, min(_WAVES, most // height)))))
+        seconds = bench.seconds(trials)
+        found: dict[tuple[int, int], Line] = {}
+        for place, (height, vectors) in enumerate(pool.tiles):
+            timings = []
+            for trial, taken in zip(trials[2 * place : 2 * place + 2], seconds[2 * place :], strict=False):
+                workload = workload_at(self.operator, trial[2])
+                timings.append(Timing(float(taken), workload, -(-workload.i // height)))
+            known = all(np.isfinite(t.seconds) for t in timings)
+            found[height, vectors] = (
+                line(timings[0], timings[1], waves[vectors]) if known else self._counted(height, vectors)
+            )
+        return found
+
+    def _corrected(self, bench: Bench, number: int, programs: list[Program], predicted: Floats) -> tuple[Floats, float]:
+        """The matrix with what was measured in it, and each program's other sizes scaled by what its own measurements,
+        or else all, say of the nearest size; and how far both agree."""
+        places = self._places()
+        trials: list[Trial] = []
+        where: list[tuple[int, int]] = []
+        for place in places:
+            for program in np.argsort(predicted[:, place], kind="stable")[:_TIMED]:
+                if np.isfinite(predicted[program, place]):
+                    where.append((int(program), place))
+                    trials.append((number, programs[int(program)], self.sizes[place]))
+        seconds = bench.seconds(trials)
+        ratios = np.full(predicted.shape, np.nan)
+        agreements = []
+        for (program, place), taken in zip(where, seconds, strict=True):
+            if np.isfinite(taken):
+                ratios[program, place] = taken / predicted[program, place]
+        for place in places:
+            own = [i for i, (_, at) in enumerate(where) if at == place]
+            agreements.append(kendall(seconds[own], np.asarray([predicted[where[i]] for i in own])))
+        nearest = np.abs(np.arange(predicted.shape[1])[:, None] - np.asarray(places)[None, :]).argmin(axis=1)
+        at_place = ratios[:, places]
+        usual = np.asarray([np.nanmedian(c) if np.isfinite(c).any() else 1.0 for c in at_place.T])
+        filled = np.where(np.isfinite(at_place), at_place, np.maximum(usual, 1.0)[None, :])
+        corrected = predicted * filled[:, nearest]
+        return corrected, float(np.mean(agreements))
+
+    def _tree(self, seconds: Floats, programs: list[Program]) -> Tree:
+        weights = [w.weight for w in self.workloads]
+        return fit(self.sizes, labels(seconds, weights), weights, programs)
+
+    def _timed_again(
+        self, bench: Bench, number: int, tree: Tree, programs: list[Program], seconds: Floats
+    ) -> tuple[Tree, int]:
+        """The tree after it was timed at sizes that it was not fitted on, repaired where it lost."""
+        lost: dict[tuple[int, ...], Program] = {}
+        for place in self._places(between=True):
+            own = choose(tree, self.sizes[place])
+            order = np.argsort(seconds[:, place], kind="stable")[:_TIMED]
+            others = [programs[int(p)] for p in order if np.isfinite(seconds[p, place]) and programs[int(p)] != own]
+            taken = bench.seconds([(number, program, self.sizes[place]) for program in [own, *others]])
+            if np.isfinite(taken).all() and taken[0] > _LOST * taken.min():
+                lost[self.sizes[place]] = [own, *others][int(taken.argmin())]
+        return repaired(tree, lost), len(lost)

@@ -1,0 +1,74 @@
+"""Synthesis index analysis: which programs are likely to be fast, from what is known of their uKernels (FTuner §V-B).
+
+In: combinations, the uKernels' metrics. Out: SIA score = c₀·CMR + c₁·Pad + c₂·Occ, the mean of both uKernels', and the
+ten best programs. The weights are 1, 1, 1, the user's, or fitted to measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from felixlike.dynamic.ukernel import Floats, UKernels
+from felixlike.errors import InvalidOption
+from felixlike.words import shown
+
+TOP = 10
+"""Programs of a size that are ranked for measuring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sia:
+    """c0, c1, c2: the weights of CMR, Pad and Occ."""
+
+    c0: float = 1.0
+    c1: float = 1.0
+    c2: float = 1.0
+
+    def scores(self, cmr: Floats, pad: Floats, occ: Floats) -> Floats:
+        """Eq. 1, of numbers or arrays."""
+        return self.c0 * cmr + self.c1 * pad + self.c2 * occ
+
+
+def read_sia(weights: Any) -> Sia:
+    """What a user gave: three numbers, not all of them zero.  Raises InvalidOption."""
+    if isinstance(weights, Sia):
+        return weights
+    how = "give three numbers, as in sia=(1, 1, 1): the weights of CMR, padding and occupancy"
+    if isinstance(weights, str | bytes) or not isinstance(weights, Sequence) or len(weights) != 3:
+        raise InvalidOption(f"{shown(weights)} are no three weights", where="sia", remedy=how)
+    for weight in weights:
+        number = not isinstance(weight, bool) and isinstance(weight, int | float | np.number)
+        if not number or not np.isfinite(weight):
+            raise InvalidOption(f"{shown(weight)} is not a weight", where="sia", remedy=how)
+    if not any(weights):
+        raise InvalidOption("all three weights are zero", where="sia", remedy=how)
+    return Sia(*map(float, weights))
+
+
+def tile_scores(kernels: UKernels, sia: Sia) -> dict[tuple[int, int], Floats]:
+    """For each register tile (i, j) its best score for each workload: float64[workloads], −∞ where it has none."""
+    scores = np.where(kernels.fits, sia.scores(kernels.cmr, kernels.pad, kernels.occ), -np.inf)
+    found: dict[tuple[int, int], Floats] = {}
+    for (i, j), row in zip(kernels.reg.tolist(), scores, strict=True):
+        found[i, j] = np.maximum(found[i, j], row) if (i, j) in found else row
+    return found
+
+
+def top(scores: Floats, count: int = TOP) -> list[int]:
+    """Places of the best, the best first; never one of −∞."""
+    order = np.argsort(-scores, kind="stable")[:count]
+    return [int(place) for place in order if scores[place] > -np.inf]
+
+
+def fitted(cmr: Floats, pad: Floats, occ: Floats, throughput: Floats) -> Sia:
+    """The weights whose scores are closest to measured throughputs, by least squares; none below zero.  (1, 1, 1) where
+    nothing is to be learned.  All float64[n]; throughput: relative to the best of its size."""
+    rows = np.stack([cmr, pad, occ, np.ones_like(cmr)], axis=1)
+    if len(rows) < rows.shape[1]:
+        return Sia()
+    weights = np.maximum(np.linalg.lstsq(rows, throughput, rcond=None)[0][:3], 0.0)
+    return Sia(*(float(weight) for weight in weights)) if weights.any() else Sia()

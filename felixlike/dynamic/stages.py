@@ -1,0 +1,116 @@
+"""FTuner's compile stage as a whole: HardwareAlign → CrossPick → SetBound → multi-axis analysis, counted (§IV).
+
+In: workloads, a device. Out: the uKernels that are left, and what each stage kept. Where a stage leaves a workload
+without any, its thresholds are relaxed for that one, and this is counted, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from felixlike.dynamic.align import hardware_align
+from felixlike.dynamic.analysis import PSI, analyse, compute_eff, saturates
+from felixlike.dynamic.bounds import registers_in_block, set_bound
+from felixlike.dynamic.crosspick import Stride, cross_pick, overflows, usage_eff
+from felixlike.dynamic.padding import padding_threshold
+from felixlike.dynamic.ukernel import Floats, UKernels, Workload
+from felixlike.errors import NoUKernels
+from felixlike.hardware import Device
+
+_Score = Callable[[UKernels], Floats]
+
+_KEPT = 8
+"""uKernels that a workload gets by relaxing: the best by what the stage looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """name: of the stage.  kernels: how many are left.  pairs: how many (uKernel, workload).  relaxed: workloads whose
+    thresholds were relaxed."""
+
+    name: str
+    kernels: int
+    pairs: int
+    relaxed: int = 0
+
+    def __str__(self) -> str:
+        note = f", relaxed for {self.relaxed} sizes" if self.relaxed else ""
+        return f"{self.name}: {self.kernels} uKernels{note}"
+
+
+def compile_stage(
+    workloads: list[Workload], device: Device, *, stride: Stride | None = None, psi: float = PSI
+) -> tuple[UKernels, tuple[Stage, ...]]:
+    """The uKernels for all workloads, each with what it was added to.  Raises NoUKernels."""
+    aligned = hardware_align(workloads, device)
+    stages = [_stage("HardwareAlign", aligned)]
+    if not len(aligned):
+        raise _none_left("HardwareAlign", device)
+    crossed = cross_pick(aligned, workloads, device, stride)
+    room = aligned.taking(~overflows(aligned, device, max(w.item_bytes for w in workloads)))
+    crossed, relaxed = _relaxed(crossed, room, lambda k: _crossing(k, workloads, device))
+    stages.append(_stage("CrossPick", crossed, relaxed))
+    if not len(crossed):
+        raise _none_left("CrossPick", device)
+    bounded = set_bound(crossed, workloads, device)
+    fitting = crossed.taking(registers_in_block(crossed, device, workloads[0].item_bytes) <= device.core_registers)
+    bounded, relaxed = _relaxed(bounded, fitting, lambda k: _crossing(k, workloads, device))
+    stages.append(_stage("SetBound", bounded, relaxed))
+    if not len(bounded):
+        raise _none_left("SetBound", device)
+    kept = analyse(bounded, workloads, device, psi)
+    kept, relaxed = _relaxed(kept, bounded, lambda k: _computing(k, workloads, device))
+    stages.append(_stage("Analysis", kept, relaxed))
+    scored = replace(
+        kept,
+        pad=padding_threshold(kept, workloads),
+        occ=usage_eff(kept, workloads, device),
+        cmr=np.stack([compute_eff(kept, w, device) for w in workloads], axis=1),
+    )
+    return scored, tuple(stages)
+
+
+def _stage(name: str, kernels: UKernels, relaxed: int = 0) -> Stage:
+    return Stage(name, len(kernels), int(kernels.fits.sum()), relaxed)
+
+
+def _none_left(stage: str, device: Device) -> NoUKernels:
+    return NoUKernels(
+        f"{stage} filtered all uKernels away",
+        where=device.name,
+        remedy="check the device's description: registers and caches may be too small for any tile",
+    )
+
+
+def _relaxed(kept: UKernels, before: UKernels, score: _Score) -> tuple[UKernels, int]:
+    """What a stage kept, and for each workload that it left without any the best of those before it; and for how many
+    workloads that was."""
+    lost = np.asarray(~kept.fits.any(axis=0))
+    if not lost.any() or not len(before):
+        return kept, 0
+    scores = np.where(before.fits, score(before), -1.0)
+    scores = np.where(np.asarray(before.fits.any(axis=0))[None, :], scores, score(before))
+    fits = np.zeros(before.fits.shape, dtype=np.bool_)
+    own = {tuple(row): i for i, row in enumerate(np.concatenate([before.reg, before.smem], axis=1).tolist())}
+    rows = [own[tuple(row)] for row in np.concatenate([kept.reg, kept.smem], axis=1).tolist() if tuple(row) in own]
+    if len(rows) == len(kept):
+        fits[rows] = kept.fits
+    for workload in np.flatnonzero(lost):
+        best = np.argsort(-scores[:, workload], kind="stable")[:_KEPT]
+        fits[best, workload] = True
+    return before.added(fits), int(lost.sum())
+
+
+def _crossing(kernels: UKernels, workloads: list[Workload], device: Device) -> Floats:
+    """What CrossPick looks at: the smaller of padding and occupancy."""
+    return np.minimum(padding_threshold(kernels, workloads), usage_eff(kernels, workloads, device))
+
+
+def _computing(kernels: UKernels, workloads: list[Workload], device: Device) -> Floats:
+    """What the analysis looks at: the ratio, above all of those that keep all cores busy."""
+    cmr = np.stack([compute_eff(kernels, w, device) for w in workloads], axis=1)
+    busy = np.stack([saturates(kernels, w, device) for w in workloads], axis=1)
+    return np.where(busy, 1e9, 0.0) + cmr

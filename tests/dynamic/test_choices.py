@@ -1,0 +1,110 @@
+"""Scores, predictions, and the tree that is made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from felixlike.dynamic.combine import Combination
+from felixlike.dynamic.dispatch import Branch, Leaf, choose, describe, fit, labels, programs_of, repaired
+from felixlike.dynamic.program import Program
+from felixlike.dynamic.sia import Sia, fitted, read_sia, tile_scores, top
+from felixlike.dynamic.stages import compile_stage
+from felixlike.dynamic.throughput import Line, Timing, Waves, line, matrix, predict
+from felixlike.dynamic.timing import kendall
+from felixlike.dynamic.ukernel import Workload
+from felixlike.errors import InvalidOption
+from felixlike.hardware import described
+
+_A, _B, _C = Program(4, 0, 2), Program(8, 7, 2), Program(13, 0, 2)
+
+
+def test_scores_weigh_three_metrics() -> None:
+    assert float(Sia(1, 2, 3).scores(np.float64(1), np.float64(0.5), np.float64(2))) == 8  # type: ignore[arg-type]
+    kernels, _ = compile_stage([Workload(1, 53, 96, 64)], described("zen4"))
+    scores = tile_scores(kernels, Sia(0, 1, 0))
+    assert set(scores) == {tuple(row) for row in kernels.reg.tolist()}
+    assert max(float(row[0]) for row in scores.values()) == pytest.approx(float(kernels.pad[kernels.fits].max()))
+    assert top(np.asarray([1.0, -np.inf, 3.0, 2.0]), 3) == [2, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        (None, "None are no three weights"),
+        ((1, 1), "are no three weights"),
+        ("111", "are no three weights"),
+        ((0, 0, 0), "all three weights are zero"),
+        ((1, "a", 1), "'a' is not a weight"),
+        ((1, float("inf"), 1), "inf is not a weight"),
+    ],
+)
+def test_bad_weights_are_refused(weights: Any, words: str) -> None:
+    with pytest.raises(InvalidOption, match=words):
+        read_sia(weights)
+
+
+def test_weights_are_fitted_to_measurements() -> None:
+    rng = np.random.default_rng(0)
+    cmr, pad, occ = rng.random((3, 50))
+    found = fitted(cmr, pad, occ, 0.5 * cmr + 0.25 * occ + 0.1)
+    assert [found.c0, found.c1, found.c2] == pytest.approx([0.5, 0, 0.25], abs=1e-9)
+    assert fitted(cmr[:2], pad[:2], occ[:2], cmr[:2]) == Sia()
+
+
+def test_two_timings_predict_all_sizes() -> None:
+    """What costs α a share and τ a tile is found again, and summed up for combinations."""
+    waves, lines = Waves(columns=32, cores=2, base=1e-6), {7: Line(3e-9, 2e-9), 8: Line(5e-9, 2.5e-9)}
+    for height, wanted in lines.items():
+        one, many = Workload(1, height, 320, 64), Workload(1, 6 * height, 320, 64)
+        timings = [
+            Timing(predict(lines, Combination(height, w.i // height), w, waves), w, w.i // height) for w in (one, many)
+        ]
+        found = line(timings[0], timings[1], waves)
+        assert [found.alpha, found.tau] == pytest.approx([wanted.alpha, wanted.tau])
+    workload = Workload(3, 53, 320, 64)
+    seconds = predict(lines, Combination(8, 4, 7, 3), workload, waves)
+    assert seconds == pytest.approx(1e-6 + 15 * 64 * (5e-9 + 4 * 2.5e-9 + 3 * 2e-9))
+    rows: list[list[Combination | None]] = [[Combination(8, 4, 7, 3)], [None]]
+    assert matrix(lines, rows, [workload], waves).tolist() == [[seconds], [np.inf]]
+
+
+def test_labels_need_few_programs() -> None:
+    seconds = np.asarray([[1.0, 1.0, 1.0, 9.0], [0.99, 1.01, 0.99, 1.0], [5.0, 5.0, 0.98, 5.0]])
+    assert labels(seconds, [0.25] * 4) == [1, 1, 1, 1]
+    assert labels(seconds, [0.25] * 4, near=0.0) == [1, 0, 2, 1]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=40))
+def test_a_tree_chooses_what_it_was_fitted_to(chosen: list[int]) -> None:
+    programs, sizes = [_A, _B, _C], [(size + 1,) for size in range(len(chosen))]
+    tree = fit(sizes, chosen, [1.0] * len(chosen), programs)
+    assert [choose(tree, size) for size in sizes] == [programs[number] for number in chosen]
+    assert programs_of(tree) == {programs[number] for number in chosen}
+
+
+def test_a_tree_of_two_sizes_is_nested_ifs() -> None:
+    sizes = [(b, t) for b in (1, 2) for t in (1, 2, 3)]
+    tree = fit(sizes, [0, 0, 1, 2, 2, 2], [1.0] * 6, [_A, _B, _C])
+    assert [choose(tree, size) for size in sizes] == [_A, _A, _B, _C, _C, _C]
+    assert describe(tree, ["B", "T"]).startswith("if B <= 1:\n    if T <= 2:\n        even ≤ 4 × 2v\n    else:")
+
+
+def test_repairs_change_nothing_else() -> None:
+    tree = Branch(0, 10, Leaf(_A), Leaf(_B))
+    better = repaired(tree, {(5,): _C, (10,): _B})
+    for size in range(1, 20):
+        wanted = {5: _C, 10: _B}.get(size, choose(tree, [size]))
+        assert choose(better, [size]) == wanted
+
+
+def test_kendalls_tau() -> None:
+    first = np.asarray([1.0, 2.0, 3.0, np.inf])
+    assert kendall(first, first) == 1
+    assert kendall(first, -first) == -1
+    assert kendall(first[:1], first[:1]) == 1

@@ -1,0 +1,209 @@
+"""Kernels are right at every size, primes included, and write nothing outside of their buffers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import felixlike as fx
+from felixlike import codegen, dynamic, tvmlib
+from felixlike.dynamic.dispatch import Branch, Leaf, Tree, highest_of, statements
+from felixlike.dynamic.emit import Pool, emit
+from felixlike.dynamic.operator import read_operator
+from felixlike.dynamic.program import Program
+from felixlike.errors import InputMismatch, InvalidDevice, InvalidDim, InvalidModel, InvalidOption, UnknownTarget
+from felixlike.hardware import resolve_target
+from felixlike.testing import dynamic_operators as operators
+
+_GUARD = 256
+"""Elements after the output that must stay as they are."""
+
+Run = Callable[..., torch.Tensor]
+
+
+def _tree(vectors: int, highest: int) -> Tree:
+    """One in which all kinds of programs occur, also some that cannot cover all sizes they are chosen for."""
+    pair = Program(highest, max(1, highest - 2), vectors)
+    return Branch(0, 9, Leaf(Program(highest, 0, vectors)), Branch(0, 30, Leaf(pair), Leaf(Program(2, 2, vectors))))
+
+
+def _built(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree) -> Run:
+    """A function of inputs and the output's shape, which looks at what lies behind the output."""
+    operator = read_operator(func)
+    assert operator is not None
+    pool = Pool(tuple(tiles), lanes)
+    kernel, packings = emit(
+        operator, pool, lambda rows: statements(tree, operator.symbols, rows, highest_of(pool)), cores=2
+    )
+    functions = {"main": kernel.with_attr("global_symbol", "main")}
+    for packing in packings:
+        functions["pack"] = packing.function.with_attr("global_symbol", "pack")
+    library = codegen.compile_primfuncs(tvmlib.IRModule(functions), resolve_target("cpu")).jit()
+    run = library["main"]
+
+    def call(*inputs: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        given = list(inputs)
+        for packing in packings:
+            given[packing.parameter] = torch.full(packing.shape, torch.nan, dtype=inputs[0].dtype)
+            library["pack"](inputs[packing.parameter], given[packing.parameter])
+        size = torch.Size(shape).numel()
+        memory = torch.full((size + _GUARD,), 7.5, dtype=inputs[0].dtype)
+        output = memory[:size].view(shape)
+        run(*given, output)
+        assert bool((memory[size:] == 7.5).all()), "it wrote behind its output"
+        return output
+
+    return call
+
+
+def _close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return bool((found - wanted).abs().max() <= 1e-5 * max(1.0, float(wanted.abs().max())))
+
+
+@pytest.mark.parametrize(("n", "vectors"), [(48, 1), (50, 2), (64, 2), (7, 1)])
+def test_dense_layers_are_right_at_every_size(n: int, vectors: int) -> None:
+    func = operators.dense(24, n, activation=tvmlib.topi.nn.relu)
+    call = _built(func, [(rows, vectors) for rows in range(1, 8)], 16, _tree(vectors, 7))
+    generator = torch.Generator().manual_seed(0)
+    w, b = torch.randn(n, 24, generator=generator), torch.randn(n, generator=generator)
+    for t in range(1, 129):
+        x = torch.randn(t, 24, generator=generator)
+        assert _close(call(x, w, b, shape=(t, n)), torch.relu(x.double() @ w.double().T + b)), t
+
+
+@pytest.mark.parametrize("k", [16, 11])
+def test_scores_are_right_at_every_size(k: int) -> None:
+    """Columns are dynamic, too; the operand lies across, once fit for squares and once not."""
+    tiles = [(rows, vectors) for vectors in (1, 2) for rows in range(1, 6)]
+    tree = Branch(0, 20, _tree(1, 5), _tree(2, 5))
+    call = _built(operators.scores(3, k), sorted(tiles), 16, tree)
+    generator = torch.Generator().manual_seed(0)
+    for t in range(1, 129):
+        a, b = torch.randn(3, t, k, generator=generator), torch.randn(3, t, k, generator=generator)
+        assert _close(call(a, b, shape=(3, t, t)), a.double() @ b.double().transpose(1, 2)), t
+
+
+@pytest.mark.parametrize("n", [32, 20])
+def test_sums_over_a_dynamic_axis_are_right_at_every_size(n: int) -> None:
+    call = _built(operators.mixed(3, n), [(rows, 2) for rows in range(1, 6)], 16, _tree(2, 5))
+    generator = torch.Generator().manual_seed(0)
+    for t in range(1, 129):
+        a, b = torch.randn(3, t, t, generator=generator), torch.randn(3, t, n, generator=generator)
+        assert _close(call(a, b, shape=(3, t, n)), a.double() @ b.double()), t
+
+
+def test_three_dynamic_axes() -> None:
+    call = _built(operators.product(), [(rows, 1) for rows in range(1, 5)], 16, _tree(1, 4))
+    generator = torch.Generator().manual_seed(0)
+    for m, n, k in [(1, 1, 1), (2, 3, 5), (17, 33, 7), (53, 16, 1), (5, 31, 64), (128, 1, 2)]:
+        a, b = torch.randn(m, k, generator=generator), torch.randn(k, n, generator=generator)
+        assert _close(call(a, b, shape=(m, n)), a.double() @ b.double()), (m, n, k)
+
+
+def test_doubles_have_half_the_lanes() -> None:
+    call = _built(operators.dense(24, 24, dtype="float64"), [(rows, 1) for rows in range(1, 4)], 8, _tree(1, 3))
+    generator = torch.Generator().manual_seed(0)
+    w = torch.randn(24, 24, generator=generator, dtype=torch.float64)
+    for t in (1, 13, 53):
+        x, b = torch.randn(t, 24, generator=generator, dtype=torch.float64), torch.zeros(24, dtype=torch.float64)
+        assert torch.allclose(call(x, w, b, shape=(t, 24)), x @ w.T, atol=1e-12)
+
+
+def test_what_is_no_contraction_is_none() -> None:
+    assert read_operator(operators.row_sums(8)) is None
+
+
+@pytest.fixture(scope="module")
+def kernel() -> dynamic.DynamicKernel:
+    """Of a dense layer in a batch: two dynamic sizes, an input after the product, one that is packed."""
+    dims = [fx.Dim("B", [1, 2, 4]), fx.Dim("T", range(1, 65))]
+    return dynamic.compile(operators.dense_of_batch(16, 40), dims)
+
+
+def test_a_kernel_serves_sizes_that_were_listed_and_others(kernel: dynamic.DynamicKernel) -> None:
+    w = torch.randn(40, 16)
+    for b, t in [(1, 1), (2, 53), (3, 17), (4, 64)]:
+        x, r = torch.randn(b, t, 16), torch.randn(b, t, 40)
+        assert _close(kernel(x, w, r), x.double() @ w.double().T + r)
+    assert kernel.program(B=3, T=17).vectors in (1, 2, 4)
+    assert "v" in kernel.explain()
+    assert kernel.report.measured > 0
+    assert kernel.report.stages[0].name == "HardwareAlign"
+
+
+def test_constants_are_packed_again_only_when_they_change(kernel: dynamic.DynamicKernel) -> None:
+    x, r, w = torch.randn(1, 5, 16), torch.zeros(1, 5, 40), torch.randn(40, 16)
+    first = kernel(x, w, r)
+    packed = kernel._pack(w)
+    assert kernel._pack(w) is packed
+    w.mul_(2)
+    assert kernel._pack(w) is not packed
+    assert _close(kernel(x, w, r), 2 * first.double())
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        (((1, 65, 16), (40, 16), (1, 65, 40)), "T is 65, out of its range 1 to 64"),
+        (((1, 0, 16), (40, 16), (1, 0, 40)), "T is 0, out of its range"),
+        (((5, 3, 16), (40, 16), (5, 3, 40)), "B is 5, out of its range 1 to 4"),
+        (((1, 3, 16), (40, 16), (1, 4, 40)), "T is 3 in input 'X' and 4 in input 'R'"),
+        (((1, 3, 17), (40, 16), (1, 3, 40)), r"input 'X' has shape \(1, 3, 17\)"),
+        (((3, 16), (40, 16), (1, 3, 40)), r"input 'X' has shape \(3, 16\)"),
+        (((1, 3, 16), (40, 16)), "2 inputs are given, 3 needed"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_named(kernel: dynamic.DynamicKernel, shapes: Any, words: str) -> None:
+    with pytest.raises(InputMismatch, match=words):
+        kernel(*(torch.zeros(shape) for shape in shapes))
+
+
+def test_other_inputs_are_refused(kernel: dynamic.DynamicKernel) -> None:
+    good = [torch.zeros(1, 3, 16), torch.zeros(40, 16), torch.zeros(1, 3, 40)]
+    with pytest.raises(InputMismatch, match=r"input 'X' is torch\.float64"):
+        kernel(good[0].double(), *good[1:])
+    with pytest.raises(InputMismatch, match="input 'X' is a list"):
+        kernel([0.0], *good[1:])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"task": 3}, InvalidModel, "3 is no operator"),
+        ({"task": operators.row_sums}, InvalidModel, "no contraction"),
+        ({"dims": fx.Dim("B", [1])}, InvalidDim, "nothing is said of its size"),
+        ({"device": "zen99"}, UnknownTarget, "'zen99' is no described machine"),
+        ({"device": 7}, InvalidDevice, "7 is no device"),
+        ({"sia": (1, 2)}, InvalidOption, "no three weights"),
+    ],
+)
+def test_bad_requests_are_refused(changes: dict[str, Any], error: type[Exception], words: str) -> None:
+    given: dict[str, Any] = {"task": operators.dense_of_batch(16, 40), "dims": [fx.Dim("B", [1]), fx.Dim("T", [1])]}
+    given |= changes
+    if inspect.isfunction(given["task"]):
+        given |= {"task": given["task"](8), "dims": fx.Dim("T", [1, 2])}
+    with pytest.raises(error, match=words):
+        dynamic.compile(**given)
+
+
+def test_a_static_operator_has_no_dimensions() -> None:
+    te = tvmlib.te
+    x = te.placeholder((4, 8), name="X")
+    with pytest.raises(InvalidDim, match="no size of its buffers is symbolic"):
+        dynamic.compile(te.create_prim_func([x, te.compute((4, 8), lambda i, j: x[i, j] + 1)]), fx.Dim("T", [1]))
+
+
+def test_a_device_may_be_described_and_nothing_measured(tmp_path: Path) -> None:
+    text = Path(fx.hardware.known.__file__).with_name("machines.toml").read_text()
+    entry = text[text.index("[graviton2]") :].partition("\n\n")[0]
+    path = tmp_path / "mine.toml"
+    path.write_text(entry)
+    kernel = dynamic.compile(operators.dense(16, 32), fx.Dim("T", range(1, 20)), path, measure=False)
+    x, w, b = torch.randn(7, 16), torch.randn(32, 16), torch.randn(32)
+    assert _close(kernel(x, w, b), x.double() @ w.double().T + b)
+    assert kernel.report.measured == 0

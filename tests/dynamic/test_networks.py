@@ -1,0 +1,136 @@
+"""Whole models for every size: right at all of them, saved and loaded, and errors that name what is wrong."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import felixlike as fx
+from felixlike.dynamic.network import compile_network
+from felixlike.errors import InputMismatch, InvalidDim, InvalidModel, InvalidOption, InvalidShape, WrongContext
+
+_T = fx.Dim("T", range(1, 33))
+
+
+class _Block(torch.nn.Module):
+    """A layer of a transformer: dense layers, products of two dynamic sizes, softmax, a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries, self.keys, self.values = (torch.nn.Linear(16, 16) for _ in range(3))
+        self.up, self.down, self.norm = torch.nn.Linear(16, 40), torch.nn.Linear(40, 16), torch.nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part(x).view(1, -1, 2, 8).transpose(1, 2) for part in (self.queries, self.keys, self.values))
+        attended = torch.softmax(q @ k.transpose(2, 3) / 8**0.5, -1) @ v
+        x = x + attended.transpose(1, 2).reshape(1, -1, 16)
+        result: torch.Tensor = self.norm(x + self.down(torch.nn.functional.gelu(self.up(x))))
+        return result
+
+
+class _Sum(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x @ y.transpose(0, 1), (x + y).exp()
+
+
+def _model() -> _Block:
+    torch.manual_seed(0)
+    return _Block().eval()
+
+
+@pytest.fixture(scope="module")
+def optimized() -> fx.Optimized:
+    return fx.optimize(_model(), ((1, _T, 16),), rounds=0, progress=False)
+
+
+def _right(found: torch.Tensor, x: torch.Tensor) -> bool:
+    with torch.no_grad():
+        return bool((found - _model().double()(x.double())).abs().max() < 1e-5)
+
+
+def test_a_model_serves_every_size(optimized: fx.Optimized) -> None:
+    for size in range(1, 33):
+        x = torch.randn(1, size, 16)
+        assert _right(optimized(x), x), size
+    assert optimized.inputs[0].shape == (1, 32, 16)
+    assert optimized.report.error < 1e-4
+    assert "T in 1…32" in optimized.report.stopped
+    assert any("uKernels in code" in task.note for task in optimized.report.tasks)
+    assert str(optimized.report)
+
+
+def test_it_is_saved_loaded_pickled_and_copied(optimized: fx.Optimized, tmp_path: Path) -> None:
+    path = tmp_path / "model.fx"
+    optimized.save(path)
+    for other in (fx.load(path), pickle.loads(pickle.dumps(optimized))):
+        for size in (1, 17, 32):
+            x = torch.randn(1, size, 16)
+            assert torch.equal(other(x), optimized(x))
+        with pytest.raises(InputMismatch, match="T is 33"):
+            other(torch.zeros(1, 33, 16))
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((1, 33, 16), r"T is 33 in input 'x', out of its range 1 to 32"),
+        ((1, 0, 16), r"T is 0 in input 'x'"),
+        ((2, 5, 16), r"has shape \(2, 5, 16\)\. give \(1, T, 16\)"),
+        ((5, 16), r"has shape \(5, 16\)"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_named(optimized: fx.Optimized, shape: tuple[int, ...], words: str) -> None:
+    with pytest.raises(InputMismatch, match=words):
+        optimized(torch.zeros(shape))
+
+
+def test_under_torch_compile_sizes_are_not_known(optimized: fx.Optimized) -> None:
+    with pytest.raises(WrongContext, match="known only when it is called"), torch._subclasses.FakeTensorMode():
+        optimized(torch.empty(1, 4, 16))
+
+
+def test_two_inputs_must_agree() -> None:
+    dim = fx.Dim("N", [2, 3, 9])
+    both = fx.optimize(_Sum(), {"x": (dim, 8), "y": (dim, 8)}, rounds=0, progress=False)
+    for n in (2, 7, 9):
+        x, y = torch.randn(n, 8), torch.randn(n, 8)
+        product, power = both(x, y)
+        assert torch.allclose(product, x @ y.T, atol=1e-5)
+        assert torch.allclose(power, (x + y).exp(), rtol=1e-5)
+    with pytest.raises(InputMismatch, match="N is 3 in input 'x' and 4 in input 'y'"):
+        both(torch.zeros(3, 8), torch.zeros(4, 8))
+
+
+def test_a_program_with_dynamic_shapes() -> None:
+    dynamic = {"x": {1: torch.export.Dim("T", min=2, max=20)}}
+    program = torch.export.export(_model(), (torch.randn(1, 5, 16),), dynamic_shapes=dynamic)
+    found = fx.optimize(program, rounds=0, progress=False)
+    for size in (2, 13, 20):
+        x = torch.randn(1, size, 16)
+        assert _right(found(x), x)
+    with pytest.raises(InputMismatch, match="is 21 in input 'x', out of its range 2 to 20"):
+        found(torch.zeros(1, 21, 16))
+
+
+def test_gpus_have_to_wait() -> None:
+    with pytest.raises(InvalidOption, match="on CPUs alone"):
+        compile_network(_model(), ((1, _T, 16),), "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes", "error", "words"),
+    [
+        ("relax", ((1, _T, 16),), InvalidModel, "cannot have dynamic sizes here"),
+        (_Sum, ((_T, 8), (fx.Dim("T", [1, 2]), 8)), InvalidDim, "'T' is two different dimensions"),
+        (_Sum, ((_T, 8), 3), InvalidShape, "3 is not a tuple of sizes"),
+        (_Sum, (tuple(fx.Dim(n, [2, 3]) for n in "ABC"), tuple(fx.Dim(n, [2, 3]) for n in "DE")), InvalidDim, "5"),
+    ],
+)
+def test_bad_requests_are_refused(model: Any, shapes: Any, error: Any, words: str) -> None:
+    given = object() if model == "relax" else model().eval()
+    with pytest.raises(error, match=words):
+        fx.optimize(given, shapes, rounds=0, progress=False)

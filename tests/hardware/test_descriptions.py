@@ -1,0 +1,93 @@
+"""Descriptions of devices: what follows from them, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from felixlike.errors import InvalidDevice
+from felixlike.hardware import (
+    check_device,
+    described,
+    host_device,
+    machines,
+    read_description,
+    resolve_target,
+    target_device,
+)
+from felixlike.hardware.probe import measured_bandwidth
+
+_ENTRY = {
+    "processor": '"mine"',
+    "mcpu": '"znver4"',
+    "triple": '"x86_64-linux-gnu"',
+    "vector_bits": "512",
+    "vector_registers": "32",
+    "l1_kib": "32",
+    "l2_kib": "1024",
+    "l3_mib": "32",
+    "cores": "4",
+    "memory_gib": "8",
+    "clock_mhz": "3000",
+    "memory_gb_s": "25",
+}
+
+
+def _written(path: Path, **changes: str | None) -> Path:
+    entry = {name: value for name, value in {**_ENTRY, **changes}.items() if value is not None}
+    path.write_text("\n".join(f"{name} = {value}" for name, value in entry.items()))
+    return path
+
+
+def test_rates_follow_from_clock_and_width() -> None:
+    device = replace(described("zen4"), cores=2, clock_hz=3e9)
+    assert device.flops == 2 * 2 * 16 * 3e9 * 2
+    assert device.near_bandwidth == 2 * 64 * 3e9 * 2
+    assert (device.core_registers, device.active_blocks) == (32, 1)
+    gpu = target_device(resolve_target("sm_80"))
+    assert gpu.flops == pytest.approx(19.5e12, rel=0.01)  # NVIDIA's A100 white paper
+    assert (gpu.core_registers, gpu.active_blocks) == (65536, 2)
+
+
+def test_all_known_devices_are_possible() -> None:
+    for device in (*machines().values(), host_device(), *(target_device(resolve_target(f"sm_{n}")) for n in (80, 90))):
+        check_device(device)
+    assert measured_bandwidth() > 1e8
+
+
+def test_a_description_is_read(tmp_path: Path) -> None:
+    found = read_description(_written(tmp_path / "mine.toml"))
+    assert (found.cores, found.clock_hz, found.memory_bandwidth, found.l2_bytes) == (4, 3e9, 25e9, 2**20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clock_mhz": None}, "there is no clock_mhz"),
+        ({"cores": "0"}, "cores is 0"),
+        ({"cores": "-3"}, "cores is -3"),
+        ({"cores": '"two"'}, "cores is 'two'"),
+        ({"memory_gb_s": "0"}, "memory_bandwidth is 0"),
+        ({"vector_bits": "0"}, "vector_bits is 0"),
+        ({"vector_bits": "384"}, "vector_bits is 384"),
+        ({"vector_registers": "2"}, "less than four vectors"),
+        ({"l2_kib": "nan"}, "l2_bytes is nan"),
+        ({"processor": "= ="}, "it cannot be read"),
+    ],
+)
+def test_impossible_descriptions_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidDevice, match=words):
+        read_description(_written(tmp_path / "mine.toml", **changes))
+
+
+def test_a_missing_description_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDevice, match="it cannot be read"):
+        read_description(tmp_path / "none.toml")
+
+
+def test_a_kind_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(InvalidDevice, match="kind is 'tpu'"):
+        check_device(replace(described("zen4"), kind="tpu"))
