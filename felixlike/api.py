@@ -208,7 +208,6 @@ def optimize(
                 observe=observe,
             )
             spent = session.spent
-            spent.add("importing", time.monotonic() - started)
             finish = Finish(imported, session, budget, interrupts=interrupts, problems=problems)
             finish.search()
             tuned = budget.elapsed()
