@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from felixlike.report.curves import Series, Step
 from felixlike.report.damage import damaged, is_number, is_whole, shown
 from felixlike.symbolic.program.tree import LoopNode, Nodes, Statement
-from felixlike.tuning import History
+
+if TYPE_CHECKING:
+    from felixlike.tuning import History
 
 MOST_PAIRS = 64
 """Predictions kept of a task, evenly over the run: enough to see whether they were any good."""
