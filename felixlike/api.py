@@ -184,11 +184,15 @@ def optimize(
         reporter.say("importing the model")
         imported = import_model(model, shapes, target, example_inputs=example_inputs)
         budget.with_default(len(imported.tasks))
-        limits = {"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds}
         about = {"model": imported.name, "target": str(target), "device": device, "seed": seed, "versions": versions()}
-        names = {task.key: task.name for task in imported.tasks}
-        calls = {task.key: task.weight for task in imported.tasks}
-        log.write("start", **about, tracker=tracker, budget=limits, tasks=names, calls=calls)
+        log.write(
+            "start",
+            **about,
+            tracker=tracker,
+            budget={"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds},
+            tasks={task.key: task.name for task in imported.tasks},
+            calls={task.key: task.weight for task in imported.tasks},
+        )
 
         def observe(event: Event) -> None:
             for told in (reporter.event, log.event):

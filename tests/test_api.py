@@ -191,7 +191,7 @@ def test_tasks_are_extracted_heaviest_first(model: nn.Module, x: torch.Tensor) -
             r"tracker: simulated AMD EPYC \(Zen 5, one core\) is simulated: it has no processor to measure on",
         ),
         ({"strategy": "luck"}, InvalidOption, "'luck' is not a strategy"),
-        ({"strategy": "Gradient"}, InvalidOption, r"use one of gradient, random \(did you mean 'gradient'\?\)"),
+        ({"strategy": "Gradient"}, InvalidOption, r"use one of gradient, evol.* .did you mean 'gradient'"),
         ({"strategy": ["gradient"]}, InvalidOption, r"\['gradient'\] is not a strategy"),
         ({"space": "bset"}, InvalidOption, r"'bset' is not a design space.*\(did you mean 'best'\?\)"),
         ({"seed": -1}, InvalidOption, "seed is -1"),

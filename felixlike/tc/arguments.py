@@ -47,6 +47,8 @@ class Arguments:
             raise TCCallError(
                 f"`{name}` is {kind_of(tensor)}, no tensor", where=self.program.name, remedy="give torch tensors"
             )
+        if tensor.is_nested:
+            raise TCCallError(f"`{name}` is a nested tensor", where=self.program.name, remedy="give a dense one")
         return Given(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
     def completed(

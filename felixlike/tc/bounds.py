@@ -19,6 +19,7 @@ from felixlike.tc.grids import Unknown, on_grid
 from felixlike.tc.linear import Interval, depends_on_data, interval, linear
 from felixlike.tc.program import Binary, Choose, Index, Program, Read, Step, Value, children, walk
 from felixlike.tc.ranges import Ranges
+from felixlike.tc.scalars import is_integral
 from felixlike.tc.source import Source
 
 _MOST_POINTS = 2**22
@@ -89,6 +90,8 @@ class _Examiner:
         """All accesses of a value, made where the tests hold."""
         if isinstance(value, Read):
             self._examine(value, tests)
+        elif isinstance(value, Binary) and value.operator in ("/", "%") and is_integral(value.dtype):
+            self._check_divisor(value)
         if isinstance(value, Choose):
             self.visit(value.condition, tests)
             self.visit(value.left, (*tests, *_split(value.condition, True)))
@@ -99,6 +102,13 @@ class _Examiner:
         else:
             for child in children(value):
                 self.visit(child, tests)
+
+    def _check_divisor(self, value: Binary) -> None:
+        if interval(value.right, self.ranges.domains[self.number].intervals, self.sizes) == (0, 0):
+            text = self.source.shown(value.right.span)
+            raise self.source.error(
+                TCRangeError, value.span, f"division by zero: `{text}` is always 0", "divide by something else"
+            )
 
     def _examine(self, read: Read, tests: _Tests) -> None:
         domain = self.ranges.domains[self.number].intervals

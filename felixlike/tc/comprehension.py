@@ -75,6 +75,15 @@ class Comprehension:
 
         return f"<tensor comprehension {signature_text(self.program)}>"
 
+    def __copy__(self) -> Comprehension:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Comprehension:
+        return self  # its code never changes; copies of models may share it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.program, str(self._target), self._options)
+
     def __call__(self, *tensors: Any, out: Mapping[str, torch.Tensor] | None = None) -> Any:
         """The outputs.  Raises TCCallError and TCRangeError for what does not fit, or leaves a tensor."""
         if self._is_compiling():
@@ -121,7 +130,7 @@ class Comprehension:
                 None,
                 rounds,
                 target=self._target,
-                strategy=strategy,
+                strategy=self._strategy(strategy),
                 trials=trials,
                 seconds=seconds,
                 store=store,
@@ -188,11 +197,23 @@ class Comprehension:
         """Compiled with the schedules that are predicted to be best; with none where there is little to do."""
         model = imported(made, self._target, examples=examples, fuse=self._options.fuses)
         steps = sum(math.prod(map(extent, n.intervals.values())) for group in made.groups for n in group.nodes)
-        if (steps < _SMALL and kind_of(self._target).on_host) or not model.inputs:
+        small = steps < _SMALL and not self._options.hints and kind_of(self._target).on_host
+        if small or not model.inputs:
             return deploy.compile_model(model)
         from felixlike import api
 
-        return api.optimize(model, None, 0, target=self._target, progress=False)._compiled
+        rounds = len(model.tasks) if self._options.hints else 0
+        strategy = self._strategy("gradient")
+        return api.optimize(model, None, rounds, target=self._target, strategy=strategy, progress=False)._compiled
+
+    def _strategy(self, strategy: Any) -> Any:
+        """A strategy that keeps to the hints, if there are any."""
+        if not self._options.hints:
+            return strategy
+        from felixlike.search import make_strategy
+        from felixlike.tc.hints import Hinted
+
+        return Hinted(self._options, make_strategy(strategy))
 
     def _run(self, kernel: _Kernel, tensors: Sequence[Any], out: Mapping[str, Any] | None) -> Any:
         results = kernel.compiled(*tensors)
@@ -242,3 +263,13 @@ class Comprehension:
         if out:
             outputs = self._into(out, outputs)
         return outputs[0] if self._outputs == 1 else tuple(outputs)
+
+
+def _unpickled(program: Program, target: str, options: Options) -> Comprehension:
+    """In another process, which compiles it anew or finds what this one has kept."""
+    from felixlike import tvmlib
+    from felixlike.hardware import resolve_target
+    from felixlike.tc import operator
+
+    operator.prepare()
+    return Comprehension(program, resolve_target(tvmlib.Target(target)), options)

@@ -19,3 +19,14 @@ ARITY: dict[str, int] = {
     **dict.fromkeys(("norm4d", "rnorm4d"), 4),
 }
 """Arguments of each function."""
+
+INSTEAD = {
+    "abs": "write fabs(x)",
+    "clamp": "write min(max(x, low), high)",
+    "mean": "write a reduction: O(i) +=! A(i, j) / M",
+    "relu": "write fmax(x, 0)",
+    "select": "write condition ? x : y",
+    "sigmoid": "write 1.0 / (1.0 + exp(-x))",
+    "sum": "write a reduction: O(i) +=! A(i, j)",
+}
+"""How to write what the language has no function for."""

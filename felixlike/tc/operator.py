@@ -55,6 +55,7 @@ def _library() -> Any:
     defined.impl(_NAME, _compute, "CompositeExplicitAutograd")
     defined.impl(_NAME, _without_gradients, "Autograd")
     torch.library.register_fake(f"felixlike::{_NAME}", _pretend, lib=defined)
+    torch.library.register_vmap(f"felixlike::{_NAME}", _one_by_one, lib=defined)
     CONVERTERS[f"{_NAME}.default"] = _converted
     return defined
 
@@ -100,6 +101,19 @@ def _pretend(source: str, name: str, inputs: list[Any]) -> list[Any]:
         torch.empty(made.ranges.shape(output.name), dtype=getattr(torch, output.dtype), device=device)
         for output in made.program.outputs
     ]
+
+
+def _one_by_one(info: Any, in_dims: Any, source: str, name: str, inputs: list[Any]) -> tuple[list[Any], list[int]]:
+    """vmap: one call for each element of the batch."""
+    import torch
+
+    places = in_dims[2]
+    calls = [
+        run(source, name, [t if at is None else t.select(at, i) for t, at in zip(inputs, places, strict=True)])
+        for i in range(info.batch_size)
+    ]
+    outputs = [torch.stack(parts) for parts in zip(*calls, strict=True)]
+    return outputs, [0] * len(outputs)
 
 
 def _converted(node: Any, importer: Any) -> Any:

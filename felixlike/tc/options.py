@@ -50,6 +50,11 @@ class Options:
         return replace(self, fusion=strategy)
 
     @property
+    def hints(self) -> bool:
+        """Whether schedules are hinted at."""
+        return bool(self.tiles or self.unrolled or self.blocks or self.threads)
+
+    @property
     def fuses(self) -> bool:
         """Whether statements may share functions."""
         return self.fusion != "Min"

@@ -26,6 +26,20 @@ _PARSER = lark.Lark(
 
 _TYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float", "double")
 
+_OTHERS_TYPES = {
+    "int": "int32",
+    "integer": "int32",
+    "short": "int16",
+    "long": "int64",
+    "char": "int8",
+    "byte": "uint8",
+    "unsigned": "uint32",
+    "half": "float",
+    "real": "float",
+    "boolean": "bool",
+}
+"""What other languages call them."""
+
 _WORDS = {
     "ID": "an identifier",
     "NUMBER": "a number",
@@ -101,14 +115,16 @@ def _unexpected(source: Source, error: Any) -> TCSyntaxError:
     if reserved:
         remedy = f"{found} is a reserved word (keyword) and no identifier; choose another name"
     elif token.type == "ID" and "SCALAR" in expected:
-        near = nearest(str(token), _TYPES)
-        remedy = f"types are {', '.join(_TYPES)}" + (f"; did you mean `{near}`?" if near else "")
+        near = _OTHERS_TYPES.get(str(token)) or nearest(str(token), _TYPES)
+        remedy = f"types are {', '.join(_TYPES)}" + (f" (did you mean `{near}`?)" if near else "")
     elif token.type == "COMMA" and expected <= {"RPAR", *_OPERATORS} and _after_extreme(source, span.start):
         remedy = "min and max take exactly 2 arguments"
     elif "ASSIGN" in expected:
         remedy = "operators are = += *= min= max= +=! *=! min=! max=!, without spaces within"
     elif expected <= {"ID", "COMMA", "RPAR"} and token.type in ("NUMBER", *_OPERATORS):
         remedy = "on the left of an assignment stand plain identifiers: O(i) = A(i - 1), not O(i + 1) = A(i)"
+        if source.text.count("{", 0, span.start) == source.text.count("}", 0, span.start):
+            remedy = "sizes are names or numbers"
     return source.error(TCSyntaxError, span, f"expected {names} but found {found}", remedy)
 
 

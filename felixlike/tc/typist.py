@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from felixlike.errors import TCSemanticError
 from felixlike.tc import tree
-from felixlike.tc.functions import ARITY
+from felixlike.tc.functions import ARITY, INSTEAD
 from felixlike.tc.names import Names
 from felixlike.tc.program import (
     Binary,
@@ -189,7 +189,8 @@ class Typist:
         if name in ARITY:
             return self._call(node)
         near = nearest(name, [*names.tensors, *ARITY])
-        remedy = f"did you mean `{near}`?" if near else "give it as a parameter; definitions cannot call each other"
+        remedy = f"did you mean `{near}`" if near else "give it as a parameter; definitions cannot call each other"
+        remedy = INSTEAD.get(name, remedy)
         raise self._error(node.name.span, f"undefined variable `{name}` used here", remedy)
 
     def _element(

@@ -118,9 +118,10 @@ class Session:
         take up to twice an equal share."""
         waiting = sum(not state.progress.best and not state.progress.exhausted for state in self.states)
         share = TRIALS_PER_ROUND
-        if waiting and (each := budget.trials_left() // waiting) < TRIALS_PER_ROUND:
+        several = len(self.states) > 1
+        if several and waiting and (each := budget.trials_left() // waiting) < TRIALS_PER_ROUND:
             share = min(_FIRST, max(1, int(each)))
-        elif budget.trials is not None and budget.trials < TRIALS_PER_ROUND * len(self.states):
+        elif several and budget.trials is not None and budget.trials < TRIALS_PER_ROUND * len(self.states):
             share = _FEWEST
         if math.isinf(budget.seconds_left()) or not waiting or not budget.new_trials:
             return share

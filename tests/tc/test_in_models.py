@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 import warnings
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from torch import nn
 
 import felixlike as fx
-from felixlike.errors import GradientsStop, TCError
+from felixlike.errors import GradientsStop, TCError, WrongContext
 
 _DENSE = fx.tc.define(
     "def dense(float(M,K) A, float(N,K) W, float(N) b) -> (C) {"
@@ -118,3 +120,28 @@ def test_gradients_stop_with_a_warning() -> None:
         warnings.simplefilter("error")
         with torch.no_grad():
             assert program(x).tolist() == [3, 3, 3]
+
+
+def test_they_may_be_copied_sent_and_mapped() -> None:
+    program = fx.tc.define("def f(float(N) A) -> (O) { O(i) = A(i) * 3.0 }")
+    x = torch.randn(3, 5)
+    for again in (copy.copy(program), copy.deepcopy(program), pickle.loads(pickle.dumps(program))):
+        assert torch.equal(again(x[0]), 3 * x[0])
+    assert torch.equal(torch.vmap(program)(x), 3 * x)
+    assert torch.equal(torch.vmap(program, in_dims=1)(x), 3 * x.T)
+    with pytest.raises(WrongContext, match="no derivatives"):
+        torch.func.grad(lambda a: program(a).sum())(x[0])
+
+
+def test_a_model_may_hold_one() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kernel = fx.tc.define("def f(float(N) A) -> (O) { O(i) = A(i) * 3.0 }")
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.relu(self.kernel(x))
+
+    x = torch.randn(6)
+    optimized = fx.optimize(copy.deepcopy(Model()), (x,), trials=0, progress=False)
+    torch.testing.assert_close(optimized(x), torch.relu(3 * x))
