@@ -104,7 +104,7 @@ def bars(seconds: Mapping[str, float]) -> Markup:
             element("dt", step),
             element(
                 "dd",
-                element("span", element("span", class_="bar", style=f"width:{100 * taken / most:.1f}%"), class_="track"),
+                element("span", class_="bar", style=f"width:{100 * taken / most:.1f}%"),
                 element("span", f"{taken:.1f} s, {taken / whole:.0%}", class_="value"),
             ),
         )

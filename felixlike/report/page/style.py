@@ -32,7 +32,8 @@ a { color: var(--accent); }
 details { border: 1px solid var(--line); border-radius: .4rem; margin: .6rem 0; padding: 0 .75rem; }
 details[open] { padding-bottom: .75rem; }
 summary { cursor: pointer; padding: .5rem 0; } summary b { margin-right: .5rem; }
-.panels { align-items: start; display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 1rem; }
+.panels { display: grid; align-items: start; gap: 1rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); }
 figure { margin: 0; min-width: 0; }
 .chart { width: 100%; max-width: 30rem; height: auto; display: block; }
 .chart text { fill: var(--quiet); font: 11px system-ui, sans-serif; } .chart .grid { stroke: var(--line); }
