@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 class Optimized:
     """A tuned model: a callable from torch tensors to torch tensors, with a report of how it came about.
 
-    report: what was done to every task.  inputs: names, shapes and dtypes it takes.  outputs: the same of what it
+    report: what was done to every task; prints itself, `report.save_html(path)` writes a page with pictures,
+    `report.plot()` draws.  inputs: names, shapes and dtypes it takes.  outputs: the same of what it
     gives, nested as its result is.
 
     It can be pickled, and so be sent to other processes: as what `save` writes, machine code included, so unpickle only
@@ -213,7 +214,6 @@ def optimize(
                 observe=observe,
             )
             spent = session.spent
-            spent.add("importing", time.monotonic() - started)
             finish = Finish(imported, session, budget, interrupts=interrupts, problems=problems)
             finish.search()
             tuned = budget.elapsed()

@@ -109,6 +109,7 @@ class Finish:
 
     def search(self) -> None:
         """Spend the budget. An error is one only as long as no task has a schedule."""
+        self._session.spent.add("importing", self._budget.elapsed())  # and what else there was until now
         try:
             with self._interrupts.search():
                 self._session.run(self._budget)

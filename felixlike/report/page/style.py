@@ -25,13 +25,15 @@ td { border-bottom: 1px solid var(--line); }
 th.left, td.left { text-align: left; overflow-wrap: anywhere; }
 a { color: var(--accent); }
 .bars { margin: 0; } .bars > div { display: grid; grid-template-columns: 7rem 1fr; gap: .5rem; margin: .2rem 0; }
-.bars dt { color: var(--quiet); } .bars dd { margin: 0; display: flex; align-items: center; gap: .5rem; }
-.bars dd::after { content: ""; flex: 0 1 8rem; } .bar { background: var(--accent); height: .8rem; min-width: 2px;
-  flex-shrink: 1; } .value { white-space: nowrap; font-variant-numeric: tabular-nums; }
+.bars dt { color: var(--quiet); } .bars dd { margin: 0; display: grid; grid-template-columns: 1fr 8rem; gap: .5rem;
+  align-items: center; }
+.bar { display: block; background: var(--accent); height: .8rem; min-width: 2px; }
+.value { white-space: nowrap; font-variant-numeric: tabular-nums; }
 details { border: 1px solid var(--line); border-radius: .4rem; margin: .6rem 0; padding: 0 .75rem; }
 details[open] { padding-bottom: .75rem; }
 summary { cursor: pointer; padding: .5rem 0; } summary b { margin-right: .5rem; }
-.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); gap: 1rem; }
+.panels { display: grid; align-items: start; gap: 1rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); }
 figure { margin: 0; min-width: 0; }
 .chart { width: 100%; max-width: 30rem; height: auto; display: block; }
 .chart text { fill: var(--quiet); font: 11px system-ui, sans-serif; } .chart .grid { stroke: var(--line); }
