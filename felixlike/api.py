@@ -130,7 +130,8 @@ def optimize(
     shapes: example inputs, as the model takes them, tuples of sizes, or either by input name; example_inputs is another
     name for it. A size may be a Dim: the model then serves all sizes of it (docs/dynamic-shapes.md); limits, strategy,
     space, store and weights mean nothing there, but that with rounds=0 or trials=0 nothing is timed.
-    rounds, trials, seconds: limits, whichever runs out first; a round measures up to 16 candidates of one task. Without any limit there are 4 rounds a task. Whatever
+    rounds, trials, seconds: limits, whichever runs out first; a round measures up to 16 candidates of one
+    task. Without any limit there are 4 rounds a task. Whatever
     the budget, every task gets a verified schedule. store: a file that keeps every measurement; limits then are totals
     over all runs of the model with it, so a later run returns at once, and goes on from there with larger limits.
     strategy: a name, "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random" or a registered one, or a
