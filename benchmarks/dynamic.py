@@ -279,9 +279,9 @@ def _text(rows: Mapping[str, Any]) -> str:
     heads += ["torch.compile ÷ ours", "TVM dynamic ÷ ours", "`optimize` for one size ÷ ours"]
     lines = [
         "One kernel for every T from 1 to 128. eager ÷ ours: PyTorch's time over ours, above 1 ours is faster. Within",
-        "10 %: sizes at which ours takes at most 1.1 times as long. Dispatched: sizes at which the chosen program takes",
-        "at most 1.05 times what the best of the pool does. Tuning: seconds for all sizes, compiling included. Padding: of",
-        "the computation, on average; there is none along the rows. The others: geometric means over eight sizes.",
+        "10 %: sizes at which ours takes at most 1.1 times as long. Dispatched: sizes at which the chosen program",
+        "takes at most 1.05 times what the best of the pool does. Tuning: seconds for all sizes, compiling included.",
+        "Padding: of the computation, on average; there is none along the rows. The others: means over eight sizes.",
         "",
         f"| {' | '.join(heads)} |",
         f"| {' | '.join('---' for _ in heads)} |",
