@@ -359,11 +359,9 @@ def test_numbers_that_none_can_be_are_not_drawn(tmp_path: Path) -> None:
     with records.open(tmp_path / "s.sqlite") as store:
         for step, seconds in enumerate((0.0, -1.0, 1e300, 3e-4)):
             store.append(TASK, record(dataclasses.replace(timed(1.0), seconds=seconds), point=(step,)))
-    lines = {
-        f"measured{number}": {"workload": TASK.key, "status": "ok", "score": score, "latency": seconds}
-        for number, (score, seconds) in enumerate([(1e300, 1e-3), (1.0, 0), (1.0, 1e300), (2.0, 1e-3), (3.0, 2e-3)])
-    }
-    log(tmp_path / "s.sqlite", **lines)
+    for score, seconds in ((1e300, 1e-3), (1.0, 0.0), (1.0, 1e300), (2.0, 1e-3), (3.0, 2e-3)):
+        line = {"workload": TASK.key, "status": "ok", "score": score, "latency": seconds}
+        log(tmp_path / "s.sqlite", measured=line)
     page = StorePage(tmp_path / "s.sqlite").build()
     (task,) = page.groups[0].tasks
     assert (task.best, task.trials, len(task.steps)) == (3e-4, 4, 1)
