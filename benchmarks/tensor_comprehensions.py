@@ -31,9 +31,8 @@ def main() -> None:
     found = {row["kernel"]: row for row in of_this_machine("tensor_comprehensions").get("rows", [])}
     for name in arguments.only or KERNELS:
         found[name] = _measure(name, arguments.rounds)
-        print(found[name], flush=True)
-    rows = [found[name] for name in KERNELS if name in found]
-    write_for_this_machine("tensor_comprehensions", {"rows": rows}, _text(rows))
+        rows = [found[name] for name in KERNELS if name in found]
+        write_for_this_machine("tensor_comprehensions", {"rows": rows}, _text(rows))
 
 
 def tuned(name: str, folder: str) -> Callable[[], object]:
@@ -97,16 +96,17 @@ def _measure(name: str, rounds: int) -> dict[str, Any]:
 
 def _text(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "Microseconds of a call: quickest, median, and what nine of ten stay below. The ratio is that of medians: the",
-        "better of the two sides of PyTorch over the tuned kernel; above 1 the kernel is faster.",
+        "Microseconds of a call: quickest, median, what nine of ten stay below. Ratios are of the better of the two",
+        "sides of PyTorch over the tuned kernel: of the quickest calls, and of medians; above 1 the kernel is faster.",
         "",
-        "| kernel | " + " | ".join(_SIDES) + " | ratio |",
-        "| --- |" + " ---: |" * (len(_SIDES) + 1),
+        "| kernel | " + " | ".join(_SIDES) + " | quickest | median |",
+        "| --- |" + " ---: |" * (len(_SIDES) + 2),
     ]
     for row in rows:
         cells = [" / ".join(f"{s * 1e6:.1f}" for s in row[side]) if side in row else "does not work" for side in _SIDES]
-        best = min(row[side][1] for side in _SIDES[:2] if side in row)
-        lines.append(f"| {row['kernel']} | " + " | ".join(cells) + f" | {best / row['tuned'][1]:.2f} |")
+        best = [min(row[side][place] for side in _SIDES[:2] if side in row) for place in (0, 1)]
+        cells += [f"{best[place] / row['tuned'][place]:.2f}" for place in (0, 1)]
+        lines.append(f"| {row['kernel']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

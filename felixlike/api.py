@@ -165,8 +165,9 @@ def optimize(
     if kind.on_host:
         settle()  # raises where the calling thread could not run the result
     if is_dynamic(model, shapes, example_inputs):
+        real = require_real(target, where="dynamic shapes")  # they are measured here
         compiled, stated, found = optimize_dynamic(
-            model, shapes, example_inputs, target, measure=0 not in (rounds, trials), seed=seed
+            model, shapes, example_inputs, real, measure=0 not in (rounds, trials), seed=seed
         )
         dynamic = Optimized(compiled, stated)
         tell(found, stated.model, dynamic)

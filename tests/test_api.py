@@ -186,6 +186,11 @@ def test_tasks_are_extracted_heaviest_first(model: nn.Module, x: torch.Tensor) -
         ({"target": "cuda"}, UnknownTarget, "can be looked at, but not tuned"),
         ({"target": "simulated:h100"}, UnknownTarget, "simulated NVIDIA H100 is simulated: it measures, but nothing"),
         (
+            {"target": "simulated:cpu", "shapes": (fx.Dim("n", range(1, 9)), 64)},
+            UnknownTarget,
+            r"dynamic shapes: simulated .* is simulated: it has no processor",
+        ),
+        (
             {"target": "simulated:cpu", "tracker": "127.0.0.1:1", "key": "cpu"},
             UnknownTarget,
             r"tracker: simulated AMD EPYC \(Zen 5, one core\) is simulated: it has no processor to measure on",
