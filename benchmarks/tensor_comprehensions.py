@@ -96,8 +96,8 @@ def _measure(name: str, rounds: int) -> dict[str, Any]:
 
 def _text(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "Microseconds of a call: quickest, median, and what nine of ten stay below. Ratios are of the better of",
-        "PyTorch's two sides over the tuned kernel: of the quickest calls, and of medians; above 1 it is faster.",
+        "Microseconds of a call: quickest, median, what nine of ten stay below. Ratios are of the better of the two",
+        "sides of PyTorch over the tuned kernel: of the quickest calls, and of medians; above 1 the kernel is faster.",
         "",
         "| kernel | " + " | ".join(_SIDES) + " | quickest | median |",
         "| --- |" + " ---: |" * (len(_SIDES) + 2),

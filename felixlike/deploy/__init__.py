@@ -4,8 +4,8 @@ from felixlike.deploy.artefact import export_library, from_bytes, linker, load, 
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.compile import compile_model
 from felixlike.deploy.culprit import culprit
-from felixlike.deploy.output import check_writable, written_whole
 from felixlike.deploy.verify import Verdict, Verification, max_relative_error
+from felixlike.output import check_writable, written_whole
 
 __all__ = [
     "Compiled",

@@ -21,9 +21,9 @@ from felixlike import codegen, options, tvmlib
 from felixlike.deploy import description
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.library import Library
-from felixlike.deploy.output import check_writable, written_whole
 from felixlike.errors import CompilationFailed, InvalidArtefact, first_line
 from felixlike.hardware import COMPILERS, c_compiler, kind_of
+from felixlike.output import check_writable, written_whole
 
 _BYTES = "a pickled model"
 """Where bytes come from, in messages."""

@@ -55,7 +55,8 @@ class DynamicKernel:
     """Call it with a tensor for each input, in order; it gives the output.
 
     dims: the dimensions that a call decides.  buffers: of the inputs and, last, the output.  tree: which program serves
-    which sizes, by `symbols`, the names of the dimensions in the kernel's order.  report: how it came about."""
+    which sizes, by `symbols`, the names of the dimensions in the kernel's order.  tiles: (rows, vectors)
+    of the uKernels in its code.  report: how it came about."""
 
     name: str
     library: Any
@@ -65,6 +66,7 @@ class DynamicKernel:
     constants: tuple[int, ...]
     packed_shape: tuple[int, ...]
     tree: Tree
+    tiles: tuple[tuple[int, int], ...]
     report: Report
     _packed: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False)
 

@@ -123,7 +123,7 @@ def _operator(func: Func, statement: Any, after: Any) -> Operator | None:
     if any(axis is None and not _is_zero(index) for axis, index in zip(plain, indices, strict=True)):
         return None
     product = _simple(statement.body.value.b, analyzer)
-    choice = _choose(func, product, spatial, reduced)
+    choice = _choose(func, product, spatial, reduced, plain[-1] if plain else None)
     if choice is None:
         return None
     load, along, rows, constant = choice
@@ -173,15 +173,16 @@ def _renamed(after: Any, sums: Buffer, plain: list[Axis | None]) -> dict[Any, An
 
 
 def _choose(
-    func: Func, product: Any, spatial: tuple[Axis, ...], reduced: tuple[Axis, ...]
+    func: Func, product: Any, spatial: tuple[Axis, ...], reduced: tuple[Axis, ...], last: Axis | None
 ) -> tuple[Any, Axis, Axis, int | None] | None:
     """What lies in vectors, along which axis, and the rows against it; None where no operand is fit.
 
-    Constants first, since they are packed; then what is contiguous along an axis of known extent; then the rest, which
-    is copied into panels. Rows are the innermost dynamic axis that the operand has not, or the innermost at all."""
+    Constants first, since they are packed; then what lies in the output as vectors do; then what is contiguous along an
+    axis of known extent; then the rest, which is copied into panels. Rows are the innermost dynamic axis that the
+    operand has not, or the innermost at all."""
     product = bare(product)
     noted = noted_constants(func)
-    found: list[tuple[tuple[int, int, int], Any, Axis, Axis, int | None]] = []
+    found: list[tuple[tuple[bool, ...], Any, Axis, Axis, int | None]] = []
     for factor, other in ((product.a, product.b), (product.b, product.a)):
         load = bare(factor)
         if type(load).__name__ != "TensorLoad":
@@ -198,8 +199,8 @@ def _choose(
             if constant is not None and axis.dynamic:
                 continue
             contiguous = load.indices[-1].same_as(axis.variable)
-            rank = (constant is None, axis.dynamic or not contiguous, not contiguous)
-            found.append((tuple(map(int, rank)), load, axis, rows[-1], constant))  # type: ignore[arg-type]
+            rank = (constant is None, axis is not last, axis.dynamic or not contiguous, not contiguous)
+            found.append((rank, load, axis, rows[-1], constant))
     if not found or not reduced:
         return None
     _, load, along, rows_axis, constant = min(found, key=lambda entry: entry[0])

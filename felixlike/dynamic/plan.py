@@ -90,6 +90,7 @@ def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, m
         constants=tuple(p.parameter for p in plan.packings),
         packed_shape=plan.packings[0].shape if plan.packings else (),
         tree=plan.tree,
+        tiles=plan.pool.tiles,
         report=plan.report,
     )
 

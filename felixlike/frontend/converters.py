@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.frontend.known_sizes import size_of
 
 
 def _embedding(node: Any, importer: Any) -> Any:
@@ -211,6 +212,20 @@ def _scatter_add(node: Any, importer: Any) -> Any:
     return emit(op.scatter_elements(data, indices, source, axis=axis, reduction="add"))
 
 
+def _slice(node: Any, importer: Any) -> Any:
+    """aten.slice of a dimension whose size a call decides: torch has found out how much it is, TVM would test it."""
+    data, axis, start, _, *step = [*node.args, *(0, 0, None)[len(node.args) - 1 :]]
+    before, after = data.meta["val"].shape, node.meta["val"].shape
+    if isinstance(before[axis], int) and isinstance(after[axis], int):
+        return importer._slice(node)
+    size = size_of(after[axis], importer)
+    if size is None or not isinstance(start or 0, int) or (start or 0) < 0 or step not in ([], [1]):
+        return importer._slice(node)
+    begin = start or 0
+    cut = {"axes": [axis % len(before)], "begin": [begin], "end": [begin + size], "assume_inbound": True}
+    return importer.block_builder.emit(tvmlib.relax.op.strided_slice(importer.env[data], **cut))
+
+
 CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "embedding.default": _embedding,
     "convolution.default": _convolution,
@@ -234,5 +249,6 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "mul.Tensor": _product,
     "native_group_norm.default": _group_norm,
     "scatter_add.default": _scatter_add,
+    "slice.Tensor": _slice,
 }
 """Operators that TVM's importer lacks, or that need more than it does: (node, importer) → the value."""

@@ -22,6 +22,7 @@ from felixlike.frontend.converters import CONVERTERS
 from felixlike.frontend.dtypes import check_dtypes, check_tensor, with_right_types
 from felixlike.frontend.halves import in_single_precision
 from felixlike.frontend.imported import InputSpec, Source
+from felixlike.frontend.known_sizes import with_known_sizes
 from felixlike.frontend.nesting import TENSOR
 from felixlike.frontend.promotion import promote
 from felixlike.frontend.refusals import export_error, quiet
@@ -155,6 +156,7 @@ def _convert(
                 "the model returns no tensor", where=name, remedy="return a tensor that depends on an input"
             )
         structure = structure_from_leaves(program.call_spec.out_spec, leaves)
+        converters = with_right_types(CONVERTERS, _operators(program), name)
         try:
             module = importer.from_exported_program(
                 program,
@@ -162,7 +164,7 @@ def _convert(
                 # A reshape that ends the model is only a view of what it reshapes if it is not itself the output.
                 unwrap_unit_return_tuple=False,
                 run_ep_decomposition=False,
-                custom_convert_map=with_right_types(CONVERTERS, _operators(program), name),
+                custom_convert_map=with_known_sizes(converters) if dynamic else converters,
             )
         except UnsupportedOperator:
             raise

@@ -134,3 +134,40 @@ def test_bad_requests_are_refused(model: Any, shapes: Any, error: Any, words: st
     given = object() if model == "relax" else model().eval()
     with pytest.raises(error, match=words):
         fx.optimize(given, shapes, rounds=0, progress=False)
+
+
+class _Encoder(torch.nn.Module):
+    """BERT or GPT-2, small: what they do with masks and positions depends on the length, too."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
+
+        self.more = {} if kind == "bert" else {"use_cache": False}
+        config: Any
+        if kind == "bert":
+            config = BertConfig(
+                num_hidden_layers=1, hidden_size=32, num_attention_heads=2, intermediate_size=48, vocab_size=50
+            )
+        else:
+            config = GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=50, bos_token_id=0, eos_token_id=0)
+        self.model = BertModel(config) if kind == "bert" else GPT2Model(config)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.model(input_ids=ids, **self.more).last_hidden_state
+        return result
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_transformers_of_every_length(kind: str) -> None:
+    pytest.importorskip("transformers", reason="the models come from there")
+    torch.manual_seed(0)
+    model = _Encoder(kind).eval()
+    ids = torch.randint(0, 50, (1, 128))
+    dynamic = {"ids": {1: torch.export.Dim("T", min=1, max=128)}}
+    program = torch.export.export(model, (ids[:, :9],), dynamic_shapes=dynamic)
+    fast, wide = fx.optimize(program, rounds=0, progress=False), model.double()
+    with torch.no_grad():
+        for length in (1, 2, 31, 97, 128):
+            wanted = wide(ids[:, :length])
+            assert (fast(ids[:, :length]) - wanted).abs().max() <= 1e-4 * wanted.abs().max(), length

@@ -1,0 +1,347 @@
+"""Sizes that a call decides: python -m benchmarks.dynamic [--only NAME] [--step 1] [--static 0].
+
+For dense layers and batch matmuls with every T from 1 to 128: one kernel of ours for all of them beside PyTorch eager,
+both whole calls, interleaved, each in a process of its own with a thread on each core; torch.compile with dynamic
+shapes and TVM's own dynamic code at eight sizes; padding to the next of eight sizes; what the dispatched program takes
+beside the best of the whole pool; and, if asked for, at eight sizes what `optimize` finds for that size alone. Writes
+docs/results/dynamic.json, .md and .svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.processes import Sides
+    from felixlike.dynamic import DynamicKernel
+
+SIZES = range(1, 129)
+EIGHT = (5, 24, 43, 62, 81, 100, 119, 128)
+"""FTuner's sizes, and the largest."""
+
+_BATCH, _HEAD = 192, 64
+
+DENSE = {"dense 768→2304": (768, 2304), "dense 768→768": (768, 768), "dense 3072→768": (3072, 768)}
+DENSE |= {"dense 768→3072": (768, 3072)}
+NAMES = (*DENSE, "batch matmul NT", "batch matmul NN")
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="operators whose name contains this")
+    parser.add_argument("--step", type=int, default=1, help="every so many sizes")
+    parser.add_argument("--static", type=int, default=0, help="rounds of `optimize` for each of eight sizes; 0: none")
+    arguments = parser.parse_args()
+    from benchmarks.processes import Sides
+    from benchmarks.results import write_for_this_machine
+
+    rows = {}
+    for name in NAMES:
+        if arguments.only in name:
+            with Sides() as sides:
+                rows[name] = _measured(name, sides, range(1, 129, arguments.step), rounds=arguments.static)
+            text = _text(rows)
+            print(text, flush=True)
+    if not arguments.only:
+        write_for_this_machine("dynamic", {"operators": rows}, text, command=f"dynamic --static {arguments.static}")
+        _picture(rows)
+
+
+def function_of(name: str) -> Any:
+    """The operator with a symbolic T."""
+    from felixlike.testing import dynamic_operators as operators
+
+    if name in DENSE:
+        return operators.dense(*DENSE[name])
+    return operators.scores(_BATCH, _HEAD) if name.endswith("NT") else operators.mixed(_BATCH, _HEAD)
+
+
+def flops(name: str, t: int) -> int:
+    """Of a call."""
+    if name in DENSE:
+        return 2 * t * DENSE[name][0] * DENSE[name][1]
+    return 2 * _BATCH * t * t * _HEAD
+
+
+@functools.cache
+def _constants(name: str) -> tuple[Any, ...]:
+    import torch
+
+    if name not in DENSE:
+        return ()
+    k, n = DENSE[name]
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(n, k, generator=generator), torch.randn(n, generator=generator)
+
+
+def inputs(name: str, t: int) -> tuple[Any, ...]:
+    """Of a call."""
+    import torch
+
+    generator = torch.Generator().manual_seed(t)
+    if name in DENSE:
+        return torch.randn(t, DENSE[name][0], generator=generator), *_constants(name)
+    first = (_BATCH, t, _HEAD) if name.endswith("NT") else (_BATCH, t, t)
+    return torch.randn(first, generator=generator), torch.randn(_BATCH, t, _HEAD, generator=generator)
+
+
+def reference(name: str) -> Callable[..., Any]:
+    """What PyTorch computes it with."""
+    import torch
+
+    if name in DENSE:
+        return torch.nn.functional.linear
+    return _times_transposed if name.endswith("NT") else torch.bmm
+
+
+def _times_transposed(a: Any, b: Any) -> Any:
+    return a.bmm(b.transpose(1, 2))
+
+
+@functools.cache
+def kernel_of(name: str) -> DynamicKernel:
+    """One for all sizes."""
+    import felixlike as fx
+    from felixlike import dynamic
+
+    return dynamic.compile(function_of(name), fx.Dim("T", SIZES))
+
+
+def ours(name: str, t: int) -> Callable[[], object]:
+    """A call of the kernel, checked first."""
+    kernel, given = kernel_of(name), inputs(name, t)
+    wide = reference(name)(*(tensor.double() for tensor in given))
+    error = float((kernel(*given) - wide).abs().max() / wide.abs().max())
+    if not error < 1e-5:
+        raise AssertionError(f"{name} is wrong at T = {t}: {error}")
+    return lambda: kernel(*given)
+
+
+def eager(name: str, t: int) -> Callable[[], object]:
+    """PyTorch's call."""
+    import torch
+
+    torch.set_grad_enabled(False)
+    run, given = reference(name), inputs(name, t)
+    return lambda: run(*given)
+
+
+@functools.cache
+def _compiled(name: str) -> Callable[..., Any]:
+    import torch
+
+    compiled: Callable[..., Any] = torch.compile(reference(name), dynamic=True)
+    return compiled
+
+
+def torch_compiled(name: str, t: int) -> Callable[[], object]:
+    """torch.compile with dynamic shapes, compiled once for all sizes."""
+    import torch
+
+    torch.set_grad_enabled(False)
+    run, given = _compiled(name), inputs(name, t)
+    return lambda: run(*given)
+
+
+@functools.cache
+def _plain(name: str) -> Any:
+    from felixlike import tvmlib
+    from felixlike.hardware import resolve_target
+
+    func = function_of(name).with_attr("global_symbol", "main")
+    return tvmlib.tvm.compile(tvmlib.IRModule({"main": func}), target=resolve_target("cpu")).jit()["main"]
+
+
+def tvm_dynamic(name: str, t: int) -> Callable[[], object]:
+    """TVM's code of the same function, which has no schedule for sizes that it does not know."""
+    import torch
+
+    run, given = _plain(name), inputs(name, t)
+    output = torch.empty(tuple(reference(name)(*given).shape))
+    return lambda: run(*given, output)
+
+
+def _static(rounds: int, name: str, t: int) -> Callable[[], object]:
+    """What `optimize` finds for one size."""
+    import torch
+
+    import felixlike as fx
+
+    given = inputs(name, t)
+    model = _Dense(*_constants(name)) if name in DENSE else _Product(reference(name))
+    fast = fx.optimize(model.eval(), given[:1] if name in DENSE else given, rounds, progress=False)
+    own = given[:1] if name in DENSE else given
+    torch.set_grad_enabled(False)
+    return lambda: fast(*own)
+
+
+def _Dense(w: Any, b: Any) -> Any:  # noqa: N802  makes a module, without torch at the top
+    import torch
+
+    layer = torch.nn.Linear(w.shape[1], w.shape[0])
+    layer.weight.data, layer.bias.data = w, b
+    return layer
+
+
+def _Product(run: Callable[..., Any]) -> Any:  # noqa: N802  makes a module, without torch at the top
+    import torch
+
+    class Product(torch.nn.Module):
+        def forward(self, a: Any, b: Any) -> Any:
+            return run(a, b)
+
+    return Product()
+
+
+def _measured(name: str, sides: Sides, sizes: Sequence[int], *, rounds: int) -> dict[str, Any]:
+    """Everything about one operator."""
+    started = time.monotonic()
+    kernel = kernel_of(name)
+    tuning = time.monotonic() - started
+    seconds: dict[str, dict[int, float]] = {}
+
+    def note(makes: Mapping[str, Callable[..., Any]], t: int, *, each: float) -> dict[str, float]:
+        made = {side: partial(make, name, t) for side, make in makes.items()}
+        found = sides.compare(made, seconds_a_side=each, slot=each / 6)
+        return {side: timed.seconds for side, timed in found.items()}
+
+    def keep(found: Mapping[str, float], t: int) -> None:
+        for side, taken in found.items():
+            seconds.setdefault(side, {})[t] = taken
+
+    for t in sizes:
+        keep(note({"ours": ours, "eager": eager}, t, each=0.06), t)
+    for t in EIGHT:
+        keep(note({"torch.compile": torch_compiled, "TVM dynamic": tvm_dynamic}, t, each=0.06), t)
+        if rounds:
+            found = note({"beside static": ours, "static": partial(_static, rounds)}, t, each=0.3)
+            keep(found, t)
+    report = kernel.report
+    return {
+        "tuning": tuning,
+        "stages": {stage.name: stage.kernels for stage in report.stages},
+        "relaxed": {stage.name: stage.relaxed for stage in report.stages},
+        "measured": report.measured,
+        "uKernels in code": report.tiles,
+        "seconds": {side: {str(t): s for t, s in own.items()} for side, own in seconds.items()},
+        "of pool": {str(t): share for t, share in _of_pool(name, kernel, sizes).items()},
+        "padding": statistics.fmean(_padding(name, kernel, t) for t in sizes),
+    }
+
+
+def _of_pool(name: str, kernel: DynamicKernel, sizes: Sequence[int]) -> dict[int, float]:
+    """Seconds of the best program of the pool over those of the one that is dispatched, in turns; 1 is best."""
+    from felixlike.dynamic.emit import Pool
+    from felixlike.dynamic.operator import read_operator
+    from felixlike.dynamic.program import Program
+    from felixlike.dynamic.timing import Bench
+    from felixlike.hardware import host_device, resolve_target
+
+    operator, device = read_operator(function_of(name)), host_device()
+    assert operator is not None
+    bench = Bench(operator, resolve_target("cpu"), cores=device.cores)
+    bench.open([Pool(kernel.tiles, device.unit.lanes(operator.item_bits))])
+    programs = [Program(rows, 0, vectors) for rows, vectors in kernel.tiles]
+    found = {}
+    for t in sizes:
+        own = kernel.program(T=t)
+        trials = [own, *(p for p in programs if p != own)]
+        taken = bench.seconds([(0, program, (t,)) for program in trials])
+        found[t] = float(taken.min() / taken[0])
+    return found
+
+
+def _padding(name: str, kernel: DynamicKernel, t: int) -> float:
+    """The share of the computation that is padding: of columns, since rows are covered exactly."""
+    from felixlike.dynamic.padding import padding_share
+    from felixlike.hardware import host_device
+
+    program = kernel.program(T=t)
+    columns = DENSE[name][1] if name in DENSE else t if name.endswith("NT") else _HEAD
+    combination = program.at(t)
+    assert combination is None or combination.size == t
+    return padding_share((columns,), (program.vectors * host_device().unit.lanes(32),))
+
+
+def _text(rows: Mapping[str, Any]) -> str:
+    """The table."""
+    from benchmarks.results import geometric_mean
+
+    heads = ["operator", "eager ÷ ours", "within 10 %", "dispatched", "padding", "tuning", "padded to 8 ÷ ours"]
+    heads += ["torch.compile ÷ ours", "TVM dynamic ÷ ours", "`optimize` for one size ÷ ours"]
+    lines = [
+        "One kernel for every T from 1 to 128. eager ÷ ours: PyTorch's time over ours, above 1 ours is faster. Within",
+        "10 %: sizes at which ours takes at most 1.1 times as long. Dispatched: sizes at which the chosen program",
+        "takes at most 1.05 times what the best of the pool does. Tuning: seconds for all sizes, compiling included.",
+        "Padding: of the computation, on average; there is none along the rows. The others: means over eight sizes.",
+        "",
+        f"| {' | '.join(heads)} |",
+        f"| {' | '.join('---' for _ in heads)} |",
+    ]
+    for name, row in rows.items():
+        own, theirs = row["seconds"]["ours"], row["seconds"]["eager"]
+        ratios = [theirs[t] / own[t] for t in own]
+        near = sum(r >= 1 / 1.1 for r in ratios) / len(ratios)
+        chosen = sum(share >= 1 / 1.05 for share in row["of pool"].values()) / len(row["of pool"])
+        above = {t: min((s for s in EIGHT_SIZES if s >= int(t) and str(s) in own), default=None) for t in own}
+        padded = [own[str(s)] / own[t] for t, s in above.items() if s is not None]
+        cells = [
+            name,
+            f"**{geometric_mean(ratios):.2f}**",
+            f"{near:.0%}",
+            f"{chosen:.0%}",
+            f"{row['padding']:.1%}",
+            f"{row['tuning']:.0f} s",
+            f"{geometric_mean(padded):.2f}" if padded else "–",
+        ]
+        for side in ("torch.compile", "TVM dynamic", "static"):
+            found = row["seconds"].get(side, {})
+            base = row["seconds"].get("beside static", own) if side == "static" else own
+            shared = [found[t] / base[t] for t in found if t in base]
+            cells.append(f"{geometric_mean(shared):.2f}" if shared else "–")
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "uKernels that each stage left: " + "; ".join(_counts(name, row) for name, row in rows.items()) + "."]
+    return "\n".join(lines)
+
+
+EIGHT_SIZES = (16, 32, 48, 64, 80, 96, 112, 128)
+"""Sizes to which one would pad."""
+
+
+def _counts(name: str, row: Mapping[str, Any]) -> str:
+    stages = " → ".join(f"{count}" for count in row["stages"].values())
+    return f"{name} {stages}, {row['uKernels in code']} in code, {row['measured']} timings"
+
+
+def _picture(rows: Mapping[str, Any]) -> None:
+    """GFLOPS over T of both sides."""
+    from benchmarks.results import FOLDER
+
+    try:
+        import matplotlib
+
+        matplotlib.use("svg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        print("no picture: matplotlib is missing", flush=True)
+        return
+    figure, axes = plt.subplots(2, 3, figsize=(12, 6), layout="constrained")
+    for axis, (name, row) in zip(axes.flat, rows.items(), strict=False):
+        for side in ("ours", "eager"):
+            own = row["seconds"][side]
+            axis.plot([int(t) for t in own], [flops(name, int(t)) / s / 1e9 for t, s in own.items()], label=side)
+        axis.set(title=name, xlabel="T", ylabel="GFLOPS")
+        axis.legend()
+    figure.savefig(Path(FOLDER) / "dynamic.svg")
+
+
+if __name__ == "__main__":
+    main()
