@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from felixlike.report import Report
 
-_SMALL = 1e6
+_SMALL = 1e5
 """Steps of all loops of a call below which plain loops are compiled: choosing schedules takes seconds."""
 
 

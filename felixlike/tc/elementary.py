@@ -25,14 +25,24 @@ _TVMS = (
 _LIBRARY = ("cbrt", "erfc", "expm1", "fmod", "j0", "j1", "lgamma", "logb", "remainder", "tgamma", "y0", "y1")
 """The C library's, with an f at the end for float."""
 
+_IN_LIBRARIES = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp10", "exp2", "log", "log10"),
+    *("log1p", "log2", "sin", "sinh", "tan", "tanh", "atan2", "hypot", "pow", "fmax", "fmin", "fdim"),
+)
+"""Those of the others that the C library has, too."""
+
 _ERFCX_FROM, _ERFCX_STEPS = 3.0, 30
 
 
-def elementary(function: str, arguments: list[_Expr]) -> _Expr:
-    """A built-in function of TVM expressions."""
-    if function in _TVMS:
+def elementary(function: str, arguments: list[_Expr], *, by_library: bool = False) -> _Expr:
+    """A built-in function of TVM expressions.
+
+    by_library: a call of the C library wherever it has the function, instead of what becomes arithmetic in vectors."""
+    if function == "rsqrt" and by_library:
+        return _reciprocal(tvmlib.tirx.sqrt(*arguments))
+    if function in _TVMS and not (by_library and function in _IN_LIBRARIES):
         return getattr(tvmlib.tirx, function)(*arguments)
-    if function in _LIBRARY:
+    if function in _LIBRARY or (by_library and function in _IN_LIBRARIES):
         dtype = str(arguments[0].ty.dtype)
         name = function if dtype == "float64" else f"{function}f"
         return tvmlib.tirx.call_pure_extern(dtype, name, *arguments)

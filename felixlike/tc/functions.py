@@ -20,6 +20,12 @@ ARITY: dict[str, int] = {
 }
 """Arguments of each function."""
 
+WRITTEN_OUT = frozenset({"cyl_bessel_i0", "cyl_bessel_i1", "erfcinv", "erfcx", "erfinv", "normcdfinv"})
+"""Functions that are formulas in which an argument stands many times; no library has them."""
+
+TWICE = frozenset({"cospi", "fdim", "fmax", "fmin", "norm3d", "norm4d", "rnorm3d", "rnorm4d", "sinpi"})
+"""Those in which it stands twice."""
+
 INSTEAD = {
     "abs": "write fabs(x)",
     "clamp": "write min(max(x, low), high)",

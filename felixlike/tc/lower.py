@@ -16,13 +16,17 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.tc.bounds import Kept
 from felixlike.tc.elementary import elementary
+from felixlike.tc.functions import WRITTEN_OUT
 from felixlike.tc.grids import Unknown, on_grid
 from felixlike.tc.linear import Interval, interval
 from felixlike.tc.nodes import Node, extent
-from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Read, Size, Unary, Value, walk
+from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Read, Size, Unary, Value, children, walk
 from felixlike.tc.scalars import bits, is_float, is_unsigned
 
 _Expr = Any
+
+_FORMULAS = 1
+"""Functions within each other that become arithmetic in vectors; TVM takes three times as long for one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,9 @@ class _Lowering:
                 number = float(on_grid(call, single, self.facts.sizes))
                 if math.isfinite(number):
                     return tvmlib.tirx.const(number, call.dtype)
-        return elementary(call.function, [self.expression(argument) for argument in call.arguments])
+        by_library = max(map(_height, call.arguments)) > _FORMULAS or not any(isinstance(p, Read) for p in parts)
+        arguments = [self.expression(argument) for argument in call.arguments]
+        return elementary(call.function, arguments, by_library=by_library)
 
     def _read(self, read: Read) -> _Expr:
         kept = self.facts.kept.get(id(read), Kept.ALWAYS)
@@ -210,6 +216,15 @@ class _Lowering:
         if value.operator == "%":
             return tirx.Select(strange, zero, found)
         return tirx.Select(strange, tirx.Select(right == zero, zero, zero - left), found)
+
+
+def _height(value: Value) -> int:
+    """How many functions are within each other, at most; counted up to two, which is all that matters."""
+    calls = [part for part in walk(value) if isinstance(part, Call)]
+    if any(call.function in WRITTEN_OUT for call in calls):
+        return 2
+    within = any(isinstance(part, Call) for call in calls for child in children(call) for part in walk(child))
+    return 2 if within else bool(calls)
 
 
 def _float_remainder(left: _Expr, right: _Expr) -> _Expr:

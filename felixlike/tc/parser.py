@@ -17,7 +17,7 @@ from felixlike.tc import tree
 from felixlike.tc.source import Source, Span
 from felixlike.words import nearest
 
-DEEPEST = 200
+DEEPEST = 150
 """Operators inside each other: more would overflow the stacks of those who walk through them."""
 
 _PARSER = lark.Lark(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from felixlike.errors import TCSemanticError
 from felixlike.tc import tree
-from felixlike.tc.functions import ARITY, INSTEAD
+from felixlike.tc.functions import ARITY, INSTEAD, WRITTEN_OUT
+from felixlike.tc.growth import copies
 from felixlike.tc.names import Names
 from felixlike.tc.program import (
     Binary,
@@ -27,10 +28,10 @@ from felixlike.tc.scalars import canonical, is_float, is_integral, limits, match
 from felixlike.tc.source import Source, Span
 from felixlike.words import counted, nearest
 
-LARGEST = 20_000
-"""Parts that a value may have, once lets are put in where they are used."""
+LARGEST = 6_000
+"""Parts that a value may have, once lets are put in and functions written out: TVM walks through them as a tree."""
 
-DEEPEST = 300
+DEEPEST = 200
 """Values inside each other, once lets are put in."""
 
 _FLOAT_LARGEST = 3.4028234663852886e38
@@ -81,16 +82,16 @@ class Typist:
         return self._source.error(TCSemanticError, span, reason, remedy)
 
     def _measure(self, value: Value) -> None:
-        """Keep the number of parts and the depth in bounds, counting a let wherever it is used."""
+        """Keep the size and the depth in bounds, with lets put in and functions written out."""
         if id(value) in self._sizes:
             return
         parts = [self._sizes[id(child)] for child in children(value)]
-        size = 1 + sum(part for part, _ in parts)
+        size = 1 + sum(times * part for times, (part, _) in zip(copies(value), parts, strict=True))
         depth = 1 + max((deep for _, deep in parts), default=0)
         if size > LARGEST or depth > DEEPEST:
             raise self._error(
                 value.span,
-                "the expression is too large once its lets are put in",
+                "the expression is too large once its lets are put in and its functions written out",
                 "make an output of what is used often, in a statement of its own",
             )
         self._sizes[id(value)] = (size, depth)
@@ -230,6 +231,12 @@ class Typist:
                 f"write {name}({', '.join('xyzw'[: ARITY[name]])})",
             )
         arguments = [self.value(argument) for argument in node.arguments]
+        if name in WRITTEN_OUT and any(isinstance(part, Call) for part in walk(*arguments)):
+            raise self._error(
+                node.span,
+                f"`{name}` is a formula, in which other functions cannot stand",
+                "make an output of its argument, in a statement of its own",
+            )
         dtype = "float32"
         for argument in arguments:
             dtype = matched(dtype, argument.dtype)

@@ -413,13 +413,37 @@ def test_errors_cross_processes() -> None:
 
 def test_what_is_nested_too_deeply_is_refused() -> None:
     deep = "def f(float(N) A) -> (O) { O(i) = " + "+".join(["A(i)"] * 5000) + " }"
-    _refused(TCSyntaxError, "nested more than 200 deep", deep)
-    _refused(TCSyntaxError, "nested more than 200 deep", "def f(float(N) A) -> (O) { O(i) = " + "-" * 5000 + "A(i) }")
+    _refused(TCSyntaxError, "nested more than 150 deep", deep)
+    _refused(TCSyntaxError, "nested more than 150 deep", "def f(float(N) A) -> (O) { O(i) = " + "-" * 5000 + "A(i) }")
     assert torch.equal(_run("def f(float(N) A) -> (O) { O(i) = " + "(" * 100 + "A(i)" + ")" * 100 + " }", _A), _A)
     lets = ", ".join(f"u{i} = u{i - 1} * u{i - 1}" for i in range(1, 40))
     _refused(
         TCSemanticError, "too large once its lets", f"def f(float(N) A) -> (O) {{ O(i) = u39 where u0 = A(i), {lets} }}"
     )
+
+
+@pytest.mark.parametrize("function", ["tanh", "exp"])
+def test_functions_within_functions_are_not_written_out_over_and_over(function: str) -> None:
+    source = "def f(float(N) A) -> (O) {{ O(i) = {} }}"
+    once = fx.tc.define(source.format(f"{function}(A(i))"))
+    thrice = _run(source.format(f"{function}({function}({function}(A(i) * 0.1)))"), _A)
+    torch.testing.assert_close(thrice, once(once(once(_A * 0.1))), rtol=1e-5, atol=1e-6)
+    many = "tanh(" * 60 + "A(i)" + ")" * 60
+    assert torch.isfinite(_run(source.format(many), _A)).all()
+
+
+def test_formulas_stand_by_themselves() -> None:
+    source = "def f(float(N) A) -> (O) {{ O(i) = {} }}"
+    _refused(TCSemanticError, "`erfinv` is a formula", source.format("erfinv(tanh(A(i)))"))
+    found = _run(source.format("tanh(erfinv(A(i) * 0.1))"), _A)
+    torch.testing.assert_close(found, torch.tanh(torch.erfinv(_A * 0.1)), rtol=1e-5, atol=1e-6)
+
+
+def test_remainders_within_remainders_are_bounded() -> None:
+    source = "def f(float(N) A) -> (O) {{ O(i) = {} }}"
+    found = _run(source.format("A(i) % 3.0 % 2.5 % 2.0"), _A)
+    torch.testing.assert_close(found, torch.remainder(torch.remainder(torch.remainder(_A, 3.0), 2.5), 2.0))
+    _refused(TCSemanticError, "too large", source.format("A(i)" + " % 2.0" * 12))
 
 
 def test_a_statement_reads_what_was_there_before_it() -> None:
