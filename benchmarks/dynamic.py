@@ -286,9 +286,9 @@ def _text(rows: Mapping[str, Any], *, threads: int, step: int) -> str:
     lines = [
         f"{threads} thread{'s' * (threads > 1)}; every {f'{step}th ' * (step > 1)}T from 1 to 128, one kernel for all.",
         "eager ÷ ours: PyTorch's time over ours, above 1 ours is faster. Within 10 %: sizes at which ours takes at",
-        "most 1.1 times as long. Dispatched: sizes at which the chosen program takes at most 1.05 times what the best of",
-        "the pool does. Tuning: seconds for all sizes, compiling included. Padding: of the computation, on average; there",
-        "is none along the rows. The others: means over eight sizes.",
+        "most 1.1 times as long. Dispatched: sizes at which the chosen program takes at most 1.05 times what the best",
+        "of the pool does. Tuning: seconds for all sizes, compiling included. Padding: of the computation, on average;",
+        "there is none along the rows. The others: means over eight sizes.",
         "",
         f"| {' | '.join(heads)} |",
         f"| {' | '.join('---' for _ in heads)} |",
