@@ -42,16 +42,22 @@ def main() -> None:
     arguments = parser.parse_args()
     from benchmarks.processes import Sides
     from benchmarks.results import write_for_this_machine
+    from felixlike.hardware import placement
 
     rows = {}
+    stated = {"threads": placement.threads(), "step": arguments.step}
+    options = "".join(
+        f" --{o} {v}" for o, v in (("step", arguments.step), ("static", arguments.static)) if v > (o == "step")
+    )
     for name in NAMES:
         if arguments.only in name:
             with Sides() as sides:
                 rows[name] = _measured(name, sides, range(1, 129, arguments.step), rounds=arguments.static)
-            text = _text(rows)
+            text = _text(rows, **stated)
             print(text, flush=True)
+            if not arguments.only:  # what is there already is not lost with what fails later
+                write_for_this_machine("dynamic", {**stated, "operators": rows}, text, command=f"dynamic{options}")
     if not arguments.only:
-        write_for_this_machine("dynamic", {"operators": rows}, text, command=f"dynamic --static {arguments.static}")
         _picture(rows)
 
 
@@ -271,17 +277,18 @@ def _padding(name: str, kernel: DynamicKernel, t: int) -> float:
     return padding_share((columns,), (program.vectors * host_device().unit.lanes(32),))
 
 
-def _text(rows: Mapping[str, Any]) -> str:
-    """The table."""
+def _text(rows: Mapping[str, Any], *, threads: int, step: int) -> str:
+    """The table.  threads: of all sides.  step: between the sizes."""
     from benchmarks.results import geometric_mean
 
     heads = ["operator", "eager ÷ ours", "within 10 %", "dispatched", "padding", "tuning", "padded to 8 ÷ ours"]
     heads += ["torch.compile ÷ ours", "TVM dynamic ÷ ours", "`optimize` for one size ÷ ours"]
     lines = [
-        "One kernel for every T from 1 to 128. eager ÷ ours: PyTorch's time over ours, above 1 ours is faster. Within",
-        "10 %: sizes at which ours takes at most 1.1 times as long. Dispatched: sizes at which the chosen program",
-        "takes at most 1.05 times what the best of the pool does. Tuning: seconds for all sizes, compiling included.",
-        "Padding: of the computation, on average; there is none along the rows. The others: means over eight sizes.",
+        f"{threads} thread{'s' * (threads > 1)}; every {f'{step}th ' * (step > 1)}T from 1 to 128, one kernel for all.",
+        "eager ÷ ours: PyTorch's time over ours, above 1 ours is faster. Within 10 %: sizes at which ours takes at",
+        "most 1.1 times as long. Dispatched: sizes at which the chosen program takes at most 1.05 times what the best",
+        "of the pool does. Tuning: seconds for all sizes, compiling included. Padding: of the computation, on average;",
+        "there is none along the rows. The others: means over eight sizes.",
         "",
         f"| {' | '.join(heads)} |",
         f"| {' | '.join('---' for _ in heads)} |",

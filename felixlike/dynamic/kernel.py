@@ -30,7 +30,8 @@ Size = int | str | None
 class Report:
     """How a kernel came about.  stages: what FTuner's filter kept.  tiles: uKernels that there is code for.  programs:
     that were ranked.  measured: timings that were taken.  seconds: that all took.  agreement: Kendall's τ between
-    predicted and measured seconds.  repaired: sizes at which the tree was changed after it had been timed."""
+    predicted and measured seconds.  among_top: share of the timed sizes at which the fastest program is among the ten
+    best by SIA.  repaired: sizes at which the tree was changed after it had been timed."""
 
     stages: tuple[Stage, ...]
     tiles: int
@@ -38,6 +39,7 @@ class Report:
     measured: int
     seconds: float
     agreement: float
+    among_top: float
     repaired: int
 
 

@@ -167,7 +167,7 @@ def plan_operator(
     kernels, stages = compile_stage(few, device)
     workloads, sizes = workloads_of(operator, dims, _MOST_INSTANCES)
     pools = pools_of(operator, kernels, sia or Sia(), few, device)
-    search = Search(operator, pools, workloads, sizes, device)
+    search = Search(operator, pools, workloads, sizes, device, tile_scores(kernels, sia or Sia()))
     found = search.measured(Bench(operator, target, cores=device.cores)) if measure else search.predicted()
     pool = needed(pools[found.pool], found.tree)
     kernel, packings = emit(
@@ -183,6 +183,7 @@ def plan_operator(
         measured=found.measured,
         seconds=time.monotonic() - started,
         agreement=found.agreement,
+        among_top=found.among_top,
         repaired=found.repaired,
     )
     return Plan(operator, pool, found.tree, kernel, packings, report)

@@ -15,6 +15,7 @@ from felixlike.dynamic.dispatch import Tree, choose, fit, labels, repaired
 from felixlike.dynamic.emit import Pool
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.program import Program
+from felixlike.dynamic.sia import top
 from felixlike.dynamic.throughput import Line, Timing, Waves, line, matrix
 from felixlike.dynamic.timing import Bench, Trial, kendall
 from felixlike.dynamic.ukernel import Floats, Workload
@@ -27,6 +28,9 @@ _PLACES = 12
 
 _TIMED = 6
 """Programs that are timed at each of them, the best by prediction."""
+
+_TIMED_BY_SIA = 2
+"""Programs that are timed beside them, the best by FTuner's score."""
 
 _WAVES = 6
 """N: tiles of a share in the second timing of each uKernel."""
@@ -41,25 +45,29 @@ _PAIRS = 24
 @dataclass(frozen=True, slots=True)
 class Found:
     """pool: its number.  tree: which program serves which sizes.  programs: that were ranked.  measured: timings taken.
-    agreement: Kendall's τ of prediction and measurement.  repaired: sizes at which the tree was changed."""
+    agreement: Kendall's τ of prediction and measurement.  among_top: share of the sizes at which the fastest program
+    that was timed is among SIA's ten best.  repaired: sizes at which the tree was changed."""
 
     pool: int
     tree: Tree
     programs: int
     measured: int = 0
     agreement: float = 1.0
+    among_top: float = 1.0
     repaired: int = 0
 
 
 @dataclass(slots=True)
 class Search:
-    """One operator's.  sizes: of each workload, one for each symbol."""
+    """One operator's.  sizes: of each workload, one for each symbol.  scores: SIA's of each register tile (i, j), for
+    workloads spread evenly over these."""
 
     operator: Operator
     pools: Sequence[Pool]
     workloads: list[Workload]
     sizes: list[tuple[int, ...]]
     device: Device
+    scores: Mapping[tuple[int, int], Floats]
 
     def predicted(self) -> Found:
         """Nothing is measured: costs of uKernels are counted in instructions."""
@@ -77,12 +85,12 @@ class Search:
     def measured(self, bench: Bench) -> Found:
         """Each uKernel is timed twice, and the best programs at a few sizes."""
         bench.open(self.pools)
-        best: tuple[float, int, list[Program], Floats, float] | None = None
+        best: tuple[float, int, list[Program], Floats, tuple[float, float]] | None = None
         for number, pool in enumerate(self.pools):
             base = self._base(bench, number, pool)
             waves = {v: self._waves(pool, v, base) for _, v in pool.tiles}
             programs, predicted = self._ranked(pool, self._lines(bench, number, pool, waves), waves)
-            seconds, agreement = self._corrected(bench, number, programs, predicted)
+            seconds, agreement = self._corrected(bench, number, pool, programs, predicted)
             total = float(np.log(seconds.min(axis=0)) @ self._weights())
             if best is None or total < best[0]:
                 best = total, number, programs, seconds, agreement
@@ -90,7 +98,7 @@ class Search:
         _, number, programs, seconds, agreement = best
         tree = self._tree(seconds, programs)
         tree, changed = self._timed_again(bench, number, tree, programs, seconds)
-        return Found(number, tree, len(programs), bench.measured, agreement, changed)
+        return Found(number, tree, len(programs), bench.measured, *agreement, changed)
 
     def _weights(self) -> Floats:
         return np.asarray([w.weight for w in self.workloads])
@@ -172,17 +180,23 @@ class Search:
             )
         return found
 
-    def _corrected(self, bench: Bench, number: int, programs: list[Program], predicted: Floats) -> tuple[Floats, float]:
+    def _corrected(
+        self, bench: Bench, number: int, pool: Pool, programs: list[Program], predicted: Floats
+    ) -> tuple[Floats, tuple[float, float]]:
         """The matrix with what was measured in it, and each program's other sizes scaled by what its own measurements,
-        or else all, say of the nearest size; and how far both agree."""
+        or else all, say of the nearest size; how far both agree; and how often SIA's ten best have the fastest.
+
+        Timed are the best by prediction, and the best by SIA."""
         places = self._places()
         trials: list[Trial] = []
         where: list[tuple[int, int]] = []
         for place in places:
-            for program in np.argsort(predicted[:, place], kind="stable")[:_TIMED]:
+            ranked = self._ranked_by_sia(pool, programs, place)
+            fast = [int(p) for p in np.argsort(predicted[:, place], kind="stable")[:_TIMED]]
+            for program in dict.fromkeys([*fast, *ranked[:_TIMED_BY_SIA]]):
                 if np.isfinite(predicted[program, place]):
-                    where.append((int(program), place))
-                    trials.append((number, programs[int(program)], self.sizes[place]))
+                    where.append((program, place))
+                    trials.append((number, programs[program], self.sizes[place]))
         seconds = bench.seconds(trials)
         ratios = np.full(predicted.shape, np.nan)
         agreements = []
@@ -197,7 +211,32 @@ class Search:
         usual = np.asarray([np.nanmedian(c) if np.isfinite(c).any() else 1.0 for c in at_place.T])
         filled = np.where(np.isfinite(at_place), at_place, np.maximum(usual, 1.0)[None, :])
         corrected = predicted * filled[:, nearest]
-        return corrected, float(np.mean(agreements))
+        return corrected, (float(np.mean(agreements)), self._among_top(pool, programs, where, seconds))
+
+    def _ranked_by_sia(self, pool: Pool, programs: list[Program], place: int) -> list[int]:
+        """SIA's ten best programs at a size, the best first: the mean score of both uKernels."""
+        analysed = len(next(iter(self.scores.values())))
+        at = round(place * (analysed - 1) / max(1, len(self.workloads) - 1))
+        found = np.full(len(programs), -np.inf)
+        for number, program in enumerate(programs):
+            cover = program.at(self.workloads[place].i)
+            heights = [] if cover is None else [cover.large, *([cover.small] if cover.few else [])]
+            own = [self.scores.get((height, program.vectors * pool.lanes)) for height in heights]
+            known = [float(scores[at]) for scores in own if scores is not None]
+            if known and len(known) == len(own):
+                found[number] = sum(known) / len(known)
+        return top(found)
+
+    def _among_top(
+        self, pool: Pool, programs: list[Program], where: Sequence[tuple[int, int]], seconds: Floats
+    ) -> float:
+        """The share of the timed sizes at which the fastest program is among SIA's ten best."""
+        hits = []
+        for place in sorted({at for _, at in where}):
+            own = [i for i, (_, at) in enumerate(where) if at == place]
+            fastest = where[min(own, key=lambda i: seconds[i])][0]
+            hits.append(fastest in self._ranked_by_sia(pool, programs, place))
+        return sum(hits) / len(hits)
 
     def _tree(self, seconds: Floats, programs: list[Program]) -> Tree:
         weights = [w.weight for w in self.workloads]

@@ -33,6 +33,6 @@ def sizes_of(shape: Iterable[Any], *, what: str, where: str) -> tuple[int, ...]:
         raise InvalidShape(
             f"{what} has shape ({', '.join(map(str, sizes))})",
             where=where,
-            remedy="give every size as a number; dynamic shapes are not supported yet",
+            remedy="give every size as a number, or a PrimFunc to felixlike.dynamic.compile",
         )
     return tuple(sizes)

@@ -214,15 +214,16 @@ def _scatter_add(node: Any, importer: Any) -> Any:
 
 def _slice(node: Any, importer: Any) -> Any:
     """aten.slice of a dimension whose size a call decides: torch has found out how much it is, TVM would test it."""
-    data, axis, start, _, *step = [*node.args, *(0, 0, None)[len(node.args) - 1 :]]
+    given: list[Any] = [*node.args, *(0, None, None)[len(node.args) - 1 :]]
+    data, axis, start, _, *step = given
+    start = 0 if start is None else start
     before, after = data.meta["val"].shape, node.meta["val"].shape
     if isinstance(before[axis], int) and isinstance(after[axis], int):
         return importer._slice(node)
     size = size_of(after[axis], importer)
-    if size is None or not isinstance(start or 0, int) or (start or 0) < 0 or step not in ([], [1]):
+    if size is None or not isinstance(start, int) or start < 0 or step not in ([], [1]):
         return importer._slice(node)
-    begin = start or 0
-    cut = {"axes": [axis % len(before)], "begin": [begin], "end": [begin + size], "assume_inbound": True}
+    cut = {"axes": [axis % len(before)], "begin": [start], "end": [start + size], "assume_inbound": True}
     return importer.block_builder.emit(tvmlib.relax.op.strided_slice(importer.env[data], **cut))
 
 

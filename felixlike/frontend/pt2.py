@@ -86,7 +86,7 @@ def _check_program(program: Any, where: str) -> None:
         if key == "target" and not (isinstance(value, str) and _OPERATOR.fullmatch(value)):
             raise _unsafe(f"it calls {value!r}, which is not an aten operator", where)
         if key in ("expr_str", "as_expr"):
-            raise _unsafe("it has symbolic sizes (dynamic shapes are not supported yet)", where)
+            raise _unsafe("it has symbolic sizes (dynamic shapes are not supported in files)", where)
         if key in _SUSPECT and value:
             raise _unsafe(f"it has {key.replace('_', ' ')}", where)
         if key in ("in_spec", "out_spec", "treespec") and value:

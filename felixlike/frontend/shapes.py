@@ -25,7 +25,7 @@ _NESTED = (
     "give tensors, sizes, None, numbers or text, in tuples, lists, dictionaries or classes that torch's pytrees know "
     "(torch.export.register_dataclass makes it know one)"
 )
-_STATIC = "give every size as a positive integer; dynamic shapes are not supported yet"
+_STATIC = "give every size as a positive integer, or as a Dim in a tuple of sizes"
 _SIZES = re.compile(r"\d+([x×]\d+)+")
 _TEXT = re.compile(r"(?:(?P<name>[^=:]+)=)?(?P<sizes>scalar|[^=:]+)(?::(?P<dtype>[^=:]+))?")
 

@@ -269,7 +269,7 @@ def _check_operators(program: Any, importer: Any, where: str, *, dynamic: bool) 
             raise UnsupportedOperator(
                 f"the shape of what {node.target} gives depends on the values of tensors",
                 where=where,
-                remedy="dynamic shapes are not supported yet",
+                remedy="write it so that sizes follow from those of the inputs",
             )
 
 
@@ -348,9 +348,9 @@ def _program_inputs(program: Any, where: str, *, dynamic: bool = False) -> tuple
             )
         if _is_dynamic(value) and not dynamic:
             raise InvalidShape(
-                f"input {name!r} has shape {tuple(map(str, value.shape))}: dynamic shapes are not supported yet",
+                f"input {name!r} has shape {tuple(map(str, value.shape))}, some of which a call decides",
                 where=where,
-                remedy="export the model without dynamic_shapes",
+                remedy="give it to felixlike.optimize, or export the model without dynamic_shapes",
             )
         specs.append(InputSpec(name, tuple(value.shape), str(value.dtype).removeprefix("torch.")))
     return tuple(specs)

@@ -1,0 +1,34 @@
+"""Sizes that a call decides are checked in tensors, and read back from what a file says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from felixlike.errors import InvalidArtefact
+from felixlike.frontend import Sizes
+
+_SIZES = Sizes((("B", 1, 4), ("T", 2, 9)), (("B", "T", None), (None, "T")))
+_SHAPES = ((4, 9, 3), (7, 9))
+
+
+def test_sizes_survive_json() -> None:
+    assert Sizes.from_json(_SIZES.to_json(), _SHAPES) == _SIZES
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ranges": 3}, "no sizes"),
+        ({"ranges": [["B", 1, 4], ["T", 0, 9]]}, "no sizes"),
+        ({"ranges": [["B", 1, 4], [5, 2, 9]]}, "no sizes"),
+        ({"ranges": [["B", 1, 4], ["T", 2, 8]]}, "do not fit"),
+        ({"ranges": [["B", 5, 4], ["T", 2, 9]]}, "do not fit"),
+        ({"inputs": [["B", "T", None]]}, "do not fit"),
+        ({"inputs": [["B", "T", None], [None, "U"]]}, "do not fit"),
+    ],
+)
+def test_other_data_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArtefact, match=words):
+        Sizes.from_json({**_SIZES.to_json(), **changes}, _SHAPES)
