@@ -5,7 +5,7 @@ STAMP := .venv/installed
 # Processes that test side by side; each needs about 2 GB.
 JOBS ?= 2
 
-.PHONY: help demo test check golden clean
+.PHONY: help demo test check docs golden clean
 
 help: ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -22,6 +22,9 @@ check: $(STAMP) ## lint, format, layers, dead names, types
 	$(BIN)/lint-imports
 	$(BIN)/vulture
 	$(BIN)/mypy
+
+docs: $(STAMP) ## build the pages as a site, in out/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 golden: $(STAMP) ## rewrite the golden texts; read the difference before you commit it
 	$(BIN)/python -m pytest tests --update-golden

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.predictors import Predictor, cold, forest, network, ours, tvms, xgboost
+from benchmarks.predictors import Predictor, cold, forest, network, ours, ours_per_operation, tvms, xgboost
 from benchmarks.results import write
 from felixlike.costmodel import CostModel, Network
 from felixlike.training.fit import Fit, fit, member_scores, scorer
@@ -67,6 +67,7 @@ def _of_kind(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
         cold(),
         xgboost("xgboost, regression", ours, ranking=False),
         xgboost("xgboost, ranking", ours, ranking=True),
+        xgboost("xgboost, counts per operation too", ours_per_operation, ranking=False),
         forest("random forest", ours),
     ]
     if arguments.tvm:

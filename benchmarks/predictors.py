@@ -15,7 +15,7 @@ import numpy as np
 
 from felixlike.costmodel import Network
 from felixlike.costmodel.dataset import labels
-from felixlike.costmodel.summary import Rows, summary_of_logs
+from felixlike.costmodel.summary import Rows, per_operation, summary_of_logs
 from felixlike.training.fit import Fit, fit, scorer
 from felixlike.training.samples import Workload
 from felixlike.training.scores import Scorer
@@ -80,6 +80,13 @@ def forest(name: str, featurise: Featurise) -> Predictor:
 def ours(workload: Workload) -> Rows:
     """Our features, with the ratios that the network sees too."""
     return np.concatenate([summary_of_logs(part.log_features) for part in workload.parts])
+
+
+def ours_per_operation(workload: Workload) -> Rows:
+    """The same with counts per operation, and the row of the busiest store."""
+    return np.concatenate(
+        [ours(workload), np.concatenate([per_operation(part.log_features) for part in workload.parts])], axis=1
+    )
 
 
 def tvms(folder: Path, store_tasks: dict[str, Any]) -> Featurise:

@@ -6,6 +6,7 @@ C …), and had better be in processes of their own (`processes.py`): two thread
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from array import array
@@ -18,13 +19,16 @@ Timer = Callable[[int], "array[float]"]
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """seconds: median of a call.  mean: of all.  low, high: quartiles.  calls: how many were timed."""
+    """seconds: median of a call.  mean: of all.  low, high: quartiles.  calls: how many were timed.  least, most: the
+    quickest call, and what nine of ten stay below."""
 
     seconds: float
     mean: float
     low: float
     high: float
     calls: int
+    least: float = math.nan
+    most: float = math.nan
 
 
 def timer(run: Callable[[], object]) -> Timer:
@@ -62,4 +66,5 @@ def interleaved(sides: Mapping[str, Timer], *, seconds_a_side: float = 3.0, slot
 def summary(found: array[float]) -> Timed:
     """Of the seconds of some calls, at least one."""
     low, middle, high = statistics.quantiles(found, n=4) if len(found) > 1 else (found[0],) * 3
-    return Timed(middle, statistics.fmean(found), low, high, len(found))
+    most = statistics.quantiles(found, n=10)[-1] if len(found) > 1 else found[0]
+    return Timed(middle, statistics.fmean(found), low, high, len(found), min(found), most)

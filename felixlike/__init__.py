@@ -14,7 +14,7 @@ from felixlike._version import __version__
 from felixlike.hardware import probe as _probe  # noqa: F401  reads which cores there are before torch pins threads
 
 if TYPE_CHECKING:
-    from felixlike import search
+    from felixlike import search, tc
     from felixlike.api import Optimized, extract_tasks, load, optimize
     from felixlike.dynamic import Dim
     from felixlike.errors import FelixlikeError
@@ -33,10 +33,11 @@ __all__ = [
     "load",
     "optimize",
     "search",
+    "tc",
 ]
 
-_ROOMS = ("search",)
-"""Rooms that users write out: felixlike.search.Gradient(seeds=64)."""
+_ROOMS = ("search", "tc")
+"""Rooms that users write out: felixlike.search.Gradient(seeds=64), felixlike.tc.define(…)."""
 
 _HOMES = {
     "Device": "felixlike.hardware",

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 class Optimized:
     """A tuned model: a callable from torch tensors to torch tensors, with a report of how it came about.
 
-    report: what was done to every task.  inputs: names, shapes and dtypes it takes.  outputs: the same of what it
+    report: what was done to every task; prints itself, `report.save_html(path)` writes a page with pictures,
+    `report.plot()` draws.  inputs: names, shapes and dtypes it takes.  outputs: the same of what it
     gives, nested as its result is.
 
     It can be pickled, and so be sent to other processes: as what `save` writes, machine code included, so unpickle only
@@ -73,6 +74,11 @@ class Optimized:
     def save(self, path: str | Path) -> None:
         """Write one file that `load` reads back, without any tuning store. Raises OutputNotWritable."""
         deploy.save(self._compiled, path, report=self.report.to_json())
+
+    def export_library(self, path: str | Path) -> None:
+        """Write the compiled code as a shared library that TVM's runtime loads by itself, from C++ or Python: see
+        examples/. Inputs are flat tensors in the order of `inputs`. Raises OutputNotWritable, CompilationFailed."""
+        deploy.export_library(self._compiled, path)
 
     def module(self) -> torch.nn.Module:
         """The same as an nn.Module without parameters, to be a part of others: in nn.Sequential, say.
@@ -130,10 +136,10 @@ def optimize(
     shapes: example inputs, as the model takes them, tuples of sizes, or either by input name; example_inputs is another
     name for it. A size may be a Dim: the model then serves all sizes of it (docs/dynamic-shapes.md); limits, strategy,
     space, store and weights mean nothing there, but that with rounds=0 or trials=0 nothing is timed.
-    rounds, trials, seconds: limits, whichever runs out first; a round measures up to 16 candidates of one
-    task. Without any limit there are 4 rounds a task. Whatever
-    the budget, every task gets a verified schedule. store: a file that keeps every measurement; limits then are totals
-    over all runs of the model with it, so a later run returns at once, and goes on from there with larger limits.
+    rounds, trials, seconds: limits, whichever runs out first; a round measures up to 16 candidates of one task. Without
+    any limit there are 4 rounds a task. Whatever the budget, every task gets a verified schedule. store: a file that
+    keeps every measurement; limits then are totals over all runs of the model with it, so a later run returns at once,
+    and goes on from there with larger limits.
     strategy: a name, "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random" or a registered one, or a
     strategy with options: felixlike.search.Gradient(seeds=64).
     space: whose sketches are searched: "best" (our rules, MetaSchedule's where none applies), "own", "default"
@@ -159,8 +165,9 @@ def optimize(
     if kind.on_host:
         settle()  # raises where the calling thread could not run the result
     if is_dynamic(model, shapes, example_inputs):
+        real = require_real(target, where="dynamic shapes")  # they are measured here
         compiled, stated, found = optimize_dynamic(
-            model, shapes, example_inputs, target, measure=0 not in (rounds, trials), seed=seed
+            model, shapes, example_inputs, real, measure=0 not in (rounds, trials), seed=seed
         )
         dynamic = Optimized(compiled, stated)
         tell(found, stated.model, dynamic)
@@ -179,10 +186,15 @@ def optimize(
         reporter.say("importing the model")
         imported = import_model(model, shapes, target, example_inputs=example_inputs)
         budget.with_default(len(imported.tasks))
-        limits = {"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds}
         about = {"model": imported.name, "target": str(target), "device": device, "seed": seed, "versions": versions()}
-        names = {task.key: task.name for task in imported.tasks}
-        log.write("start", **about, tracker=tracker, budget=limits, tasks=names)
+        log.write(
+            "start",
+            **about,
+            tracker=tracker,
+            budget={"rounds": budget.rounds, "trials": budget.trials, "seconds": budget.seconds},
+            tasks={task.key: task.name for task in imported.tasks},
+            calls={task.key: task.weight for task in imported.tasks},
+        )
 
         def observe(event: Event) -> None:
             for told in (reporter.event, log.event):
@@ -201,15 +213,19 @@ def optimize(
                 space=space,
                 observe=observe,
             )
+            spent = session.spent
             finish = Finish(imported, session, budget, interrupts=interrupts, problems=problems)
             finish.search()
             tuned = budget.elapsed()
             devices = ", ".join(sorted(pool.devices))
             again = "; Ctrl-C again leaves out what is still to be checked" if interrupts.ended else ""
             reporter.say(f"choosing and compiling the best schedules{again}")
-            finish.choose(predictor, pool, seed=seed)
-        compiled = finish.compile()
-        finish.verify(compiled, model)
+            with spent.on("choosing"):
+                finish.choose(predictor, pool, seed=seed)
+        with spent.on("compiling"):
+            compiled = finish.compile()
+        with spent.on("comparing"):
+            finish.verify(compiled, model)
         report = finish.report(About(device=devices, seed=seed, started=started, tuned=tuned), log)
         optimized = Optimized(compiled, report)
     finish.tell(optimized)

@@ -172,6 +172,60 @@ class WrongContext(FelixlikeError, RuntimeError):
     """A call was made inside something of PyTorch's where it cannot be done."""
 
 
+class TCError(FelixlikeError, ValueError):
+    """A tensor comprehension is wrong: its text, its names and types, its ranges, or what it is called with.
+
+    Its kinds say which.  line, column: of the place in the text, from 1; 0 where the text is not the cause.
+    underlined: the part of the text that is meant.  reason: what is wrong with it.  remedy: what to do."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        where: str = "",
+        remedy: str = "",
+        line: int = 0,
+        column: int = 0,
+        underlined: str = "",
+        excerpt: str = "",
+    ) -> None:
+        """excerpt: the line of the text and a second one with marks under the part that is meant."""
+        super().__init__(reason, where=where, remedy=remedy)
+        self.line, self.column, self.underlined, self.excerpt = line, column, underlined, excerpt
+
+    @property
+    def reason(self) -> str:
+        """What is wrong."""
+        return self.what
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{showable(self.excerpt)}" if self.excerpt else super().__str__()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        place = {name: getattr(self, name) for name in ("line", "column", "underlined", "excerpt")}
+        return (_rebuild_placed, (type(self), self.what, self.where, self.remedy, place))
+
+
+def _rebuild_placed(cls: type[TCError], what: str, where: str, remedy: str, place: dict[str, Any]) -> TCError:
+    return cls(what, where=where, remedy=remedy, **place)
+
+
+class TCSyntaxError(TCError):
+    """The text is not one of the language."""
+
+
+class TCSemanticError(TCError):
+    """Names, types or numbers of dimensions do not fit, or a tensor is written or read where it must not be."""
+
+
+class TCRangeError(TCError):
+    """A range is empty or cannot be inferred, or an access leaves its tensor."""
+
+
+class TCCallError(TCError, InputMismatch):
+    """A tensor comprehension is called with other tensors than it takes."""
+
+
 class FelixlikeWarning(UserWarning):
     """Root of all warnings of this package.
 
@@ -200,6 +254,10 @@ class OwnMistake(FelixlikeWarning):
 
 class SearchFailed(FelixlikeWarning):
     """The search ended by an error; the model is the best that it had found."""
+
+
+class SuspiciousName(FelixlikeWarning):
+    """A tensor comprehension sums over an index whose name is nearly that of another one: probably a slip."""
 
 
 class GradientsStop(FelixlikeWarning):

@@ -37,6 +37,8 @@ from felixlike.frontend import Imported
 from felixlike.interrupts import Interrupts
 from felixlike.measure import Pool
 from felixlike.report import Report, RunLog, TaskReport
+from felixlike.report.story import Story, story_of
+from felixlike.symbolic.program.tree import loop_tree
 from felixlike.tuning import (
     Budget,
     Choice,
@@ -100,12 +102,14 @@ class Finish:
         self._choices: list[Choice] = []
         self._others: list[Iterator[Choice]] = []
         self._given_up = [0] * len(session.states)
+        self._scheduled: dict[str, Any] = {}
         self._failure = ""
         self._problems = problems
         self._verification = Verification(math.nan, "", Verdict.UNSURE, _HASTE)
 
     def search(self) -> None:
         """Spend the budget. An error is one only as long as no task has a schedule."""
+        self._session.spent.add("importing", self._budget.elapsed())  # and what else there was until now
         try:
             with self._interrupts.search():
                 self._session.run(self._budget)
@@ -203,11 +207,13 @@ class Finish:
         """A task's scheduled module; the next best where that cannot be made, None for the function as it came."""
         while (candidate := self._choices[place].candidate) is not None:
             try:
-                return candidate.module()
+                module = self._scheduled[self._states[place].task.key] = candidate.module()
+                return module
             except KeyboardInterrupt as error:
                 self._interrupts.give_way(error)
             except Exception as error:
                 self._give_up(place, f"its schedule could not be made ({first_line(error)})")
+        self._scheduled.pop(self._states[place].task.key, None)
         return None
 
     def _give_up(self, place: int, why: str) -> None:
@@ -239,7 +245,16 @@ class Finish:
         bare = _bare_task(state, choice)
         if self._interrupts.hurried and choice.candidate is None:  # its sketches may not have been made yet
             return bare
-        return self._attempt(lambda: _task_report(state, choice), bare, "the report")
+        known = self._attempt(lambda: _task_report(state, choice), bare, "the report")
+        return self._attempt(lambda: replace(known, story=self._story(state, choice)), known, "the report")
+
+    def _story(self, state: TaskState, choice: Choice) -> Story:
+        scheduled = self._scheduled.get(state.task.key) if choice.candidate is not None else None
+        return story_of(
+            state.history,
+            chosen=() if scheduled is None else loop_tree(scheduled["main"].body),
+            untuned=loop_tree(state.task.module["main"].body),
+        )
 
     def _bare(self, about: About) -> Report:
         return Report(
@@ -257,6 +272,7 @@ class Finish:
             versions=versions(),
             seed=about.seed,
             recalled=self._budget.found_trials,
+            spent={step: round(seconds, 3) for step, seconds in self._session.spent.seconds.items()},
         )
 
     def _notes(self) -> str:

@@ -14,6 +14,7 @@ from torch import nn
 
 import felixlike as fx
 from felixlike import records
+from felixlike.cli import main
 from felixlike.costmodel import InvalidWeights
 from felixlike.errors import (
     InputMismatch,
@@ -52,6 +53,25 @@ def test_the_answer_is_the_models(tuned: fx.Optimized, model: nn.Module, x: torc
     with torch.no_grad():
         torch.testing.assert_close(y.double(), model.double()(x.double()), rtol=1e-4, atol=1e-5)
     model.float()
+
+
+def test_the_report_tells_how_it_came_about(tuned: fx.Optimized, tmp_path: Path) -> None:
+    report = tuned.report
+    steps = ("importing", "proposing", "measuring", "choosing", "compiling", "comparing")
+    assert all(report.spent[step] >= 0 for step in steps)
+    assert sum(report.spent.values()) <= report.total_seconds + 0.1
+    for task in report.tasks:
+        assert task.story.steps[-1].latency == pytest.approx(task.seconds, rel=1e-3)
+        assert task.story.steps[-1].seconds <= report.seconds
+        assert task.story.building > 0
+        assert task.story.untuned
+        assert bool(task.story.chosen) == (task.how != "untuned")
+    tuned.save(tmp_path / "m.flx")
+    assert len(str(report.to_json())) < 20_000 * len(report.tasks)
+    assert fx.load(tmp_path / "m.flx").report == report
+    report.save_html(tmp_path / "own.html")
+    assert main(["show", str(tmp_path / "m.flx"), "--html", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").read_text() == (tmp_path / "own.html").read_text()
 
 
 def test_servers_measure_instead(loopback: Loopback, model: nn.Module, x: torch.Tensor) -> None:
@@ -166,12 +186,17 @@ def test_tasks_are_extracted_heaviest_first(model: nn.Module, x: torch.Tensor) -
         ({"target": "cuda"}, UnknownTarget, "can be looked at, but not tuned"),
         ({"target": "simulated:h100"}, UnknownTarget, "simulated NVIDIA H100 is simulated: it measures, but nothing"),
         (
+            {"target": "simulated:cpu", "shapes": (fx.Dim("n", range(1, 9)), 64)},
+            UnknownTarget,
+            r"dynamic shapes: simulated .* is simulated: it has no processor",
+        ),
+        (
             {"target": "simulated:cpu", "tracker": "127.0.0.1:1", "key": "cpu"},
             UnknownTarget,
             r"tracker: simulated AMD EPYC \(Zen 5, one core\) is simulated: it has no processor to measure on",
         ),
         ({"strategy": "luck"}, InvalidOption, "'luck' is not a strategy"),
-        ({"strategy": "Gradient"}, InvalidOption, r"use one of gradient, random \(did you mean 'gradient'\?\)"),
+        ({"strategy": "Gradient"}, InvalidOption, r"use one of gradient, evol.* .did you mean 'gradient'"),
         ({"strategy": ["gradient"]}, InvalidOption, r"\['gradient'\] is not a strategy"),
         ({"space": "bset"}, InvalidOption, r"'bset' is not a design space.*\(did you mean 'best'\?\)"),
         ({"seed": -1}, InvalidOption, "seed is -1"),

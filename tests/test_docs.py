@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["docs/glossary.md", "docs/architecture.md", "docs/changing-a-rule.md", "CONTRIBUTING.md"]
+SITE = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 
 PLACES = [ROOT, *(place for place in (ROOT / "felixlike", *(ROOT / "felixlike").rglob("*")) if place.is_dir())]
 """From where a page may name a path: the repository, the package and its rooms."""
@@ -26,10 +27,26 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
     assert [path for path in sorted(named) if not any((place / path).exists() for place in PLACES)] == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, "README.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *SITE])
 def test_pages_that_a_page_links_to_are_there(page: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text(encoding="utf-8"))
     assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_every_page_has_its_place_on_the_site() -> None:
+    placed = set(re.findall(r": ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    listed = set(re.findall(r"\]\(([\w.]+\.md)\)", (ROOT / "docs/results/index.md").read_text(encoding="utf-8")))
+    assert placed | {f"results/{name}" for name in listed} == {page.removeprefix("docs/") for page in SITE}
+
+
+def test_names_of_the_reference_are_there() -> None:
+    from importlib import import_module
+
+    names = [n for page in SITE for n in re.findall(r"^::: ([\w.]+)$", (ROOT / page).read_text(), re.MULTILINE)]
+    assert len(names) > 30
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(import_module(module), attribute), name
 
 
 def test_long_files_have_a_reason() -> None:

@@ -1,16 +1,19 @@
 """`felixlike show`: what an artefact or a store holds, for people.
 
-In: a path. Out: the run's report, or a table of workloads and their best schedules.
+In: a path. Out: the run's report, or a table of workloads and their best schedules; the same with pictures as a page.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from felixlike import options as checks
-from felixlike.errors import InvalidArtefact
+from felixlike.errors import InvalidArtefact, OutputNotWritable
+
+if TYPE_CHECKING:
+    from felixlike.report.page import Page
 
 _SQLITE = b"SQLite format 3\x00"
 
@@ -19,6 +22,7 @@ def add_parser(commands: Any) -> None:
     """Describe the command."""
     parser = commands.add_parser("show", help="a readable report of an artefact or a store")
     parser.add_argument("path", metavar="PATH")
+    parser.add_argument("--html", metavar="PAGE", help="write a page with pictures, for browsers, beside")
     parser.set_defaults(run=run)
 
 
@@ -32,9 +36,32 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidArtefact(what, where=str(path), remedy="give the path of a saved model or of a store")
     with path.open("rb") as file:
         is_store = file.read(len(_SQLITE)) == _SQLITE
+    if options.html is not None:
+        _check_page(options.html, path)  # before long work
     width = stream_width()
     print(_store(path, width) if is_store else _artefact(path, width))
+    if options.html is not None:
+        from felixlike.report.page import write_page
+
+        write_page(_page(path, is_store=is_store), options.html)
+        print(f"\nThe page is {options.html}.")
     return 0
+
+
+def _check_page(page: str, path: Path) -> None:
+    """Raise OutputNotWritable where no page can be written, or what is shown would be written over."""
+    from felixlike.output import check_writable
+
+    if check_writable(page) == path.resolve():
+        raise OutputNotWritable("it is the file that is shown", where=page, remedy="give the page another name")
+
+
+def _page(path: Path, *, is_store: bool) -> Page:
+    from felixlike import deploy
+    from felixlike.report import Report
+    from felixlike.report.page import StorePage, page_of_report
+
+    return StorePage(path).build() if is_store else page_of_report(Report.from_json(deploy.read_report(path)))
 
 
 def _artefact(path: Path, width: int | None) -> str:

@@ -1,11 +1,11 @@
 """From an imported model and schedules to something that runs, is verified, saved and loaded."""
 
-from felixlike.deploy.artefact import from_bytes, linker, load, read_report, save, to_bytes
+from felixlike.deploy.artefact import export_library, from_bytes, linker, load, read_report, save, to_bytes
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.compile import compile_model
 from felixlike.deploy.culprit import culprit
-from felixlike.deploy.output import check_writable, written_whole
 from felixlike.deploy.verify import Verdict, Verification, max_relative_error
+from felixlike.output import check_writable, written_whole
 
 __all__ = [
     "Compiled",
@@ -14,6 +14,7 @@ __all__ = [
     "check_writable",
     "compile_model",
     "culprit",
+    "export_library",
     "from_bytes",
     "linker",
     "load",

@@ -21,9 +21,9 @@ from felixlike import codegen, options, tvmlib
 from felixlike.deploy import description
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.library import Library
-from felixlike.deploy.output import check_writable, written_whole
 from felixlike.errors import CompilationFailed, InvalidArtefact, first_line
 from felixlike.hardware import COMPILERS, c_compiler, kind_of
+from felixlike.output import check_writable, written_whole
 
 _BYTES = "a pickled model"
 """Where bytes come from, in messages."""
@@ -39,6 +39,15 @@ def save(compiled: Compiled, path: str | os.PathLike[str], *, report: Mapping[st
     library = _library(compiled, code)  # before anything is beside the path
     with written_whole(path) as file:
         _pack(file, code, library, report)
+
+
+def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
+    """Write the shared library alone, which TVM's runtime can load without felixlike, Python or torch; whole or not at
+    all. Raises as `save` does."""
+    check_writable(path)
+    library = _library(compiled, description.describe(compiled))
+    with written_whole(path) as file:
+        file.write(library)
 
 
 def load(path: str | os.PathLike[str]) -> tuple[Compiled, dict[str, Any]]:

@@ -105,7 +105,7 @@ class Compiled:
         self._place, self._clone = torch.Tensor.data_ptr, torch.Tensor.clone
         self._forward_mode, self._modes = forward_ad, torch._C._len_torch_dispatch_stack
         self._is_compiling = torch.compiler.is_dynamo_compiling
-        self._part = tvmlib.array_item
+        self._part, self._own = tvmlib.array_item, torch.utils.dlpack.from_dlpack
         self._settle = settle if parallel else _nothing
         self._open()
 
@@ -280,6 +280,8 @@ class Compiled:
         """The tensors of a result, which TVM gives in an array or in nested ones, but for a lone one."""
         if isinstance(result, self._tensor):
             return [result]
+        if not self.inputs:  # it was none of torch's tensors that told TVM to give such
+            return [self._own(part) for part in self._unnested([result])]
         part = self._part
         if self._parts is not None:
             return [part(result, index) for index in self._parts]
@@ -290,7 +292,7 @@ class Compiled:
 
     def _unnested(self, parts: Iterable[Any]) -> Iterator[Any]:
         for part in parts:
-            if isinstance(part, self._tensor):
+            if isinstance(part, self._tensor | tvmlib.runtime.Tensor):
                 yield part
             else:
                 yield from self._unnested(part)

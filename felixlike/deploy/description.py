@@ -18,7 +18,7 @@ from felixlike import tvmlib
 from felixlike._version import __version__
 from felixlike.errors import InvalidArtefact, UnknownTarget, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
-from felixlike.hardware import device_name, host_target, instruction_sets, kind_of, resolve_target
+from felixlike.hardware import device_name, host_target, instruction_sets, kind_of, require_runnable, resolve_target
 
 if TYPE_CHECKING:
     from felixlike.deploy.callable import Compiled
@@ -167,6 +167,7 @@ def _target(meta: Mapping[str, Any], where: str) -> Any:
     text = _text(meta, "target", where)
     try:
         target = resolve_target(tvmlib.Target(text))
+        require_runnable(target)
         device_name(target)  # raises where the GPU it needs is missing
     except UnknownTarget as error:
         raise InvalidArtefact(error.what, where=where, remedy=error.remedy) from None

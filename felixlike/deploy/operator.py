@@ -29,6 +29,11 @@ def register(compiled: Compiled) -> None:
     weakref.finalize(compiled, _forget, compiled.key).atexit = False
 
 
+def prepare() -> None:
+    """Make the operator known to PyTorch, which takes a moment, now rather than with the first model."""
+    _library()
+
+
 def run(key: str, tensors: Sequence[Any]) -> list[Any]:
     """The model's outputs in order, as PyTorch's modes and transforms want them."""
     import torch

@@ -27,14 +27,16 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
     """Read a model and cut it into tasks.
 
     model: torch.nn.Module, torch ExportedProgram, path of a .pt2 or .onnx file, ONNX ModelProto, Relax IRModule with
-    "main", or PrimFunc (its last buffer is the output). shapes: example inputs, sizes, or either by input name (see
-    shapes.read_shapes); None where the model knows them. example_inputs: another name for shapes. target: "cpu" or a
-    TVM target.
+    "main", or PrimFunc (its last buffer is the output); what is imported already stays as it is. shapes: example
+    inputs, sizes, or either by input name (see shapes.read_shapes); None where the model knows them. example_inputs:
+    another name for shapes. target: "cpu" or a TVM target.
     Raises UnknownTarget, InvalidShape, InvalidModel and its kinds (EmptyModel, ExportFailed, DynamicControlFlow,
     UnsupportedOperator), InvalidOption, MissingDependency, CompilationFailed if TVM fails to legalise or fuse."""
     from felixlike.frontend.shapes import either
 
     target = resolve_target(target)
+    if isinstance(model, Imported):
+        return model
     source = _read(model, either(shapes, example_inputs))
     try:
         module = fuse(source.module, target)

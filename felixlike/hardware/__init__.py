@@ -13,7 +13,6 @@ from felixlike.hardware.simulated import (
     Simulated,
     is_simulated_device,
     require_real,
-    require_runnable,
     simulated,
 )
 from felixlike.hardware.target import (
@@ -23,6 +22,7 @@ from felixlike.hardware.target import (
     host_target,
     imitated_target,
     quickly_compiled,
+    require_runnable,
     resolve_target,
     target_device,
 )

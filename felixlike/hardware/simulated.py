@@ -68,17 +68,6 @@ def is_simulated_device(device: str) -> bool:
     return device.startswith(_DEVICE_PREFIX)
 
 
-def require_runnable(target: Any) -> None:
-    """Raise UnknownTarget for a simulated device of which this machine can run no code."""
-    device = simulated(target)
-    if device is not None and device.kind != "llvm":
-        raise UnknownTarget(
-            f"{device.device} is simulated: it measures, but nothing that is compiled for it could be run here",
-            where="target",
-            remedy='search on it with measure.SimulatedPool (docs/simulated.md), or use "simulated:cpu"',
-        )
-
-
 def require_real(target: Any, *, where: str) -> Any:
     """A TVM target of a real device. Raises UnknownTarget for a simulated one, whose name must not be given to what was
     measured."""

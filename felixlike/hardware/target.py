@@ -169,6 +169,21 @@ def device_name(target: Target) -> str:
     return host_device().name
 
 
+def require_runnable(target: Target) -> None:
+    """Raise UnknownTarget for a simulated device if this machine cannot run what is compiled for it: a GPU, and a CPU's
+    code for another processor than this one's."""
+    device = simulated(target)
+    if device is None:
+        return
+    if not kind_of(target).on_host:
+        raise UnknownTarget(
+            f"{device.device} is simulated: it measures, but nothing that is compiled for it could be run here",
+            where="target",
+            remedy='search on it with measure.SimulatedPool (docs/simulated.md), or use "simulated:cpu"',
+        )
+    _require_cpu(target)
+
+
 def _require_cpu(target: Target) -> None:
     host, name = host_device(), str(target.attrs.get("mcpu", ""))
     if name == host.mcpu:  # LLVM lists under its name also what a hypervisor may have hidden

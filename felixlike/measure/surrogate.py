@@ -22,8 +22,8 @@ from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
 from felixlike.hardware import Simulated
 from felixlike.measure.packing import cut
-from felixlike.measure.trees import Rows, Trees
 from felixlike.spaces import metaschedule
+from felixlike.trees import Rows, Trees
 
 FOLDER = Path(__file__).with_name("data")
 DEVICES = {"llvm": ("zen5", "emerald-rapids"), "cuda": ("h100",)}
@@ -104,15 +104,16 @@ def _readable(schedule: Any) -> Any:
 
 
 def row_of(features: npt.NDArray[np.float64], flops: float, column: int) -> Rows:
-    """float32[columns]: of each of TVM's columns the sum over stores (as log2(1 + sum)), the largest, and that of the
-    store that computes most; how many stores there are, log2 of the task's operations, and which device it is."""
+    """float32[columns]: of each of TVM's columns the sum over stores, per operation of the task (as a logarithm: sizes
+    that no store has are no stranger so), the largest, and that of the store that computes most; how many stores there
+    are, log2 of the task's operations, and which device it is."""
     counts = np.sign(features) * np.expm1(np.minimum(np.abs(features), _MOST) * np.log(2.0))
     sums = counts.sum(axis=0)
     # Rounded, so that of stores with equally much to do it is the first on every machine.
     busiest = int(np.argmax(np.round(np.log2(1.0 + counts[:, _ARITHMETIC].sum(axis=1)), 6)))
     row = np.concatenate(
         [
-            np.sign(sums) * np.log2(1.0 + np.abs(sums)),
+            np.sign(sums) * np.log2(1.0 + np.abs(sums)) - np.log2(1.0 + flops),
             features.max(axis=0),
             features[busiest],
             [len(features), np.log2(1.0 + flops), column],

@@ -141,11 +141,13 @@ class Store:
             raise self._file.damaged("its index does not fit its table")
         return found
 
-    def measurements(self, task: Task | str | None = None) -> Iterator[Record]:
+    def measurements(self, task: Task | str | None = None, *, after: int = 0) -> Iterator[Record]:
         """All records, of one task (or its key) or of all, in the order in which they were appended, read as they are
-        asked for."""
-        condition, values = ("", ()) if task is None else (" WHERE task = ?", (_key(task),))
-        for row in self._rows(f"{self._select()}{condition} ORDER BY id", values):
+        asked for.
+
+        after: how many of the store's first ones are left out, for who has read those."""
+        condition, values = ("", ()) if task is None else (" AND task = ?", (_key(task),))
+        for row in self._rows(f"{self._select()} WHERE id > ?{condition} ORDER BY id", (after, *values)):
             yield self._record(row)
 
     def briefs(self, task: Task | str, *, device: str | None = None) -> Iterator[Brief]:

@@ -9,9 +9,9 @@ import math
 from pathlib import Path
 
 from felixlike.report.comparison import ComparedTask, Comparison, Group, Side
-from felixlike.report.curves import QUALITIES, Reached, Series, times_to
+from felixlike.report.curves import QUALITIES, Reached, times_to
 from felixlike.report.layout import Column, paragraph, table
-from felixlike.report.picture import image_path, new_figure, save_figure
+from felixlike.report.picture import draw_steps, image_path, new_figure, save_figure
 from felixlike.report.tables import latency
 
 _TASKS = (
@@ -96,20 +96,12 @@ def draw(comparison: Comparison, path: str | Path) -> int:
     for (title, task), (left, right) in zip(rows, panels, strict=False):
         for side in task.sides:
             color = f"C{stores.index(side.store) % 10}"
-            _draw_curve(left, side.series, [float(n) for n in range(1, len(side.series) + 1)], side.store, color)
-            _draw_curve(right, side.series, side.series.elapsed.tolist(), side.store, color)
+            best = side.series.best_so_far.tolist()
+            draw_steps(left, [float(n) for n in range(1, len(best) + 1)], best, label=side.store, color=color)
+            draw_steps(right, side.series.elapsed.tolist(), best, label=side.store, color=color)
         left.set_ylabel(f"{title}\nµs")
         left.legend(fontsize="small")
     panels[-1][0].set_xlabel("candidates")
     panels[-1][1].set_xlabel("seconds")
     save_figure(figure, path)
     return len(rows)
-
-
-def _draw_curve(panel: object, series: Series, at: list[float], label: str, color: str) -> None:
-    """The best so far as steps, from the first right candidate on."""
-    shown = [(x, best * 1e6) for x, best in zip(at, series.best_so_far.tolist(), strict=True) if math.isfinite(best)]
-    if shown:
-        xs, ys = zip(*shown, strict=True)
-        panel.step(xs, ys, where="post", label=label, color=color)  # type: ignore[attr-defined]
-        panel.set_yscale("log")  # type: ignore[attr-defined]

@@ -26,6 +26,20 @@ LEVEL = 0.03
 """A store whose best is within this of the best known is as good as first."""
 
 
+class Pace:
+    """Seconds between the measurements of one device, of whatever task."""
+
+    def __init__(self) -> None:
+        self._before = math.inf
+
+    def since(self, record: Record) -> float:
+        """From the measurement before to this one, the next.  Where clocks jump, or nobody was tuning for a while, it
+        is what was spent on building and running alone."""
+        since, self._before = record.time - self._before, record.time
+        found = record.measurement
+        return since if 0 <= since <= PAUSE else found.build_seconds + found.run_seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """One store's measurements of one task on one device."""
@@ -126,18 +140,14 @@ def compare(stores: Mapping[str, Store]) -> Comparison:
 
 def _series(records: Iterable[Record]) -> dict[tuple[str, str], Series]:
     """(device, task) → series.  A task's seconds are those between its records and the ones before them, of whatever
-    task: what was proposed and measured in between. Where clocks jump, or nobody was tuning for a while, it is what was
-    spent on building and running alone."""
+    task: what was proposed and measured in between, see `Pace`."""
     elapsed: dict[tuple[str, str], list[float]] = {}
     latency: dict[tuple[str, str], list[float]] = {}
-    before: dict[str, float] = {}
+    paces: dict[str, Pace] = {}
     for record in records:
         place, found = (record.device, record.task), record.measurement
-        since = record.time - before.get(record.device, math.inf)
-        if not 0 <= since <= PAUSE:
-            since = found.build_seconds + found.run_seconds
-        before[record.device] = record.time
         spent = elapsed.setdefault(place, [])
+        since = paces.setdefault(record.device, Pace()).since(record)
         spent.append((spent[-1] if spent else 0.0) + since)
         latency.setdefault(place, []).append(found.seconds if found.status is Status.OK else math.inf)
     return {place: Series(elapsed[place], latency[place]) for place in elapsed}

@@ -5,6 +5,8 @@ In: a figure, the path of an image. Out: the file, or an error that says what to
 
 from __future__ import annotations
 
+import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,27 @@ def new_figure(width: float, height: float) -> Any:
     except ImportError:
         raise MissingDependency("drawing needs matplotlib", where="plot", remedy="pip install matplotlib") from None
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def draw_steps(panel: Any, at: list[float], best: list[float], **style: Any) -> None:
+    """The best so far (seconds) as steps in µs on a logarithmic axis, from the first right candidate on."""
+    shown = [(x, seconds * 1e6) for x, seconds in zip(at, best, strict=True) if math.isfinite(seconds)]
+    if shown:
+        xs, ys = zip(*shown, strict=True)
+        panel.step(xs, ys, where="post", **style)
+        panel.set_yscale("log")
+
+
+def for_notebooks(figure: Any) -> Any:
+    """The figure, which notebooks show also where matplotlib has not been set up for them."""
+
+    def png() -> bytes:
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=110)
+        return file.getvalue()
+
+    figure._repr_png_ = png
+    return figure
 
 
 def image_path(path: str | Path) -> Path:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar
 
-from felixlike.errors import InvalidArtefact
+from felixlike.report.damage import damaged, shown
+from felixlike.report.story import Story
 
 _T = TypeVar("_T")
 
@@ -25,7 +27,8 @@ class TaskReport:
     measured.  trials: candidates measured in this run.  failures: how many of them were not right, by status.  error:
     maximum relative error of the chosen schedule against the float64 reference, None where it could not be had.
     point: the chosen schedule's variables by name.  sampled: for sketches that were only sampled, why they are not
-    understood symbolically.  note: what else the user should know."""
+    understood symbolically.  note: what else the user should know.  story: what pictures show; empty in reports of
+    earlier versions."""
 
     name: str
     workload: str
@@ -41,6 +44,7 @@ class TaskReport:
     point: dict[str, int]
     sampled: dict[str, str]
     note: str = ""
+    story: Story = field(default_factory=Story)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,8 @@ class Report:
     compilation and checks included.  error: maximum relative error of the whole compiled model, and reference:
     against what ("float64", …; empty where it was not compared). stopped: why tuning ended.  device, target, versions:
     where this holds.  seed: of the run.  recalled: candidates that earlier runs had measured, and that count towards
-    the limits.  note: what else the user should know."""
+    the limits.  note: what else the user should know.  spent: seconds by the steps of the run; empty in reports of
+    earlier versions."""
 
     model: str
     tasks: tuple[TaskReport, ...]
@@ -68,6 +73,7 @@ class Report:
     seed: int
     recalled: int = 0
     note: str = ""
+    spent: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """As wide as the terminal, if standard output is one; in signs that it can show."""
@@ -79,7 +85,29 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; numbers that are not finite become None."""
-        return {str(k): _plain(v) for k, v in dataclasses.asdict(self).items()}
+        data: dict[str, Any] = {str(k): _plain(v) for k, v in dataclasses.asdict(replace(self, tasks=())).items()}
+        data["tasks"] = [_task_json(task) for task in self.tasks]
+        return data
+
+    def save_html(self, path: str | Path) -> None:
+        """Write one page for browsers, with pictures and without anything from elsewhere. Raises OutputNotWritable."""
+        from felixlike.report.page import page_of_report, write_page
+
+        write_page(page_of_report(self), path)
+
+    def plot(self) -> Any:
+        """Best latency over time, a panel a task, as a matplotlib figure, which notebooks show.
+
+        Raises MissingDependency without matplotlib, InvalidOption where nothing was measured in this run."""
+        from felixlike.report.plot import figure_of
+
+        return figure_of(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the table."""
+        from felixlike.report.page import report_table
+
+        return report_table(self)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Report:
@@ -104,27 +132,27 @@ def _read(cls: type[_T], data: Any, place: str) -> _T:
 
     Numbers that are not finite were written as None."""
     if not isinstance(data, dict):
-        raise _damaged(place or "it", f"is {_shown(data)}, not an object")
+        raise damaged(place or "it", f"is {shown(data)}, not an object")
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        name = f"{place}.{field.name}" if place else field.name
-        if field.name not in data:
-            if field.default is dataclasses.MISSING:
-                raise _damaged(name, "is missing")
+    for entry in dataclasses.fields(cls):  # type: ignore[arg-type]
+        name = f"{place}.{entry.name}" if place else entry.name
+        if entry.name not in data:
+            if entry.default is entry.default_factory is dataclasses.MISSING:
+                raise damaged(name, "is missing")
             continue
-        value, kind = data[field.name], str(field.type)
+        value, kind = data[entry.name], str(entry.type)
         if kind == "float" and value is None:
             value = math.nan
         if kind.startswith("dict["):
             _check_dict(value, kind, name)
         elif kind in _KINDS and (isinstance(value, bool) or not isinstance(value, _KINDS[kind]) or _is_huge(value)):
-            raise _damaged(name, f"is {_shown(value)}, which is no {kind}")
-        values[field.name] = value
-    unknown = sorted(set(data) - {field.name for field in dataclasses.fields(cls)})  # type: ignore[arg-type]
+            raise damaged(name, f"is {shown(value)}, which is no {kind}")
+        values[entry.name] = Story.from_json(value, name) if kind == "Story" else value
+    unknown = sorted(set(data) - {entry.name for entry in dataclasses.fields(cls)})  # type: ignore[arg-type]
     if unknown:
-        raise _damaged(f"{place}.{unknown[0]}" if place else unknown[0], "is not known")
+        raise damaged(f"{place}.{unknown[0]}" if place else unknown[0], "is not known")
     if cls is TaskReport and values["seconds"] <= 0:
-        raise _damaged(f"{place}.seconds", f"is {values['seconds']}, which no task takes")
+        raise damaged(f"{place}.seconds", f"is {values['seconds']}, which no task takes")
     return cls(**values)
 
 
@@ -132,7 +160,7 @@ def _check_dict(value: Any, kind: str, name: str) -> None:
     """dict[str, …], of strings or integers."""
     wanted = _KINDS[kind.removeprefix("dict[str, ").removesuffix("]")]
     if not isinstance(value, dict) or any(type(part) not in wanted or _is_huge(part) for part in value.values()):
-        raise _damaged(name, f"is {_shown(value)}, which is no {kind}")
+        raise damaged(name, f"is {shown(value)}, which is no {kind}")
 
 
 def _is_huge(value: Any) -> bool:
@@ -142,17 +170,16 @@ def _is_huge(value: Any) -> bool:
 
 def _of_type(data: Any, field: str, wanted: type) -> Any:
     if not isinstance(data, dict) or not isinstance(data.get(field), wanted):
-        raise _damaged(field, f"is no {wanted.__name__}")
+        raise damaged(field, f"is no {wanted.__name__}")
     return data[field]
 
 
-def _damaged(field: str, what: str) -> InvalidArtefact:
-    return InvalidArtefact(f"its report is damaged: {field} {what}", where="report", remedy="save the model again")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+def _task_json(task: TaskReport) -> dict[str, Any]:
+    """A story is there if it has something to tell."""
+    data = {entry.name: _plain(getattr(task, entry.name)) for entry in dataclasses.fields(task)}
+    del data["story"]
+    story = task.story.to_json()
+    return data | ({"story": story} if story else {})
 
 
 def _plain(value: Any) -> Any:

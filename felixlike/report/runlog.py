@@ -74,6 +74,7 @@ class RunLog:
             "sketch": event.candidate.sketch.index,
             "point": list(event.candidate.point),
             "origin": event.candidate.origin,
+            "score": event.candidate.score,
         }
         self.write(
             "measured",

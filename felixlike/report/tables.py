@@ -46,7 +46,7 @@ def report_text(report: Report, *, width: int | None = None) -> str:
     """The report as plain text."""
     lines = paragraph(f"{report.model} on {report.device}", width)
     lines += ["", *table(_TASKS, [_row(task) for task in report.tasks], width), ""]
-    for note in _notes(report):
+    for note in (*task_notes(report), *run_notes(report)):
         lines += paragraph(note, width)
     return "\n".join(lines)
 
@@ -79,7 +79,7 @@ def _row(task: TaskReport) -> tuple[str, ...]:
         f"{task.flops / 1e6:.1f}",
         "–" if task.sketch is None else f"{task.sketch} of {task.sketches}",
         latency(task.seconds),
-        _rate(task.flops, task.seconds),
+        rate(task.flops, task.seconds),
         str(task.trials),
         str(sum(task.failures.values())),
         "–" if task.error is None else f"{task.error:.1e}",
@@ -89,15 +89,16 @@ def _row(task: TaskReport) -> tuple[str, ...]:
 
 def _workload(w: WorkloadSummary) -> tuple[str, ...]:
     best = math.nan if w.best is None else w.best
-    return w.name, w.device, str(w.measurements), str(w.right), latency(best), _rate(w.flops, best)
+    return w.name, w.device, str(w.measurements), str(w.right), latency(best), rate(w.flops, best)
 
 
-def _rate(flops: float, seconds: float) -> str:
-    """GFLOPS."""
+def rate(flops: float, seconds: float) -> str:
+    """GFLOPS; a dash where there are none."""
     return "–" if not math.isfinite(seconds) or not flops else f"{flops / seconds / 1e9:.1f}"
 
 
-def _notes(report: Report) -> list[str]:
+def task_notes(report: Report) -> list[str]:
+    """What a reader should know of single tasks."""
     lines = []
     unmeasured = [t.name for t in report.tasks if t.how == "unmeasured"]
     untuned = [t.name for t in report.tasks if t.how == "untuned"]
@@ -110,12 +111,17 @@ def _notes(report: Report) -> list[str]:
             lines.append(f"{task.name}, sketch {sketch}: tuned by sampling, since {reason}")
         if task.note:
             lines.append(f"{task.name}: {task.note}")
-    lines.append(
+    return lines
+
+
+def run_notes(report: Report) -> list[str]:
+    """How the run went."""
+    lines = [
         f"{counted(report.trials, 'candidate')} in {counted(report.rounds, 'round')} and {report.seconds:.0f} s of "
         f"tuning ({report.total_seconds:.0f} s in all)"
         + (f", after {counted(report.recalled, 'candidate')} from the store" if report.recalled else "")
         + f"; {report.stopped}."
-    )
+    ]
     if report.reference:
         error = f"{report.error:.1e}" if math.isfinite(report.error) else "unknown"
         lines.append(f"Maximum relative error of the whole model against {report.reference}: {error}.")

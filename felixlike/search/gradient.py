@@ -42,7 +42,7 @@ class Gradient(Guided):
     optimism: how many standard deviations of the ensemble are added to a score when choosing.  descent: of Adam.
     Raises InvalidOption for values out of range."""
 
-    pool: int = 256
+    pool: int = 1024
     paths: int = 3
     fresh: int = 2
     structures: int = 5

@@ -110,15 +110,17 @@ def _rows(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None:
     """For each stage, by name, the variables that number the rows, in one order; None where stages disagree.
 
     Every stage must write and read what others need at its own row: then all of them may run row by row."""
-    if not any(stage.reduced for stage in stages) or sum(stage.output for stage in stages) != 1:
+    if not any(stage.reduced for stage in stages):
         return None
     first = next(stage for stage in stages if stage.reduced)
     spatial = tuple(v for v in first.extents if v not in first.reduced)
     extents = tuple(first.extents[v] for v in spatial)
     known: dict[str, dict[int, Any]] = {stage.name: {} for stage in stages}
     known[first.name] = dict(enumerate(spatial))
-    # For each buffer between stages: dimension → number of the row variable that indexes it.
-    places: dict[Any, dict[int, int]] = {buffer: {} for s in stages if not s.output for buffer, _ in s.writes}
+    # For each buffer between stages, be it an output, too: dimension → number of the row variable that indexes it.
+    read = [buffer for stage in stages for buffer, _ in stage.reads]
+    between = [b for s in stages for b, _ in s.writes if not s.output or any(b.same_as(other) for other in read)]
+    places: dict[Any, dict[int, int]] = {buffer: {} for buffer in between}
     accesses = [(s, access) for s in stages for access in (*s.reads, *s.writes) if access[0] in places]
     _carry_on(known, places, accesses)
     long = [number for number, extent in enumerate(extents) if extent > 1]

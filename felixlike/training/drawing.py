@@ -13,8 +13,9 @@ import numpy as np
 
 from felixlike.errors import InvalidSchedule
 from felixlike.search import Candidate, Key, Known
+from felixlike.search.strategy import by_sketch
+from felixlike.search.variation import Variation
 from felixlike.symbolic import Sketch
-from felixlike.symbolic.program.variables import groups
 
 _PARENTS = 0.25
 """The share of a space's measured candidates that have offspring."""
@@ -72,34 +73,20 @@ def near_best(sketches: Sequence[Sketch], known: Known, count: int, rng: np.rand
     }
     found: dict[Key, Candidate] = {}
     for _ in range(_TRIES):
-        children: dict[str, tuple[Sketch, list[list[int]]]] = {}
-        for _ in range(2 * (count - len(found))):
-            one = parents[int(rng.integers(len(parents)))]
-            others = [p for p in parents if p.sketch.key == one.sketch.key and p is not one]
-            if others and rng.random() < _CROSSED:
-                child = _crossed(one, others[int(rng.integers(len(others)))].point, 0.5, rng)
-            else:
-                drawn = spare[one.sketch.key]
-                child = _crossed(one, drawn[int(rng.integers(len(drawn)))].tolist(), 0.0, rng)
-            children.setdefault(one.sketch.key, (one.sketch, []))[1].append(child)
-        for sketch, points in children.values():
-            good = sketch.valid(np.array(points, dtype=np.int64))
-            for point in (p for p, right in zip(points, good, strict=True) if right):
-                candidate = Candidate(sketch, tuple(point), float("nan"), "near best")
-                if len(found) < count and candidate.key not in known.seen:
-                    found.setdefault(candidate.key, candidate)
-        if len(found) >= count:
+        missing = count - len(found)
+        if missing <= 0:
             break
+        ones = [parents[i] for i in rng.integers(len(parents), size=2 * missing)]
+        for sketch, places in by_sketch(ones):
+            members = [parent for parent in parents if parent.sketch.key == sketch.key]
+            points = np.array([ones[i].point for i in places], dtype=np.int64)
+            mates = np.array([members[i].point for i in rng.integers(len(members), size=len(places))], dtype=np.int64)
+            drawn = spare[sketch.key][rng.integers(len(spare[sketch.key]), size=len(places))]
+            moves = Variation(sketch)
+            two = ((rng.random(len(places)) < _CROSSED) & (mates != points).any(axis=1))[:, None]
+            children = np.where(two, moves.crossed(points, mates, 0.5, rng), moves.crossed(points, drawn, 0.0, rng))
+            for point, good in zip(children.tolist(), sketch.valid(children), strict=True):
+                candidate = Candidate(sketch, tuple(point), float("nan"), "near best")
+                if good and len(found) < count and candidate.key not in known.seen:
+                    found.setdefault(candidate.key, candidate)
     return list(found.values())
-
-
-def _crossed(one: Candidate, other: Sequence[int], share: float, rng: np.random.Generator) -> list[int]:
-    """One's point with some groups of variables of another's: this share of them, at least one."""
-    columns = [members for _, members in groups(one.sketch.variables)]
-    taken = rng.random(len(columns)) < share
-    taken[int(rng.integers(len(columns)))] = True
-    child = list(one.point)
-    for members, here in zip(columns, taken, strict=True):
-        for column in members if here else ():
-            child[column] = other[column]
-    return child

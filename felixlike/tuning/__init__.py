@@ -2,6 +2,7 @@
 
 from felixlike.tuning.budget import Budget
 from felixlike.tuning.choice import Choice, How, at_hand, check_ahead, choose, choose_safely
+from felixlike.tuning.history import History, Spent
 from felixlike.tuning.predictions import Predictions
 from felixlike.tuning.session import Event, Session
 from felixlike.tuning.state import TaskState
@@ -11,9 +12,11 @@ __all__ = [
     "Budget",
     "Choice",
     "Event",
+    "History",
     "How",
     "Predictions",
     "Session",
+    "Spent",
     "TaskState",
     "at_hand",
     "check_ahead",

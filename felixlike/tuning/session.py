@@ -28,6 +28,7 @@ from felixlike.records import Brief, Store, make_record, make_run
 from felixlike.search import Candidate, Key, Known, Measured, Progress, Strategy, next_task
 from felixlike.symbolic import SpaceName
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
+from felixlike.tuning.history import Spent
 from felixlike.tuning.state import TaskState
 
 _RECALLED = 1024
@@ -55,7 +56,7 @@ class Event:
 
 class Session:
     """A tuning run.  model: of the run, for strategies that have none of their own.  space: whose sketches are
-    searched, see `SpaceName`.  observe: called with every Event; it must not raise."""
+    searched, see `SpaceName`.  observe: called with every Event; it must not raise.  spent: on what its time went."""
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class Session:
             for task in tasks
         ]
         self.interrupted = False
+        self.spent = Spent()
         self._strategy, self._pool, self._store = strategy, pool, store
         self._weights = model.version()
         strategy.begin(model)
@@ -93,7 +95,8 @@ class Session:
         recalled = 0
         try:
             for state in self.states:
-                self._recall(state, budget)
+                with self.spent.on("recalling"):
+                    self._recall(state, budget)
                 recalled += 1
             while (count := budget.next_batch()) and (index := self._next()) is not None:
                 self._round(index, min(count, self._share(budget)), budget)
@@ -115,9 +118,10 @@ class Session:
         take up to twice an equal share."""
         waiting = sum(not state.progress.best and not state.progress.exhausted for state in self.states)
         share = TRIALS_PER_ROUND
-        if waiting and (each := budget.trials_left() // waiting) < TRIALS_PER_ROUND:
+        several = len(self.states) > 1
+        if several and waiting and (each := budget.trials_left() // waiting) < TRIALS_PER_ROUND:
             share = min(_FIRST, max(1, int(each)))
-        elif budget.trials is not None and budget.trials < TRIALS_PER_ROUND * len(self.states):
+        elif several and budget.trials is not None and budget.trials < TRIALS_PER_ROUND * len(self.states):
             share = _FEWEST
         if math.isinf(budget.seconds_left()) or not waiting or not budget.new_trials:
             return share
@@ -128,12 +132,14 @@ class Session:
         """One round of one task."""
         state = self.states[index]
         self._observe(Event(state, index, budget))
-        candidates, begun, nothing_left = self._propose(state, count)
+        with self.spent.on("proposing"):
+            candidates, begun, nothing_left = self._propose(state, count)
         if not candidates:
             state.progress.exhausted = True
             return
         try:
-            measured = self._measure(state, index, candidates, budget)
+            with self.spent.on("measuring"):
+                measured = self._measure(state, index, candidates, budget)
         except (ReferenceFailed, InvalidModel) as error:
             state.unverifiable = error.what  # the remedy is for who measures by hand
             state.progress.exhausted = True
@@ -147,7 +153,8 @@ class Session:
         budget.spent_rounds += not begun
         state.progress.add(state.best[0] if state.best else math.inf, len(measured))
         state.progress.exhausted = nothing_left
-        state.observe(self._strategy, measured)
+        with self.spent.on("learning"):
+            state.observe(self._strategy, measured)
 
     def _propose(self, state: TaskState, count: int) -> tuple[list[Candidate], bool, bool]:
         """The candidates of the task's next round; whether an earlier run had begun it, and counted it; and whether
@@ -182,6 +189,7 @@ class Session:
                 )
                 done.append(Measured(candidate, self._note(state, candidate, measurement)))
                 state.trials += 1
+                state.history.add(budget.elapsed(), candidate.score, measurement)
                 budget.spent_trials += 1
                 self._observe(Event(state, index, budget, measurement, candidate))
                 if budget.seconds_left() <= 0:
@@ -225,6 +233,7 @@ class Session:
                 latest[candidate.key] = (candidate, record.measurement)
         recalled = [Measured(candidate, self._note(state, candidate, found)) for candidate, found in latest.values()]
         state.failures.clear()  # those of earlier runs are not this run's
+        state.history.known = state.best[0] if state.best else math.inf
         state.observe(self._strategy, recalled, recalled=True)
 
     def _briefs(self, task: Task) -> Iterator[Brief]:

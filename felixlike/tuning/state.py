@@ -17,6 +17,7 @@ from felixlike.frontend import Task
 from felixlike.measure import Measurement
 from felixlike.search import Candidate, Key, Known, Measured, Progress, Space, Strategy
 from felixlike.symbolic import SpaceName
+from felixlike.tuning.history import History
 
 if TYPE_CHECKING:
     from felixlike.measure.interface import Checked
@@ -30,7 +31,8 @@ class TaskState:
     answers cannot be checked, hence schedules not be used; empty where they can. rounds: full ones, of earlier runs
     too. interrupted: what an earlier run had measured of the round it was stopped in. faults: what failed by mistakes
     of ours, in words; the task has gone on with less. predicted: what is worth a check with nothing measured, the best
-    first, once that is known; first_check: what came of the first. kept: what an earlier run has chosen so."""
+    first, once that is known; first_check: what came of the first. kept: what an earlier run has chosen so.
+    history: what this run has measured."""
 
     task: Task
     rng: np.random.Generator
@@ -47,6 +49,7 @@ class TaskState:
     predicted: list[Candidate] | None = None
     first_check: Checked | None = None
     kept: Kept | None = None
+    history: History = field(default_factory=History)
     _space: Space | None = None
 
     @property

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pages import Read
 
 from felixlike.cli import doctor, main
 from felixlike.hardware import placement, probe
@@ -50,6 +51,26 @@ def test_tune_and_show(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "3 measurements of 1 workload." in capsys.readouterr().out
 
 
+def test_a_store_has_a_page(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, page = tmp_path / "runs.sqlite", tmp_path / "page.html"
+    assert main(["tune", f"{file}:with_inputs", "--trials", "3", "--space", "all", "--store", str(store)]) == 0
+    assert main(["show", str(store), "--html", str(page)]) == 0
+    assert f"The page is {page}." in capsys.readouterr().out
+    found = Read(page.read_text())
+    assert not found.wrong
+    assert not found.elsewhere()
+    assert "the trials were used up" in found.text
+    for words in ("Best latency over time", "The schedule chosen", "Untuned: the function as it came", "proposing"):
+        assert words in found.text
+
+
+def test_a_store_of_an_older_version_has_a_page(tmp_path: Path) -> None:
+    before = OLD.read_bytes()
+    assert main(["show", str(OLD), "--html", str(tmp_path / "page.html")]) == 0
+    assert not Read((tmp_path / "page.html").read_text()).wrong
+    assert OLD.read_bytes() == before
+
+
 def test_quiet_is_silent_and_factories_may_bring_inputs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", f"{file}:with_inputs", "--trials", "1", "--quiet"]) == 0
     captured = capsys.readouterr()
@@ -69,6 +90,8 @@ def test_quiet_is_silent_and_factories_may_bring_inputs(file: Path, capsys: pyte
         (["tune", "{file}:with_inputs", "--rounds", "-2"], "rounds is -2"),
         (["show", "nowhere.flx"], "there is no such file"),
         (["show", "{file}"], "damaged or of another kind"),
+        (["show", str(OLD), "--html", "/nowhere/page.html"], "there is no directory"),
+        (["show", str(OLD), "--html", str(OLD)], "it is the file that is shown"),
         (["resume", "nowhere.sqlite"], "there is no such file"),
         (["resume", ":memory:"], "the store in memory: it is new, so there is nothing to read"),
         (["tune", "{file}:with_inputs", "--store", ""], "'' is not a path"),

@@ -22,7 +22,7 @@ from felixlike.signs import HANDLER
 from felixlike.testing.stores import TASK, record, timed
 
 COMMAND = (sys.executable, "-m", "felixlike")
-COMMANDS = ("tune", "resume", "show", "merge", "export", "import", "compact", "compare", "explain", "doctor")
+COMMANDS = ("tune", "resume", "show", "watch", "merge", "export", "import", "compact", "compare", "explain", "doctor")
 
 
 @pytest.fixture(scope="module")

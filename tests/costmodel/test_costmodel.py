@@ -23,6 +23,7 @@ from felixlike.costmodel import (
     save_weights,
 )
 from felixlike.costmodel.loss import best_loss, loss, ranking_loss, regression_loss
+from felixlike.costmodel.summary import per_operation
 from felixlike.costmodel.train import train
 from felixlike.costmodel.weights import FORMAT
 from felixlike.errors import InvalidOption
@@ -181,3 +182,15 @@ def test_bad_weights_are_refused(kind: str, tmp_path: Path, monkeypatch: pytest.
 def test_options_of_loading_are_checked(options: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         load(**options)
+
+
+def test_counts_per_operation_do_not_know_how_large_a_workload_is() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.uniform(10.0, 1e6, size=(5, 3, len(NAMES)))
+    rows, larger = (per_operation(np.log1p(f).astype(np.float32)) for f in (features, 1000.0 * features))
+    assert rows.shape == (5, 2 * len(NAMES) + 1)
+    np.testing.assert_allclose(rows[:, : len(NAMES)], larger[:, : len(NAMES)], atol=1e-3)
+    np.testing.assert_allclose(larger[:, -1] - rows[:, -1], np.log(1000.0), atol=1e-3)
+    operations = features[..., [i for i, name in enumerate(NAMES) if name.startswith("float_")]].sum(axis=-1)
+    busiest = features[np.arange(5), operations.argmax(axis=1)]
+    np.testing.assert_allclose(rows[:, len(NAMES) : -1], np.log1p(busiest), rtol=1e-5)

@@ -55,6 +55,11 @@ def test_what_they_cannot_do_is_refused() -> None:
     require_runnable(resolve_target("simulated:cpu"))
     with pytest.raises(UnknownTarget, match="NVIDIA H100 is simulated: it measures, but nothing that is compiled"):
         require_runnable(resolve_target("simulated:h100"))
+    other = {"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}
+    if "neon" in tvmlib.host_features():
+        other = {"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"}
+    with pytest.raises(UnknownTarget, match=r"this processor \(.*\) lacks .*, which code for .* may use"):
+        require_runnable(tvmlib.Target({"kind": "llvm", "num-cores": 1, "model": "simulated:zen5", **other}))
     with pytest.raises(UnknownTarget, match="here: simulated NVIDIA H100 is simulated: it has no processor"):
         require_real(resolve_target("simulated:h100"), where="here")
     with pytest.raises(UnknownTarget, match=r"did you mean 'simulated:h100'\?"):

@@ -16,7 +16,7 @@ from felixlike.errors import InvalidOption, StoreError
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.records import Store
 from felixlike.records.metaschedule import export_database, import_database
-from felixlike.testing.stores import OTHER, TASK, newer, record, timed
+from felixlike.testing.stores import OTHER, TASK, fill, newer, record, timed, told
 
 
 def unasked(value: Any) -> Any:
@@ -64,6 +64,14 @@ def test_only_checked_is_no_time() -> None:
         assert store.best(TASK) is None
         (only,) = store.measurements()
         assert math.isnan(only.measurement.seconds)
+
+
+def test_measurements_that_were_read_are_left_out(tmp_path: Path) -> None:
+    written = fill(tmp_path / "s", 7)
+    with records.open(tmp_path / "s") as store:
+        assert list(map(told, store.measurements(after=4))) == list(map(told, written[4:]))
+        assert list(map(told, store.measurements(OTHER, after=4))) == [told(written[5])]
+        assert list(store.measurements(after=7)) == []
 
 
 def test_measurements_of_one_task_in_their_order_as_asked_for() -> None:

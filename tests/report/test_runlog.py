@@ -4,6 +4,7 @@ import json
 import math
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,16 @@ def test_every_event_is_a_line(tmp_path: Path, event: Event) -> None:
     assert (measured["event"], measured["status"], measured["message"]) == ("measured", "wrong", "differs")
     assert measured["latency"] is None
     assert event.candidate is not None
+    assert measured["score"] is None
     assert measured["point"] == list(event.candidate.point)
+
+
+def test_a_line_says_what_was_predicted(tmp_path: Path, event: Event) -> None:
+    assert event.candidate is not None
+    with RunLog(tmp_path / "store.sqlite") as log:
+        log.event(replace(event, candidate=replace(event.candidate, score=2.5)))
+    assert log.path is not None
+    assert lines(log.path)[0]["score"] == 2.5
 
 
 def test_an_error_is_the_last_line(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ _COLUMNS: dict[str, Callable[[int, int], Any]] = {
 }
 
 
-def _check(func: Any, *, sketches: int | None = None) -> None:
+def _check(func: Any, *, sketches: int | None = None, outputs: int = 1) -> None:
     """Every schedule of the rule comes back from its stored trace, and is right with two other sets of decisions."""
     module = as_module(func)
     found = row_by_row(tvmlib.Schedule(module), _LANES)
@@ -82,14 +82,14 @@ def _check(func: Any, *, sketches: int | None = None) -> None:
     rng = np.random.default_rng(0)
     shapes = [[int(extent) for extent in parameter.shape] for parameter in func.params]
     arguments = [rng.uniform(-3, 3, shape) for shape in shapes]
-    arguments[-1] = np.full(shapes[-1], np.nan)
-    *_, truth = run(double_precision(module), arguments)
+    arguments[-outputs:] = [np.full(shape, np.nan) for shape in shapes[-outputs:]]
+    truths = run(double_precision(module), arguments)[-outputs:]
     single = [argument.astype("float32") for argument in arguments]
     for sketch in found:
         comes_back(sketch, module)
         for other in decided_anew(sketch, module):
-            *_, got = run(other, single)
-            np.testing.assert_allclose(got, truth, rtol=1e-5, atol=1e-5 * np.abs(truth).max())
+            for got, truth in zip(run(other, single)[-outputs:], truths, strict=True):
+                np.testing.assert_allclose(got, truth, rtol=1e-5, atol=1e-5 * np.abs(truth).max())
 
 
 @pytest.mark.parametrize("length", [1, 7, 13, 53, 64, 113])
@@ -115,6 +115,38 @@ def test_few_and_many_rows(name: str, rows: int) -> None:
 @pytest.mark.parametrize("name", _COLUMNS)
 def test_along_columns(name: str, length: int, columns: int) -> None:
     _check(_COLUMNS[name](length, columns))
+
+
+def _with_stages_as_outputs(rows: tuple[int, ...], length: int, columns: tuple[int, ...]) -> Any:
+    """Softmax over the middle axis, whose maxima and sums are outputs, too."""
+    x = te.placeholder((*rows, length, *columns), name="x")
+    place = len(rows)
+    axes = [te.reduce_axis((0, length)) for _ in range(2)]
+
+    def at(indices: Sequence[Any], middle: Any) -> Any:
+        return x(*indices[:place], middle, *indices[place:])
+
+    shape = (*rows, *columns)
+    largest = te.compute(shape, lambda *i: te.max(at(i, axes[0]), axis=axes[0]), name="largest")
+    total = te.compute(
+        shape, lambda *i: te.sum(tvmlib.tirx.exp(at(i, axes[1]) - largest(*i)), axis=axes[1]), name="total"
+    )
+
+    def divided(*i: Any) -> Any:
+        own = (*i[:place], *i[place + 1 :])
+        return tvmlib.tirx.exp(x(*i) - largest(*own)) / total(*own)
+
+    return te.create_prim_func([x, largest, total, te.compute(x.shape, divided, name="result")])
+
+
+@pytest.mark.parametrize("length", [1, 7, 53, 64, 113])
+def test_stages_may_be_outputs_along_rows(length: int) -> None:
+    _check(_with_stages_as_outputs((3, 2), length, ()), outputs=3)
+
+
+@pytest.mark.parametrize("columns", [4, 13, 24, 53])
+def test_stages_may_be_outputs_along_columns(columns: int) -> None:
+    _check(_with_stages_as_outputs((2,), 13, (columns,)), outputs=3)
 
 
 def test_more_accumulators_where_rows_are_long() -> None:

@@ -58,7 +58,7 @@ BAD: dict[str, tuple[dict[str, Any], type[FelixlikeError], str]] = {
     "an unknown target": ({"target": "tpu"}, UnknownTarget, "'tpu'"),
     "a target of another type": ({"target": 3}, UnknownTarget, "3"),
     "a GPU that is not there": ({"target": "cuda"}, UnknownTarget, "no GPU was found|CUDA"),
-    "an unknown strategy": ({"strategy": "genetic"}, InvalidOption, "'genetic' is not a strategy"),
+    "an unknown strategy": ({"strategy": "simplex"}, InvalidOption, "'simplex' is not a strategy"),
     "an unknown space": ({"space": "large"}, InvalidOption, "'large' is not a design space"),
     "a number as a store": ({"store": 5}, StoreError, "5 is not a path"),
     "a store in a folder that is not there": ({"store": "nowhere/runs.sqlite"}, StoreError, "no directory"),

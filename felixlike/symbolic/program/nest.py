@@ -40,6 +40,11 @@ def concrete_nest(program: Program, values: Mapping[str, Number]) -> list[tuple[
 _KINDS = {0: "serial", 1: "parallel", 2: "vector", 3: "unrolled"}
 
 
+def loop_kind(loop: Any) -> str:
+    """The kind of a TVM loop, see `NestLoop`."""
+    return _KINDS.get(loop.kind) or str(loop.thread_binding.thread_tag)
+
+
 def scheduled_nest(schedule: Any) -> list[tuple[str, tuple[NestLoop, ...]]]:
     """(block, its loops) of a postprocessed TVM schedule, without initial stores and loops of extent 1."""
     found: list[tuple[str, tuple[NestLoop, ...]]] = []
@@ -48,8 +53,7 @@ def scheduled_nest(schedule: Any) -> list[tuple[str, tuple[NestLoop, ...]]]:
         match type(stmt).__name__:
             case "For":
                 note = stmt.annotations.get("pragma_auto_unroll_max_step", 0)
-                kind = _KINDS.get(stmt.kind) or str(stmt.thread_binding.thread_tag)
-                loop = NestLoop(kind, int(stmt.extent), int(note))
+                loop = NestLoop(loop_kind(stmt), int(stmt.extent), int(note))
                 visit(stmt.body, (*path, loop))
             case "SBlockRealize" if stmt.block.name_hint == "root":
                 visit(stmt.block.body, path)

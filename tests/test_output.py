@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from felixlike.deploy import check_writable
-from felixlike.deploy.output import written_whole
 from felixlike.errors import OutputNotWritable
+from felixlike.output import written_whole
 
 
 def write(path: Path, content: bytes = b"new") -> None:

@@ -1,0 +1,92 @@
+"""`felixlike tc`: a tensor comprehension from a file, run on random inputs.
+
+In: a file with one or more definitions, sizes. Out: shapes of the outputs and the time of a call; tuned on demand.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from felixlike import options as checks
+from felixlike.errors import InvalidModel, InvalidOption
+
+_SIZE = 64
+"""Of dimensions for which none is given."""
+
+
+def add_parser(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "tc",
+        help="run a tensor comprehension on random inputs",
+        description="Run a tensor comprehension on random inputs and show the time of a call. What is compiled, and "
+        "what tuning finds, is kept for later runs and for felixlike.tc.define.",
+    )
+    parser.add_argument("file", metavar="FILE", help="a file with definitions")
+    parser.add_argument("--name", help="which definition; needed if there are several")
+    parser.add_argument(
+        "--size", action="append", default=[], metavar="N=128", help=f"a size; others are {_SIZE}; may be repeated"
+    )
+    parser.add_argument("--target", default="cpu")
+    parser.add_argument("--explain", action="store_true", help="print ranges and functions first")
+    parser.add_argument("--tune", action="store_true", help="tune, and show the time before and after")
+    parser.add_argument("--rounds", type=int, help="with --tune: rounds of one task each")
+    parser.add_argument("--trials", type=int, help="with --tune: candidates measured in all")
+    parser.add_argument("--seconds", type=float, help="with --tune: time to spend on tuning")
+    parser.add_argument("--store", metavar="PATH", help="with --tune: keep every measurement in this file")
+    parser.add_argument("--strategy", default="gradient")
+    parser.add_argument("--seed", type=int, default=0, help="of inputs and of the search")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run, tune and run again; 0."""
+    from felixlike.tc import define
+    from felixlike.tc.trial import random_inputs, seconds_of
+
+    path = checks.path(options.file, "file", error=InvalidModel)
+    try:
+        source = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidModel("it is no text", where=str(path), remedy="give a file with definitions") from None
+    defined = define(source, options.name, options.target)
+    inputs, given = random_inputs(defined.program, _sizes(options.size), _SIZE, seed=checks.seed(options.seed))
+    if options.explain:
+        print(defined.explain(*inputs))
+    found = defined(*inputs, out=given or None)
+    outputs = found if isinstance(found, tuple) else (found,)
+    for output, tensor in zip(defined.program.outputs, outputs, strict=True):
+        print(f"{output.name}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}")
+    print(f"{defined.name}: {_shown(seconds_of(defined, inputs, given))} a call")
+    if options.tune:
+        defined.tune(
+            *inputs,
+            out=given or None,
+            rounds=options.rounds,
+            trials=options.trials,
+            seconds=options.seconds,
+            store=options.store,
+            strategy=options.strategy,
+            seed=options.seed,
+            progress=not options.quiet,
+        )
+        print(defined.report)
+        print(f"{defined.name}: {_shown(seconds_of(defined, inputs, given))} a call, tuned")
+    return 0
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
+
+
+def _sizes(given: list[str]) -> dict[str, int]:
+    """Sizes by name.  Raises InvalidOption."""
+    found = {}
+    for text in given:
+        name, equals, number = text.partition("=")
+        if not equals or not name.isidentifier() or not number.isdecimal() or not int(number):
+            raise InvalidOption(f"{text!r} is no size", where="--size", remedy="write it as N=128")
+        found[name] = int(number)
+    return found

@@ -1,0 +1,180 @@
+"""A page's content as HTML: the summary, the table of tasks, where the seconds went, and each task in pictures.
+
+In: `Page`. Out: a whole document, or what is inside of it, for a live page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from felixlike.report.page.charts import bars, curve, in_order, scatter
+from felixlike.report.page.content import Group, Page, PageTask
+from felixlike.report.page.loops import loops_picture
+from felixlike.report.page.markup import Markup, element, joined, named
+from felixlike.report.page.style import SCRIPT, STYLE
+from felixlike.report.tables import latency, rate
+from felixlike.words import counted
+
+MOST_SHOWN = 40
+"""Tasks of a device that have pictures; all of them are in the table."""
+
+_OPEN = 6
+"""Tasks whose pictures are open at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A page that renews itself.  nonce: what its own script is known by.  version: of what it shows."""
+
+    nonce: str
+    version: str
+
+
+LIVE = Live
+"""For callers outside of this folder."""
+
+_LEGEND = (
+    "The boxes are loops, the outermost first, with their extents; parallel: shared out to cores; vector: one "
+    "instruction for all of it; unrolled: written out. ⊕= adds to what is there, f(…) names what is read."
+)
+
+
+def page_text(page: Page, live: Live | None = None) -> str:
+    """The whole document, which needs nothing from elsewhere."""
+    head = joined(
+        Markup('<meta charset="utf-8">'),
+        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup('<link rel="icon" href="data:,">'),
+        element("title", f"{page.title} – felixlike"),
+        element("style", Markup(STYLE)),
+    )
+    version = live.version if live is not None else None
+    shown = element("main", page_body(page), id="page", data_version=version)
+    if live is not None:
+        note = "this page renews itself by a script; without it, load it again"
+        shown = joined(
+            element("p", note, class_="quiet", id="live"), shown, element("script", Markup(SCRIPT), nonce=live.nonce)
+        )
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{shown}</body></html>\n'
+
+
+def page_body(page: Page) -> str:
+    """What the document shows."""
+    several = len(page.groups) > 1
+    parts = [
+        element("h1", named(page.title)),
+        element("p", page.state, class_="state") if page.state else None,
+        _facts(page.facts),
+        *(element("p", note) for note in page.notes),
+    ]
+    for number, group in enumerate(page.groups):
+        parts.append(element("h2", "Tasks on " if several else "Tasks", named(group.device) if several else None))
+        parts.append(task_table(group, links=f"task-{number}-") if group.tasks else element("p", "None yet."))
+    parts.append(_seconds(page))
+    for number, group in enumerate(page.groups):
+        parts.append(_pictures(group, number, several=several))
+    return joined(*parts)
+
+
+def task_table(group: Group, *, links: str = "") -> Markup:
+    """The tasks as a table.  links: how the names of the pictures below begin; empty where there are none."""
+    columns = ("task", "calls", "best", "share", "GFLOPS", "trials", "failed", "sketch", "max error", "schedule")
+    left = ("task", "sketch", "schedule")
+    head = [element("th", name, class_="left" if name in left else None, scope="col") for name in columns]
+    rows = []
+    for place, task in enumerate(group.tasks):
+        name = named(task.name)
+        if links and place < MOST_SHOWN:
+            name = element("a", name, href=f"#{links}{place}")
+        share = group.share(task)
+        cells = (
+            name,
+            "–" if task.calls is None else f"{task.calls:g}",
+            latency(task.best),
+            f"{share:.1%}" if math.isfinite(share) else "–",
+            rate(task.flops, task.best),
+            str(task.trials),
+            _failures(task),
+            task.sketch or "–",
+            "–" if task.error is None or not math.isfinite(task.error) else f"{task.error:.1e}",
+            task.how or "–",
+        )
+        rows.append(element("tr", *(_cell(column, cell, left) for column, cell in zip(columns, cells, strict=True))))
+    return element("table", element("thead", element("tr", *head)), element("tbody", *rows))
+
+
+def _cell(column: str, cell: str, left: Sequence[str]) -> Markup:
+    style = ["left"] * (column in left) + ["name"] * (column == "task")
+    return element("td", cell, class_=" ".join(style) or None, data_label=column)
+
+
+def _failures(task: PageTask) -> str:
+    if not task.failures:
+        return "0"
+    parts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(task.failures.items()))
+    return parts if len(task.failures) == 1 else f"{sum(task.failures.values())} ({parts})"
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> Markup:
+    rows = [joined(element("dt", name), element("dd", named(value))) for name, value in facts]
+    return element("dl", *rows, class_="facts")
+
+
+def _seconds(page: Page) -> Markup | None:
+    """Where they went: of the clock, and of the processes that measure."""
+    tasks = [task for group in page.groups for task in group.tasks]
+    building, running = math.fsum(t.building for t in tasks), math.fsum(t.running for t in tasks)
+    parts: list[Markup] = []
+    if page.spent:
+        parts += [element("h3", "By the clock, in the latest run" if page.state else "By the clock"), bars(page.spent)]
+    if building or running:
+        words = "Processes that measure, side by side"
+        parts += [element("h3", words), bars({"building": building, "running": running})]
+    return joined(element("h2", "Where the seconds went"), *parts) if parts else None
+
+
+def _pictures(group: Group, number: int, *, several: bool) -> Markup | None:
+    shown = group.tasks[:MOST_SHOWN]
+    if not shown:
+        return None
+    title = joined("Each task in pictures, on ", named(group.device)) if several else "Each task in pictures"
+    left_out = len(group.tasks) - len(shown)
+    more = f" {counted(left_out, 'task')} more in the table only." if left_out else ""
+    details = [
+        _details(task, f"task-{number}-{place}", is_open=number == 0 and place < _OPEN)
+        for place, task in enumerate(shown)
+    ]
+    return joined(element("h2", title), element("p", _LEGEND + more, class_="quiet"), *details)
+
+
+def _details(task: PageTask, identity: str, *, is_open: bool) -> Markup:
+    panels = []
+    if task.steps:
+        panels.append(_figure("Best latency over time", curve(task.steps, task.until)))
+    if len(task.pairs) > 1:
+        share = in_order(task.pairs)
+        order = f": of two candidates the right one was predicted to be faster in {share:.0%}" * math.isfinite(share)
+        panels.append(_figure(f"Predicted against measured{order}", scatter(task.pairs)))
+    if task.chosen:
+        panels.append(_figure(f"The schedule chosen{_point(task)}", loops_picture(task.chosen)))
+    if task.untuned:
+        panels.append(_figure("Untuned: the function as it came", loops_picture(task.untuned)))
+    words = element("p", task.unseen, class_="quiet") if task.unseen and not task.chosen else None
+    notes = [element("p", note) for note in task.notes]
+    summary = element("summary", element("b", named(task.name)), " ", element("span", latency(task.best)))
+    nothing = element("p", "No more is known of it.", class_="quiet") if not panels and not task.unseen else None
+    return element(
+        "details", summary, *notes, element("div", *panels, class_="panels"), words, nothing, id=identity, open=is_open
+    )
+
+
+def _point(task: PageTask) -> str:
+    if not task.point:
+        return ""
+    return ": " + ", ".join(f"{name} = {value}" for name, value in task.point.items())
+
+
+def _figure(caption: str, drawn: Markup) -> Markup:
+    return element("figure", element("figcaption", caption), drawn)

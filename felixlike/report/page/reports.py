@@ -1,0 +1,91 @@
+"""A report as a page.
+
+In: `Report`. Out: `Page`; for notebooks, the table alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+from felixlike.report.page.content import Group, Page, PageTask
+from felixlike.report.page.markup import element, joined, named
+from felixlike.report.page.render import task_table
+from felixlike.report.report import Report, TaskReport
+from felixlike.report.tables import run_notes, task_notes
+from felixlike.words import counted
+
+
+def page_of_report(report: Report) -> Page:
+    """All that a report says."""
+    notes = [*task_notes(report), *([report.note] if report.note else [])]
+    if not any(task.story.steps for task in report.tasks):
+        notes.append("The report knows no curves: nothing was measured in this run, or an earlier version wrote it.")
+    return Page(
+        title=report.model,
+        facts=report_facts(report),
+        groups=(_group(report),),
+        spent=report_spent(report),
+        notes=tuple(notes),
+    )
+
+
+def report_table(report: Report) -> str:
+    """For notebooks: what it is, the table of tasks, how the run went."""
+    title = element("p", element("b", named(report.model)), " on ", named(report.device))
+    notes = [element("p", note) for note in (*task_notes(report), *run_notes(report))]
+    return joined(element("div", title, task_table(_group(report)), *notes))
+
+
+def report_facts(report: Report) -> tuple[tuple[str, str], ...]:
+    """What a report says of its run, without the model's name."""
+    facts = [
+        ("Device", report.device),
+        ("Target", report.target),
+        ("Tuning", f"{counted(report.trials, 'candidate')} in {counted(report.rounds, 'round')}, {report.stopped}"),
+        ("Seconds", f"{report.seconds:.1f} of tuning, {report.total_seconds:.1f} in all"),
+    ]
+    if report.recalled:
+        facts.append(("Before", f"{counted(report.recalled, 'candidate')} of earlier runs, from the store"))
+    if report.reference:
+        error = f"{report.error:.1e}" if math.isfinite(report.error) else "unknown"
+        facts.append(("Maximum error", f"{error}, relative, of the whole model against {report.reference}"))
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    return (*facts, ("Seed", str(report.seed)), ("Versions", versions))
+
+
+def report_spent(report: Report) -> dict[str, float]:
+    """The steps, with what is left of the whole."""
+    if not report.spent:
+        return {"tuning": report.seconds, "before and after": max(0.0, report.total_seconds - report.seconds)}
+    rest = report.total_seconds - math.fsum(report.spent.values())
+    return {**report.spent, **({"else": rest} if rest > 0 else {})}
+
+
+def _group(report: Report) -> Group:
+    return Group(report.device, tuple(_task(task, report) for task in report.tasks))
+
+
+def _task(task: TaskReport, report: Report) -> PageTask:
+    story = task.story
+    unseen = "" if story.untuned else "The report does not hold its loops: an earlier version wrote it."
+    return PageTask(
+        name=task.name,
+        key=task.workload,
+        calls=task.weight,
+        flops=task.flops,
+        best=task.seconds,
+        trials=task.trials,
+        failures=task.failures,
+        sketch="" if task.sketch is None else f"{task.sketch} of {task.sketches}",
+        error=task.error,
+        how=task.how,
+        steps=tuple((step.seconds, step.latency) for step in story.steps),
+        until=report.seconds,
+        pairs=story.pairs,
+        chosen=story.chosen,
+        untuned=story.untuned,
+        unseen=unseen if story.chosen or unseen else "It was compiled as it came, without a schedule.",
+        point=task.point,
+        building=story.building,
+        running=story.running,
+    )

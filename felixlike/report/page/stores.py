@@ -1,0 +1,251 @@
+"""A store as a page, with what the logs beside it tell of its runs; also while a run goes on.
+
+In: the path of a store. Out: `Page`. Measurements and lines of logs that were read once are not read again.
+"""
+
+from __future__ import annotations
+
+import calendar
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from felixlike import records
+from felixlike.measure.measurement import Status
+from felixlike.records import Record, Store, WorkloadSummary
+from felixlike.report.comparison import Pace
+from felixlike.report.curves import Series
+from felixlike.report.damage import is_latency
+from felixlike.report.page.content import Group, Page, PageTask
+from felixlike.report.page.logs import Logs, RunRead
+from felixlike.report.page.pictures import Picture, Pictures
+from felixlike.report.page.render import MOST_SHOWN
+from felixlike.report.page.reports import report_facts, report_spent
+from felixlike.report.story import Pair, thinned
+from felixlike.words import counted
+
+_PAIRS = 256
+"""Predictions shown of a task, of all runs."""
+
+_SILENT = 300.0
+"""Seconds without a line in its log after which a run may have been ended from outside."""
+
+_NO_SCORES = "No predictions are known: they are in the logs of runs, which are not beside the store, or of strategies \
+that predict nothing."
+
+
+class _Told:
+    """What measurements tell of one task on one device."""
+
+    def __init__(self) -> None:
+        self.elapsed: list[float] = []
+        self.latency: list[float] = []
+        self.failures: Counter[str] = Counter()
+        self.building = self.running = 0.0
+        self.best: Record | None = None
+
+    def add(self, record: Record, at: float) -> None:
+        found = record.measurement
+        right = found.status is Status.OK
+        timed = right and is_latency(found.seconds)
+        self.elapsed.append(at)
+        self.latency.append(found.seconds if timed else math.inf)
+        self.building += found.build_seconds
+        self.running += found.run_seconds
+        if not right:
+            self.failures[found.status.value] += 1
+        elif timed and (self.best is None or found.seconds < self.best.measurement.seconds):
+            self.best = record
+
+
+class StorePage:
+    """The page of one store, as often as it is asked for.  seconds: spent at once on drawing schedules, None for as
+    many as that takes.  name: of the store on the page."""
+
+    def __init__(self, path: Path, *, seconds: float | None = None, name: str = "") -> None:
+        self.path = path
+        self._name = name or str(path)
+        self._pictures = Pictures(seconds)
+        self._logs = Logs(path)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._told: dict[str, dict[str, _Told]] = {}
+        self._pace: dict[str, Pace] = {}
+        self._clock: dict[str, float] = {}
+        self._read = 0
+        self._last: Record | None = None
+
+    def build(self) -> Page:
+        """The page as the store stands.  Raises StoreError."""
+        runs = self._logs.update()
+        self._pictures.begin()
+        with records.open(self.path, read_only=True) as store:
+            if store.count() < self._read:  # another file took its place
+                self._forget()
+            for record in store.measurements(after=self._read):
+                self._take(record)
+            known = {workload.task: workload for workload in store.summary()}
+            groups, unfinished = self._groups(store, known, runs)
+        return Page(
+            title=self._name,
+            facts=self._facts(len(known), runs),
+            groups=groups,
+            state=_state(runs),
+            spent=_spent(runs),
+            notes=self._notes(groups),
+            unfinished=unfinished,
+        )
+
+    def _take(self, record: Record) -> None:
+        device = record.device
+        pace = self._pace.setdefault(device, Pace())
+        self._clock[device] = self._clock.get(device, 0.0) + pace.since(record)
+        told = self._told.setdefault(device, {}).setdefault(record.task, _Told())
+        told.add(record, self._clock[device])
+        self._read += 1
+        self._last = record
+
+    def _groups(
+        self, store: Store, known: dict[str, WorkloadSummary], runs: Sequence[RunRead]
+    ) -> tuple[tuple[Group, ...], bool]:
+        """The groups, and whether pictures are yet to be drawn."""
+        calls = {key: count for run in runs for key, count in run.calls().items()}
+        found, unfinished = [], False
+        for device, tasks in self._told.items():
+            lone = len(self._told) == 1
+            pairs = _pairs([run for run in runs if lone or run.text("device") == device])
+            order = sorted(tasks, key=lambda key: -_total(tasks[key], calls.get(key)))
+            made = []
+            for place, key in enumerate(key for key in order if key in known):
+                told = tasks[key]
+                picture = Picture()
+                if place < MOST_SHOWN and told.best is not None:
+                    picture = self._pictures.of(store, told.best)
+                    unfinished |= picture.later
+                made.append(
+                    _task(known[key], told, calls.get(key), pairs.get(key, ()), picture, self._clock[device]),
+                )
+            found.append(Group(device, tuple(made)))
+        return tuple(found), unfinished
+
+    def _facts(self, workloads: int, runs: Sequence[RunRead]) -> tuple[tuple[str, str], ...]:
+        right = sum(len(t.latency) - t.failures.total() for tasks in self._told.values() for t in tasks.values())
+        counts = f"{self._read}, {right} of them right, of {counted(workloads, 'workload')}"
+        facts = [("Measurements", counts)]
+        if runs:
+            facts.append(("Runs", f"{counted(len(runs), 'log')}; the latest is {runs[-1].path.name}"))
+            facts += _about_run(runs[-1])
+        elif self._last is not None:
+            last = self._last
+            facts += [("Devices", ", ".join(self._told)), ("Target", last.target), ("Seed", str(last.seed))]
+            facts.append(("Versions", f"felixlike {last.felixlike or 'none'}, apache-tvm {last.tvm}"))
+        return tuple(facts)
+
+    def _notes(self, groups: Sequence[Group]) -> tuple[str, ...]:
+        notes = []
+        if len(groups) > 1:
+            notes.append("Times of different devices do not compare, so each has a table of its own.")
+        tasks = [task for group in groups for task in group.tasks]
+        if tasks and all(task.calls is None for task in tasks):
+            notes.append(
+                "How often models call each task is not known: no log of a run says so. So there are no shares."
+            )
+        if tasks and not any(task.pairs for task in tasks):
+            notes.append(_NO_SCORES)
+        return tuple(notes)
+
+
+def _task(
+    known: WorkloadSummary,
+    told: _Told,
+    calls: float | None,
+    pairs: tuple[Pair, ...],
+    picture: Picture,
+    until: float,
+) -> PageTask:
+    best = told.best
+    return PageTask(
+        name=known.name,
+        key=known.task,
+        calls=calls,
+        flops=known.flops,
+        best=math.nan if best is None else best.measurement.seconds,
+        trials=len(told.latency),
+        failures=told.failures,
+        sketch="" if best is None else best.sketch[:8],
+        error=None if best is None else best.measurement.error,
+        how="" if best is None else "measured",
+        steps=tuple((step.seconds, step.latency) for step in Series(told.elapsed, told.latency).steps()),
+        until=until,
+        pairs=pairs,
+        chosen=picture.chosen,
+        untuned=picture.untuned,
+        unseen=picture.words if best is not None else "None of its candidates was right so far.",
+        building=told.building,
+        running=told.running,
+    )
+
+
+def _total(told: _Told, calls: float | None) -> float:
+    """Seconds of all calls; tasks of which that is not known come last."""
+    return 0.0 if calls is None or told.best is None else calls * told.best.measurement.seconds
+
+
+def _pairs(runs: Sequence[RunRead]) -> dict[str, tuple[Pair, ...]]:
+    """Of each task, by its key, from all runs."""
+    keys = dict.fromkeys(key for run in runs for key in run.predicted)
+    found = {}
+    for key in keys:
+        scores = [s for run in runs for s in run.predicted.get(key, ([], []))[0]]
+        latencies = [t for run in runs for t in run.predicted.get(key, ([], []))[1]]
+        found[key] = thinned(scores, latencies, _PAIRS)
+    return found
+
+
+def _about_run(run: RunRead) -> list[tuple[str, str]]:
+    """What is known of the latest run."""
+    if run.report is not None:
+        return [("Model", run.report.model), *report_facts(run.report)]
+    facts = [(name.capitalize(), run.text(name)) for name in ("model", "device", "target") if run.text(name)]
+    facts.append(("Tuning", f"{counted(run.trials, 'candidate')} in {run.seconds:.0f} s"))
+    budget = run.start.get("budget")
+    if isinstance(budget, dict):
+        limits = ", ".join(f"{value} {name}" for name, value in budget.items() if value is not None)
+        facts.append(("Limits", limits or "none"))
+    facts.append(("Seed", str(run.start.get("seed", "unknown"))))
+    versions = run.start.get("versions")
+    if isinstance(versions, dict):
+        facts.append(("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
+    return facts
+
+
+def _state(runs: Sequence[RunRead]) -> str:
+    """What goes on; empty where nothing does, or no log says so."""
+    if not runs or runs[-1].report is not None:
+        return ""
+    run = runs[-1]
+    if run.error:
+        return f"The latest run was ended by an error at {run.time}: {run.error}"
+    if not run.time:
+        return "A run has begun."
+    age = 0.0
+    with suppress(ValueError):
+        age = time.time() - calendar.timegm(time.strptime(run.time, "%Y-%m-%dT%H:%M:%SZ"))
+    if age > _SILENT:
+        return f"The latest run has no end in its log, whose last line is of {run.time}: it was ended from outside, or \
+waits for something long."
+    return f"A run goes on; the last it did was at {run.time}."
+
+
+def _spent(runs: Sequence[RunRead]) -> dict[str, float]:
+    """The latest run's seconds by step, as far as its log knows."""
+    if not runs:
+        return {}
+    run = runs[-1]
+    if run.report is not None:
+        return report_spent(run.report)
+    return {"importing": run.importing, "tuning": max(0.0, run.seconds - run.importing)} if run.start else {}

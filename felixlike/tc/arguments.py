@@ -1,0 +1,133 @@
+"""What a comprehension is called with: checked, completed.
+
+In: a program, torch tensors, what is given for outputs. Out: the same with numbers as tensors and outputs in place, or
+a TCCallError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from felixlike.errors import TCCallError
+from felixlike.tc.call import Given, sizes_of
+from felixlike.tc.instance import Instance, instance
+from felixlike.tc.program import Output, Program
+from felixlike.tc.scalars import spoken
+from felixlike.words import kind_of
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """Those of one program.  scalars: whether it has parameters without dimensions, for which numbers will do."""
+
+    program: Program
+    scalars: bool
+
+    @classmethod
+    def of(cls, program: Program) -> Arguments:
+        """Of a program."""
+        return cls(program, any(not parameter.dims for parameter in program.parameters))
+
+    def _names(self, tensors: Sequence[Any]) -> list[str]:
+        names = [parameter.name for parameter in self.program.parameters]
+        return [names[i] if i < len(names) else f"input {i}" for i in range(len(tensors))]
+
+    def given_of(self, tensor: Any, name: str) -> Given:
+        import torch
+
+        if not isinstance(tensor, torch.Tensor):
+            if isinstance(tensor, tuple | list) and all(isinstance(size, int) for size in tensor):
+                dtype = next((p.dtype for p in self.program.parameters if p.name == name), "float32")
+                return Given(tuple(tensor), dtype)
+            raise TCCallError(
+                f"`{name}` is {kind_of(tensor)}, no tensor", where=self.program.name, remedy="give torch tensors"
+            )
+        if tensor.is_nested:
+            raise TCCallError(f"`{name}` is a nested tensor", where=self.program.name, remedy="give a dense one")
+        return Given(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+    def completed(
+        self, tensors: Sequence[Any], out: Mapping[str, torch.Tensor] | None, *, examples: bool = False
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Inputs and given outputs, if they fit.  Numbers for parameters without dimensions become tensors.
+
+        examples: outputs that are accumulated into may be left out.  Raises TCCallError."""
+        import torch
+
+        tensors = tuple(tensors)
+        if self.scalars and len(tensors) == len(self.program.parameters):
+            tensors = tuple(
+                torch.tensor(tensor, dtype=getattr(torch, parameter.dtype))
+                if not parameter.dims and isinstance(tensor, bool | int | float)
+                else tensor
+                for tensor, parameter in zip(tensors, self.program.parameters, strict=True)
+            )
+        given = self.of_inputs(tensors)
+        sizes_of(self.program, given)
+        found = dict(self._checked_out(out))
+        missing = [output for output in self.program.given if output.name not in found]
+        if missing and not examples:
+            raise self._uninitialised(missing[0])
+        if missing or found:
+            made = instance(self.program, given)
+            for output in missing:
+                found[output.name] = torch.ones(made.ranges.shape(output.name), dtype=getattr(torch, output.dtype))
+            self._check_outputs(made, found)
+        return tensors, found
+
+    def _checked_out(self, out: Mapping[str, torch.Tensor] | None) -> Mapping[str, torch.Tensor]:
+        if out is None:
+            return {}
+        if not isinstance(out, Mapping):
+            raise TCCallError(f"out is {kind_of(out)}", where=self.program.name, remedy='give a dict: out={"C": c}')
+        names = [output.name for output in self.program.outputs]
+        for name in out:
+            if name not in names:
+                raise TCCallError(
+                    f"there is no output {name!r}", where=self.program.name, remedy=f"it has {', '.join(names)}"
+                )
+        return out
+
+    def _uninitialised(self, output: Output) -> TCCallError:
+        step = next(step for step in self.program.steps if step.target == output.name)
+        return self.program.source.error(
+            TCCallError,
+            step.span,
+            f"reduction without initialization: `{output.name}` is accumulated into, so its first contents must be"
+            " passed by the caller",
+            f'give out={{"{output.name}": tensor}}, or begin with nothing: write {step.operator}=!',
+        )
+
+    def _check_outputs(self, made: Instance, out: Mapping[str, Any]) -> None:
+        for output in self.program.outputs:
+            if output.name not in out:
+                continue
+            given = self.given_of(out[output.name], output.name)
+            wanted = made.ranges.shape(output.name)
+
+            def error(reason: str, output: Output = output, wanted: tuple[int, ...] = wanted) -> TCCallError:
+                remedy = f"give a tensor of shape {wanted} and type {spoken(output.dtype)}"
+                return self.program.source.error(TCCallError, output.span, reason, remedy)
+
+            if given.dtype != output.dtype:
+                raise error(f"expected type {spoken(output.dtype)} but found {given.dtype} for `{output.name}`")
+            if len(given.shape) != len(wanted):
+                raise error(
+                    f"expected {len(wanted)} dimensions but found tensor with {len(given.shape)} dimensions for"
+                    f" `{output.name}`"
+                )
+            if given.shape != wanted:
+                raise error(f"expected size {wanted} but found {given.shape} for `{output.name}`")
+
+    def of_inputs(self, tensors: Sequence[Any]) -> list[Given]:
+        """Shape and type of each input, which may be a tuple of sizes.  Raises TCCallError for what is no tensor."""
+        return [self.given_of(tensor, name) for tensor, name in zip(tensors, self._names(tensors), strict=True)]
+
+    def signature(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> list[Given]:
+        """The same of the inputs, and then of the outputs that are accumulated into."""
+        return [*self.of_inputs(tensors), *(self.given_of(out[o.name], o.name) for o in self.program.given)]

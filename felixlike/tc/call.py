@@ -1,0 +1,75 @@
+"""What a program is called with → the sizes of its tensors.
+
+In: a program, shape and type of each tensor given. Out: sizes by name, or a TCCallError at the parameter that is not
+met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from felixlike.errors import TCCallError
+from felixlike.tc.program import Program, Tensor
+from felixlike.tc.scalars import spoken
+from felixlike.words import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Shape and type of a tensor that is given; dtype as numpy names it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def sizes_of(program: Program, given: Sequence[Given]) -> dict[str, int]:
+    """The sizes that tensors have, one for each parameter.  Raises TCCallError."""
+    wanted = len(program.parameters)
+    if len(given) != wanted:
+        names = ", ".join(_declared(parameter) for parameter in program.parameters) or "none"
+        raise TCCallError(
+            f"expected {counted(wanted, 'input')} but got {len(given)}", where=program.name, remedy=f"it takes {names}"
+        )
+    sizes: dict[str, int] = {}
+    for parameter, tensor in zip(program.parameters, given, strict=True):
+        _match(program, parameter, tensor, sizes)
+    return sizes
+
+
+def _declared(parameter: Tensor) -> str:
+    dims = f"({', '.join(map(str, parameter.dims))})" if parameter.dims else ""
+    return f"{spoken(parameter.dtype)}{dims} {parameter.name}"
+
+
+def _match(program: Program, parameter: Tensor, given: Given, sizes: dict[str, int]) -> None:
+    def error(reason: str, remedy: str) -> TCCallError:
+        return program.source.error(TCCallError, parameter.span, reason, remedy)
+
+    name = parameter.name
+    if given.dtype != parameter.dtype:
+        raise error(
+            f"expected type {spoken(parameter.dtype)} but found {given.dtype} for `{name}`",
+            f"convert it: {name}.to(torch.{parameter.dtype})",
+        )
+    if len(given.shape) != len(parameter.dims):
+        raise error(
+            f"expected a tensor with {len(parameter.dims)} dimensions but found {len(given.shape)} dimensions for"
+            f" `{name}`",
+            f"it is declared as {_declared(parameter)}",
+        )
+    for number, (dim, size) in enumerate(zip(parameter.dims, given.shape, strict=True)):
+        if size < 1:
+            raise error(f"dimension {number} of `{name}` has size {size}", "give sizes of at least 1")
+        if isinstance(dim, int):
+            if size != dim:
+                raise error(
+                    f"constant dimension {number} of `{name}`: expected size {dim} but found {size}",
+                    f"it is declared as {_declared(parameter)}",
+                )
+        elif sizes.setdefault(dim, size) != size:
+            raise error(
+                f"mismatched sizes for dimension {number} of `{name}`: `{dim}` has the previous value {sizes[dim]} but"
+                f" found {size}",
+                f"it is declared as {_declared(parameter)}",
+            )

@@ -1,0 +1,288 @@
+"""A definition's tree → a `Program`: names, types, ranks and the order of writing and reading settled.
+
+In: the tree of one definition. Out: its program, or a TCSemanticError at the part that is wrong. Ranges need sizes, and
+come later (`ranges.py`).
+"""
+
+from __future__ import annotations
+
+from felixlike.errors import TCSemanticError
+from felixlike.tc import tree
+from felixlike.tc.functions import ARITY
+from felixlike.tc.names import Names
+from felixlike.tc.program import Index, Output, Program, Step, Tensor, Value, walk
+from felixlike.tc.scalars import canonical, matched, spoken
+from felixlike.tc.slips import slips
+from felixlike.tc.source import Source, Span
+from felixlike.tc.typist import Typist
+
+
+def check(source: Source, definition: tree.Definition) -> Program:
+    """The program of a definition.  Raises TCSemanticError."""
+    return _Checker(source, definition).program()
+
+
+class _Checker:
+    """What is known of a definition so far."""
+
+    def __init__(self, source: Source, definition: tree.Definition) -> None:
+        self._source, self._definition = source, definition
+        self._sizes: dict[str, Span] = {}
+        self._parameters: dict[str, Tensor] = {}
+        self._results: dict[str, tree.Result] = {}
+        self._written: dict[str, Output] = {}
+        self._notes: list[str] = []
+
+    def program(self) -> Program:
+        """Raises TCSemanticError."""
+        for parameter in self._definition.parameters:
+            self._declare(parameter)
+        for result in self._definition.results:
+            self._promise(result)
+        if not self._results:
+            raise self._error(
+                self._definition.name.span, "no output is returned", "name at least one output after the arrow"
+            )
+        steps = tuple(self._step(statement) for statement in self._definition.statements)
+        for name, result in self._results.items():
+            if name not in self._written:
+                raise self._error(
+                    result.name.span,
+                    f"undefined variable `{name}`: this output is never defined",
+                    f"write it in a statement, as `{name}(…) = …`, or leave it out",
+                )
+        outputs = tuple(self._written[name] for name in self._results)
+        return Program(
+            self._source,
+            self._definition.name.text,
+            tuple(self._parameters.values()),
+            tuple(self._sizes),
+            outputs,
+            steps,
+            tuple(self._notes),
+        )
+
+    def _error(self, span: Span, reason: str, remedy: str = "") -> TCSemanticError:
+        return self._source.error(TCSemanticError, span, reason, remedy)
+
+    def _no_builtin(self, name: tree.Identifier) -> None:
+        if name.text in ARITY:
+            raise self._error(
+                name.span, f"`{name.text}` is a built-in function and cannot be redefined", "choose another name"
+            )
+
+    def _taken(self, name: tree.Identifier, what: str) -> TCSemanticError:
+        return self._error(name.span, f"`{name.text}` is already defined {what}", "choose another name")
+
+    def _declare(self, parameter: tree.Parameter) -> None:
+        dtype = canonical(parameter.type.scalar.text)
+        if dtype == "float16":
+            raise self._error(parameter.type.scalar.span, "float16 is not supported", "use float")
+        dims: list[str | int] = []
+        for dim in parameter.type.dims:
+            if isinstance(dim, tree.Number):
+                dims.append(self._constant(dim))
+                continue
+            self._no_builtin(dim)
+            if dim.text in self._parameters:
+                raise self._taken(dim, "as a tensor")
+            self._sizes.setdefault(dim.text, dim.span)
+            dims.append(dim.text)
+        name = parameter.name
+        self._no_builtin(name)
+        if name.text in self._parameters:
+            raise self._taken(name, "as a parameter")
+        if name.text in self._sizes:
+            raise self._taken(name, "as a size")
+        self._parameters[name.text] = Tensor(name.text, dtype, tuple(dims), name.span)
+
+    def _constant(self, dim: tree.Number) -> int:
+        if not dim.text.isdigit():
+            raise self._error(
+                dim.span, f"expected an integral size of the dimension but found {dim.text}", "write an integer"
+            )
+        if len(dim.text) > 10 or not 0 < int(dim.text) < 2**31:
+            raise self._error(dim.span, f"a dimension cannot have size {dim.text}", "sizes are from 1 to 2^31 - 1")
+        return int(dim.text)
+
+    def _promise(self, result: tree.Result) -> None:
+        name = result.name
+        self._no_builtin(name)
+        if name.text in self._parameters:
+            raise self._error(
+                name.span,
+                f"output `{name.text}` is also an input, and inputs are immutable",
+                "give the output another name",
+            )
+        if name.text in self._results:
+            raise self._taken(name, "as an output")
+        if name.text in self._sizes:
+            raise self._taken(name, "as a size")
+        if result.type is not None and canonical(result.type.scalar.text) == "float16":
+            raise self._error(result.type.scalar.span, "float16 is not supported", "use float")
+        self._results[name.text] = result
+
+    def _step(self, statement: tree.Statement) -> Step:
+        self._check_target(statement)
+        left = self._left(statement)
+        names = self._names(statement, left)
+        typist = Typist(self._source, names)
+        ranges = self._clauses(statement, names, typist)
+        value = typist.value(statement.value)
+        witnesses = tuple(typist.value(c.value) for c in statement.clauses if isinstance(c, tree.Exists))
+        used = {v.name: v.span for v in walk(value, *witnesses) if isinstance(v, Index)}
+        reduced = tuple(name for name in [*used, *ranges] if name not in left)
+        reduced = tuple(dict.fromkeys(reduced))
+        operator = statement.operator.text.rstrip("!").rstrip("=") or "="
+        if operator == "=" and reduced:
+            where = used.get(reduced[0], names.reduced.get(reduced[0], statement.span))
+            raise self._error(
+                where,
+                f"this statement includes the reduction variable `{reduced[0]}` but does not specify a reduction",
+                f"`{reduced[0]}` is not on the left: put it there, or write +=!, *=!, min=! or max=! instead of =",
+            )
+        if value.dtype == "bool" and operator in ("+", "*"):
+            raise self._error(
+                statement.value.span,
+                "arithmetic on bool is not defined",
+                "cast it to a number, as int32(…), or use max=! for any and min=! for all",
+            )
+        fresh = operator == "=" or statement.operator.text.endswith("!")
+        first = statement.target.text not in self._written
+        self._write(statement, value, fresh=fresh)
+        for name, other in slips(value, left, reduced):
+            line = self._error(statement.span, "").line
+            self._notes.append(f"line {line}: `{name}` is an index that is reduced over, once; is it `{other}`?")
+        return Step(
+            target=statement.target.text,
+            indices=left,
+            reduced=reduced,
+            operator=operator,
+            fresh=fresh,
+            value=value,
+            ranges=ranges,
+            witnesses=witnesses,
+            first=first,
+            span=statement.span,
+            index_spans={i.text: i.span for i in statement.indices} | used,
+        )
+
+    def _check_target(self, statement: tree.Statement) -> None:
+        name = statement.target
+        self._no_builtin(name)
+        if name.text in self._parameters:
+            raise self._error(
+                name.span, f"`{name.text}` is an input, and inputs are immutable", "write to an output of another name"
+            )
+        if name.text not in self._results:
+            raise self._error(
+                name.span,
+                f"`{name.text}` is not listed as an input or output; temporaries are not implemented",
+                "add it to the outputs after the arrow",
+            )
+
+    def _left(self, statement: tree.Statement) -> tuple[str, ...]:
+        found: dict[str, Span] = {}
+        for index in statement.indices:
+            self._no_builtin(index)
+            if index.text in found:
+                raise self._taken(index, "as an index of this statement")
+            found[index.text] = index.span
+        return tuple(found)
+
+    def _names(self, statement: tree.Statement, left: tuple[str, ...]) -> Names:
+        tensors = {t.name: (t.dtype, len(t.dims)) for t in self._parameters.values()}
+        tensors |= {o.name: (o.dtype, o.rank) for o in self._written.values()}
+        unwritten = frozenset(self._results) - set(self._written)
+        names = Names(self._sizes, tensors, unwritten, left)
+        for clause in statement.clauses:
+            if isinstance(clause, tree.Let):
+                self._no_builtin(clause.name)
+                if clause.name.text in names.later or clause.name.text in left:
+                    raise self._taken(clause.name, "in this statement")
+                names.later.add(clause.name.text)
+        return names
+
+    def _clauses(self, statement: tree.Statement, names: Names, typist: Typist) -> dict[str, tuple[Value, Value]]:
+        """Ranges of `where`; lets go into the names, in order."""
+        for between in (clause for clause in statement.clauses if isinstance(clause, tree.Between)):
+            self._check_ranged(between.index, names)
+            if between.index.text not in names.left:
+                names.reduced.setdefault(between.index.text, between.index.span)
+        ranges: dict[str, tuple[Value, Value]] = {}
+        for clause in statement.clauses:
+            if isinstance(clause, tree.Between):
+                if clause.index.text in ranges:
+                    raise self._taken(clause.index, "with a range in this statement")
+                ranges[clause.index.text] = (typist.bound(clause.low), typist.bound(clause.high))
+            elif isinstance(clause, tree.Let):
+                value = typist.value(clause.value)
+                if clause.name.text in names.reduced:
+                    raise self._error(
+                        clause.name.span,
+                        f"`{clause.name.text}` is already defined: it is used before this let",
+                        "put the let before its uses",
+                    )
+                names.later.discard(clause.name.text)
+                names.lets[clause.name.text] = value
+        return ranges
+
+    def _check_ranged(self, index: tree.Identifier, names: Names) -> None:
+        self._no_builtin(index)
+        if index.text in names.left:
+            return
+        kind = ""
+        if index.text in names.later:
+            kind = "a let"
+        elif index.text in names.sizes:
+            kind = "a size"
+        elif index.text in names.tensors or index.text in names.unwritten:
+            kind = "a tensor"
+        if kind:
+            raise self._error(
+                index.span,
+                f"undefined variable `{index.text}` used here: it is {kind}, not an index",
+                "ranges are those of indices",
+            )
+
+    def _write(self, statement: tree.Statement, value: Value, *, fresh: bool) -> None:
+        """Note that a statement writes its target, if it fits what was written before and what was promised."""
+        name, rank, dtype = statement.target, len(statement.indices), value.dtype
+        before = self._written.get(name.text)
+        if before is None:
+            self._keep_promise(statement, dtype, rank)
+            self._written[name.text] = Output(name.text, dtype, rank, not fresh, self._results[name.text].name.span)
+            return
+        if before.rank != rank:
+            raise self._error(
+                name.span,
+                f"`{name.text}` has {before.rank} dimensions where it is first written, but {rank} dimensions here",
+                "write it with as many indices everywhere",
+            )
+        if before.dtype != dtype:
+            near = "write literals with a point, as 0.0" if {before.dtype, dtype} == {"int32", "float32"} else ""
+            raise self._error(
+                statement.value.span,
+                f"type mismatch in an update of `{name.text}`: it is {spoken(before.dtype)} where it is first written,"
+                f" but {spoken(dtype)} here",
+                near or f"cast this: {spoken(before.dtype)}(…)",
+            )
+
+    def _keep_promise(self, statement: tree.Statement, dtype: str, rank: int) -> None:
+        promised = self._results[statement.target.text].type
+        if promised is None:
+            return
+        if len(promised.dims) != rank:
+            raise self._error(
+                statement.target.span,
+                f"`{statement.target.text}` is a tensor defined with {rank} dimensions but declared as an output with"
+                f" {len(promised.dims)} dimensions",
+                "declare it with as many",
+            )
+        wanted = canonical(promised.scalar.text)
+        if matched(dtype, wanted) != wanted:
+            raise self._error(
+                statement.value.span,
+                f"attempting to assign type {spoken(dtype)} to narrower type {spoken(wanted)} without an explicit cast",
+                f"cast it: {spoken(wanted)}({self._source.shown(statement.value.span)})",
+            )

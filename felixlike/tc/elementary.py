@@ -1,0 +1,214 @@
+"""What the built-in functions compute, as TVM expressions.
+
+In: the name of a function, TVM expressions of one float type. Out: an expression of that type. Most are TVM's or the C
+library's (and CUDA's, which has them by the same names); the rest are formulas: Giles, "Approximating the erfinv
+function" (2010); Abramowitz and Stegun, 7.1.14 and 9.8.1 to 9.8.4, good to 2e-7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from felixlike import tvmlib
+
+_Expr = Any
+
+_TVMS = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "exp10", "exp2"),
+    *("floor", "log", "log10", "log1p", "log2", "round", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
+    *("atan2", "copysign", "hypot", "nextafter"),
+)
+"""TVM's own, under the same names."""
+
+_LIBRARY = ("cbrt", "erfc", "expm1", "fmod", "j0", "j1", "lgamma", "logb", "remainder", "tgamma", "y0", "y1")
+"""The C library's, with an f at the end for float."""
+
+_IN_LIBRARIES = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp10", "exp2", "log", "log10"),
+    *("log1p", "log2", "sin", "sinh", "tan", "tanh", "atan2", "hypot", "pow", "fmax", "fmin", "fdim"),
+)
+"""Those of the others that the C library has, too."""
+
+_ERFCX_FROM, _ERFCX_STEPS = 3.0, 30
+
+
+def elementary(function: str, arguments: list[_Expr], *, by_library: bool = False) -> _Expr:
+    """A built-in function of TVM expressions.
+
+    by_library: a call of the C library wherever it has the function, instead of what becomes arithmetic in vectors."""
+    if function == "rsqrt" and by_library:
+        return _reciprocal(tvmlib.tirx.sqrt(*arguments))
+    if function in _TVMS and not (by_library and function in _IN_LIBRARIES):
+        return getattr(tvmlib.tirx, function)(*arguments)
+    if function in _LIBRARY or (by_library and function in _IN_LIBRARIES):
+        dtype = str(arguments[0].ty.dtype)
+        name = function if dtype == "float64" else f"{function}f"
+        return tvmlib.tirx.call_pure_extern(dtype, name, *arguments)
+    return _FORMULAS[function](*arguments)
+
+
+def _const(value: float, like: _Expr) -> _Expr:
+    return tvmlib.tirx.const(value, str(like.ty.dtype))
+
+
+def _greater(x: _Expr, y: _Expr) -> _Expr:
+    """C's fmax: of a number and NaN the number."""
+    return tvmlib.tirx.Select(_wins(x > y, y), x, y)
+
+
+def _less(x: _Expr, y: _Expr) -> _Expr:
+    """C's fmin: of a number and NaN the number."""
+    return tvmlib.tirx.Select(_wins(x < y, y), x, y)
+
+
+def _wins(test: _Expr, other: _Expr) -> _Expr:
+    """A test, or that the other is NaN, which literals are not."""
+    literal = isinstance(other, tvmlib.tirx.FloatImm)
+    return test if literal else tvmlib.tirx.Or(test, tvmlib.tirx.isnan(other))
+
+
+def _difference(x: _Expr, y: _Expr) -> _Expr:
+    return tvmlib.tirx.Select(x > y, x - y, _const(0.0, x))
+
+
+def _of_half_turns(x: _Expr, function: str) -> _Expr:
+    """sin or cos of π x, x brought into -1…1 first."""
+    turns = x - _const(2.0, x) * tvmlib.tirx.round(x * _const(0.5, x))
+    return getattr(tvmlib.tirx, function)(turns * _const(math.pi, x))
+
+
+def _norm(*parts: _Expr) -> _Expr:
+    total = parts[0] * parts[0]
+    for part in parts[1:]:
+        total = total + part * part
+    return tvmlib.tirx.sqrt(total)
+
+
+def _reciprocal(x: _Expr) -> _Expr:
+    return _const(1.0, x) / x
+
+
+def _polynomial(x: _Expr, coefficients: tuple[float, ...]) -> _Expr:
+    """Highest power first."""
+    value = _const(coefficients[0], x)
+    for coefficient in coefficients[1:]:
+        value = value * x + _const(coefficient, x)
+    return value
+
+
+_NEAR = (
+    *(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087),
+    *(-0.00125372503, -0.00417768164, 0.246640727, 1.50140941),
+)
+_FAR = (
+    *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773),
+    *(-0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
+)
+
+
+def _inverse_erf(x: _Expr, w: _Expr) -> _Expr:
+    """erf⁻¹(x).  w: -log(1 - x²)."""
+    near = _polynomial(w - _const(2.5, x), _NEAR)
+    far = _polynomial(tvmlib.tirx.sqrt(w) - _const(3.0, x), _FAR)
+    found = tvmlib.tirx.Select(w < _const(5.0, x), near, far) * x
+    steps = 2 if str(x.ty.dtype) == "float64" else 0  # Newton's, since the polynomials are those of float
+    for _ in range(steps):
+        slope = _const(2 / math.sqrt(math.pi), x) * tvmlib.tirx.exp(-found * found)
+        found = found - (tvmlib.tirx.erf(found) - x) / slope
+    return tvmlib.tirx.Select(w < _const(math.inf, x), found, x * _const(math.inf, x))
+
+
+def _erfinv(x: _Expr) -> _Expr:
+    one = _const(1.0, x)
+    return _inverse_erf(x, -tvmlib.tirx.log((one - x) * (one + x)))
+
+
+def _erfcinv(y: _Expr) -> _Expr:
+    return _inverse_erf(_const(1.0, y) - y, -tvmlib.tirx.log(y * (_const(2.0, y) - y)))
+
+
+def _erfcx(x: _Expr) -> _Expr:
+    """exp(x²) erfc(x): as a continued fraction where the first is large and the other small."""
+    tail = _const(0.0, x)
+    for step in range(_ERFCX_STEPS, 0, -1):
+        tail = _const(step / 2, x) / (x + tail)
+    fraction = _const(1 / math.sqrt(math.pi), x) / (x + tail)
+    plain = tvmlib.tirx.exp(x * x) * elementary("erfc", [x])
+    return tvmlib.tirx.Select(x > _const(_ERFCX_FROM, x), fraction, plain)
+
+
+_I0_NEAR = (0.0045813, 0.0360768, 0.2659732, 1.2067492, 3.0899424, 3.5156229, 1.0)
+_I0_FAR = (
+    0.00392377,
+    -0.01647633,
+    0.02635537,
+    -0.02057706,
+    0.00916281,
+    -0.00157565,
+    0.00225319,
+    0.01328592,
+    0.39894228,
+)
+_I1_NEAR = (0.00032411, 0.00301532, 0.02658733, 0.15084934, 0.51498869, 0.87890594, 0.5)
+_I1_FAR = (
+    -0.00420059,
+    0.01787654,
+    -0.02895312,
+    0.02282967,
+    -0.01031555,
+    0.00163801,
+    -0.00362018,
+    -0.03988024,
+    0.39894228,
+)
+_BESSEL_FROM = 3.75
+
+
+def _bessel(x: _Expr, near: tuple[float, ...], far: tuple[float, ...]) -> _Expr:
+    """I₀(x), or I₁(|x|) / |x| near 0 and I₁(|x|) elsewhere."""
+    size = tvmlib.tirx.abs(x)
+    ratio = x / _const(_BESSEL_FROM, x)
+    inside = _polynomial(ratio * ratio, near)
+    grown = tvmlib.tirx.exp(size) / tvmlib.tirx.sqrt(size)
+    outside = grown * _polynomial(_const(_BESSEL_FROM, x) / size, far)
+    return inside, outside
+
+
+def _bessel_0(x: _Expr) -> _Expr:
+    inside, outside = _bessel(x, _I0_NEAR, _I0_FAR)
+    return tvmlib.tirx.Select(tvmlib.tirx.abs(x) < _const(_BESSEL_FROM, x), inside, outside)
+
+
+def _bessel_1(x: _Expr) -> _Expr:
+    inside, outside = _bessel(x, _I1_NEAR, _I1_FAR)
+    signed = tvmlib.tirx.Select(x < _const(0.0, x), -outside, outside)
+    return tvmlib.tirx.Select(tvmlib.tirx.abs(x) < _const(_BESSEL_FROM, x), inside * x, signed)
+
+
+_FORMULAS: dict[str, Callable[..., _Expr]] = {
+    "cospi": lambda x: _of_half_turns(x, "cos"),
+    "cyl_bessel_i0": _bessel_0,
+    "cyl_bessel_i1": _bessel_1,
+    "erfcinv": _erfcinv,
+    "erfcx": _erfcx,
+    "erfinv": _erfinv,
+    "fabs": lambda x: tvmlib.tirx.abs(x),
+    "fdim": _difference,
+    "fdivide": lambda x, y: x / y,
+    "fma": lambda x, y, z: x * y + z,
+    "fmax": _greater,
+    "fmin": _less,
+    "norm3d": _norm,
+    "norm4d": _norm,
+    "normcdf": lambda x: _const(0.5, x) * elementary("erfc", [x * _const(-math.sqrt(0.5), x)]),
+    "normcdfinv": lambda x: _const(-math.sqrt(2.0), x) * _erfcinv(x * _const(2.0, x)),
+    "pow": lambda x, y: tvmlib.tirx.power(x, y),
+    "rcbrt": lambda x: _reciprocal(elementary("cbrt", [x])),
+    "rhypot": lambda x, y: _reciprocal(tvmlib.tirx.hypot(x, y)),
+    "rnorm3d": lambda *parts: _reciprocal(_norm(*parts)),
+    "rnorm4d": lambda *parts: _reciprocal(_norm(*parts)),
+    "sinpi": lambda x: _of_half_turns(x, "sin"),
+}
+"""The functions that are made of others."""

@@ -1,0 +1,38 @@
+"""The built-in functions of the language: names and numbers of arguments.
+
+In: nothing. Out: a table. `elementary.py` says what they compute.
+"""
+
+from __future__ import annotations
+
+_UNARY = (
+    "acos acosh asin asinh atan atanh cbrt ceil cos cosh cospi cyl_bessel_i0 cyl_bessel_i1 erf erfc erfcinv erfcx"
+    " erfinv exp exp10 exp2 expm1 fabs floor j0 j1 lgamma log log10 log1p log2 logb normcdf normcdfinv rcbrt round"
+    " rsqrt sin sinh sinpi sqrt tan tanh tgamma trunc y0 y1"
+)
+_BINARY = "atan2 copysign fdim fdivide fmax fmin fmod hypot nextafter pow remainder rhypot"
+
+ARITY: dict[str, int] = {
+    **dict.fromkeys(_UNARY.split(), 1),
+    **dict.fromkeys(_BINARY.split(), 2),
+    **dict.fromkeys(("fma", "norm3d", "rnorm3d"), 3),
+    **dict.fromkeys(("norm4d", "rnorm4d"), 4),
+}
+"""Arguments of each function."""
+
+WRITTEN_OUT = frozenset({"cyl_bessel_i0", "cyl_bessel_i1", "erfcinv", "erfcx", "erfinv", "normcdfinv"})
+"""Functions that are formulas in which an argument stands many times; no library has them."""
+
+TWICE = frozenset({"cospi", "fdim", "fmax", "fmin", "norm3d", "norm4d", "rnorm3d", "rnorm4d", "sinpi"})
+"""Those in which it stands twice."""
+
+INSTEAD = {
+    "abs": "write fabs(x)",
+    "clamp": "write min(max(x, low), high)",
+    "mean": "write a reduction: O(i) +=! A(i, j) / M",
+    "relu": "write fmax(x, 0)",
+    "select": "write condition ? x : y",
+    "sigmoid": "write 1.0 / (1.0 + exp(-x))",
+    "sum": "write a reduction: O(i) +=! A(i, j)",
+}
+"""How to write what the language has no function for."""

@@ -1,0 +1,179 @@
+"""A program for given sizes: all that follows from them, as a module that can be tuned and compiled.
+
+In: a program, shapes and types of its inputs, a target. Out: `Instance`: a Relax module whose "main" calls one function
+a group of nodes; its results are the program's outputs, and then a number for each check that is not 0 where an access
+would have left its tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.frontend import Imported, Signature
+from felixlike.frontend.extract import extract
+from felixlike.frontend.relax import inputs_of
+from felixlike.frontend.structure import structure_of
+from felixlike.tc.bounds import Bounds, Check, examine
+from felixlike.tc.call import Given, sizes_of
+from felixlike.tc.groups import Group, grouped
+from felixlike.tc.lower import Facts, function, identifier
+from felixlike.tc.nodes import Node, nodes_of
+from felixlike.tc.program import Binary, Choose, Convert, Index, Literal, Program, Value, walk
+from felixlike.tc.ranges import Ranges, infer
+
+_OPAQUE = 8
+"""TVM's kind of functions that are not fused with others: grouping is done here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A program for given sizes.  nodes: of outputs, and then of checks."""
+
+    program: Program
+    sizes: Mapping[str, int]
+    ranges: Ranges
+    bounds: Bounds
+    groups: tuple[Group, ...]
+    checks: tuple[Node, ...]
+
+
+def instance(program: Program, given: Sequence[Given]) -> Instance:
+    """The program for inputs of these shapes and types.  Raises TCCallError, TCRangeError."""
+    sizes = sizes_of(program, given)
+    ranges = infer(program, sizes)
+    bounds = examine(program, sizes, ranges)
+    nodes = nodes_of(program, ranges)
+    shapes = {tensor.name: ranges.shape(tensor.name) for tensor in program.parameters}
+    shapes |= {output.name: ranges.shape(output.name) for output in program.given}
+    shapes |= {node.name: node.shape for node in nodes}
+    before = _versions_by_step(program, nodes)
+    checks = tuple(_check(number, check, ranges, before[check.step]) for number, check in enumerate(bounds.checks))
+    groups = (*grouped(nodes, shapes), *(Group([check]) for check in checks))
+    return Instance(program, sizes, ranges, bounds, groups, checks)
+
+
+def _versions_by_step(program: Program, nodes: Sequence[Node]) -> dict[int, Mapping[str, str]]:
+    found: dict[int, Mapping[str, str]] = {}
+    for node in nodes:
+        found.setdefault(node.step, node.versions)
+    return found
+
+
+def _check(number: int, check: Check, ranges: Ranges, versions: Mapping[str, str]) -> Node:
+    """A node of one number: 1 if an access leaves its tensor somewhere, else 0."""
+    subscript = check.read.subscripts[check.dimension]
+    span, (low, high) = subscript.span, check.bounds
+    place = Convert(subscript, "int64", span)
+    below = Binary("<", place, Literal(low, "int64", span), "bool", span)
+    above = Binary(">", place, Literal(high, "int64", span), "bool", span)
+    value: Value = Choose(
+        Binary("||", below, above, "bool", span), Literal(1, "int32", span), Literal(0, "int32", span), "int32", span
+    )
+    for test, holds in reversed(check.tests):
+        nothing = Literal(0, "int32", span)
+        left, right = (value, nothing) if holds else (nothing, value)
+        value = Choose(test, left, right, "int32", span)
+    names = tuple(dict.fromkeys(part.name for part in walk(value) if isinstance(part, Index)))
+    intervals = ranges.domains[check.step].intervals
+    return Node(
+        name=f"check.{number}",
+        output="",
+        dtype="int32",
+        indices=(),
+        reduced=names,
+        operator="max" if names else "=",
+        intervals={name: intervals[name] for name in names},
+        value=value,
+        versions=versions,
+        step=check.step,
+    )
+
+
+def imported(made: Instance, target: Any, *, examples: Sequence[Any] = (), fuse: bool = True) -> Imported:
+    """The instance as a model.  examples: a torch tensor for each of its inputs, to compare with.  fuse: False for a
+    function a statement."""
+    module = relax_module(made if fuse else apart(made))
+    tasks, functions = extract(module, target)
+    names = [_name for _name, _, _ in inputs(made)]
+    returned = len(made.program.outputs) + len(made.checks)
+    single = returned == 1
+    return Imported(
+        name=made.program.name,
+        module=module,
+        inputs=inputs_of(module["main"], where=made.program.name),
+        signature=Signature.plain(names),
+        structure=structure_of(object() if single else tuple(object() for _ in range(returned))),
+        target=target,
+        tasks=tasks,
+        functions=functions,
+        examples=tuple(examples),
+    )
+
+
+def apart(made: Instance) -> Instance:
+    """The instance with a function for each node."""
+    return replace(made, groups=tuple(Group([node]) for group in made.groups for node in group.nodes))
+
+
+def inputs(made: Instance) -> list[tuple[str, tuple[int, ...], str]]:
+    """Name, shape and type of each tensor that the module takes: parameters, then outputs that are accumulated into."""
+    program = made.program
+    tensors = [(t.name, t.dtype) for t in program.parameters] + [(o.name, o.dtype) for o in program.given]
+    return [(name, made.ranges.shape(name), dtype) for name, dtype in tensors]
+
+
+def relax_module(made: Instance) -> Any:
+    """One function a group, called in order."""
+    relax = tvmlib.relax
+    builder = relax.BlockBuilder()
+    params = [relax.Var(identifier(name), relax.TensorType(shape, dtype)) for name, shape, dtype in inputs(made)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            values = emitted(made, builder, params)
+            wanted = [*(values[name] for name in results(made))]
+            result = builder.emit_output(wanted[0] if len(wanted) == 1 else relax.Tuple(wanted))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def results(made: Instance) -> list[str]:
+    """The nodes that are returned: the last of each output, in order, then the checks."""
+    last = {node.output: node.name for group in made.groups for node in group.nodes if node.output}
+    return [*(last[output.name] for output in made.program.outputs), *(check.name for check in made.checks)]
+
+
+def emitted(made: Instance, builder: Any, given: Sequence[Any]) -> dict[str, Any]:
+    """Calls of the functions of all groups, put into a Relax function; the value of each tensor that is seen by others.
+
+    given: Relax values for `inputs`."""
+    relax = tvmlib.relax
+    known = {name: (shape, dtype) for name, shape, dtype in inputs(made)}
+    values = {name: value for (name, _, _), value in zip(inputs(made), given, strict=True)}
+    nodes = {node.name: node for group in made.groups for node in group.nodes}
+    facts = Facts(made.sizes, _all_bounds(made, nodes), made.bounds.kept)
+    wanted = set(results(made))
+    for number, group in enumerate(made.groups):
+        seen = wanted | {name for other in made.groups[number + 1 :] for name in other.inputs()}
+        out = [node.name for node in group.nodes if node.name in seen]
+        read = group.inputs()
+        func = function(group.nodes, [(name, *known[name]) for name in read], out, facts)
+        name = identifier(f"{made.program.name}_{'_'.join(out)}")
+        variable = builder.add_func(
+            tvmlib.without_attributes(func, "global_symbol").with_attr("op_pattern", _OPAQUE), name
+        )
+        types = [relax.TensorType(nodes[n].shape, nodes[n].dtype) for n in out]
+        call = relax.call_tir(variable, [values[n] for n in read], types[0] if len(out) == 1 else types)
+        result = builder.emit(call)
+        for place, n in enumerate(out):
+            values[n] = result if len(out) == 1 else builder.emit(relax.TupleGetItem(result, place))
+            known[n] = (nodes[n].shape, nodes[n].dtype)
+    return values
+
+
+def _all_bounds(made: Instance, nodes: Mapping[str, Node]) -> dict[str, Any]:
+    """Bounds of subscripts: of the program's tensors, and of nodes that stand for themselves."""
+    own = {node.name: tuple(node.intervals[index] for index in node.indices) for node in nodes.values()}
+    return {**own, **made.ranges.bounds}

@@ -1,0 +1,179 @@
+"""Integer values as sums: constant + Σ coefficient · atom, where sizes are numbers.
+
+In: a value, sizes. Out: a `Linear`. Atoms are indices, floor divisions of sums by a number, and whatever else
+("opaque"). Range inference solves sums for an index; bounds of sums are tighter than those of their parts one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from felixlike.tc.program import Binary, Choose, Convert, Index, Literal, Read, Size, Unary, Value, walk
+from felixlike.tc.scalars import is_integral, limits
+
+Interval = tuple[int, int]
+"""Least and greatest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """What is multiplied: an index by its name, ⌊sum / divisor⌋ (divisor > 1), or a value that is neither.
+
+    key: equal for atoms of the same value."""
+
+    key: tuple[object, ...]
+    index: str = ""
+    inner: Linear | None = None
+    divisor: int = 1
+    opaque: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """constant + Σ coefficient · atom; coefficients are not 0."""
+
+    constant: int
+    terms: tuple[tuple[int, Atom], ...] = ()
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        """self + factor · other."""
+        found = {atom.key: (coefficient, atom) for coefficient, atom in self.terms}
+        for coefficient, atom in other.terms:
+            before = found.get(atom.key, (0, atom))[0]
+            found[atom.key] = (before + factor * coefficient, atom)
+        terms = tuple((c, atom) for c, atom in found.values() if c)
+        return Linear(self.constant + factor * other.constant, terms)
+
+    def times(self, factor: int) -> Linear:
+        """Every part times a number."""
+        return Linear(0).plus(self, factor)
+
+
+def linear(value: Value, sizes: Mapping[str, int]) -> Linear:
+    """The sum that an integer value is."""
+    match value:
+        case Literal() if isinstance(value.value, int):
+            return Linear(value.value)
+        case Size():
+            return Linear(sizes[value.name])
+        case Index():
+            return Linear(0, ((1, Atom(("index", value.name), index=value.name)),))
+        case Convert() if is_integral(value.value.dtype) and value.dtype in ("int32", "int64"):
+            if value.dtype == "int64" or limits(value.value.dtype)[1] <= limits("int32")[1]:
+                return linear(value.value, sizes)
+        case Unary() if value.operator == "-":
+            return linear(value.value, sizes).times(-1)
+        case Binary():
+            return _binary(value, sizes)
+    return _opaque(value)
+
+
+def _opaque(value: Value) -> Linear:
+    return Linear(0, ((1, Atom(("opaque", id(value)), opaque=value)),))
+
+
+def _binary(value: Binary, sizes: Mapping[str, int]) -> Linear:
+    if value.operator not in ("+", "-", "*", "/"):
+        return _opaque(value)
+    left, right = linear(value.left, sizes), linear(value.right, sizes)
+    match value.operator:
+        case "+":
+            return left.plus(right)
+        case "-":
+            return left.plus(right, -1)
+        case "*" if not right.terms:
+            return left.times(right.constant)
+        case "*" if not left.terms:
+            return right.times(left.constant)
+        case "/" if not right.terms and right.constant:
+            return _floor(left, right.constant)
+    return _opaque(value)
+
+
+def _floor(sum_: Linear, divisor: int) -> Linear:
+    """⌊sum / divisor⌋"""
+    if divisor < 0:
+        sum_, divisor = sum_.times(-1), -divisor
+    if all(coefficient % divisor == 0 for coefficient, _ in sum_.terms):
+        terms = tuple((coefficient // divisor, atom) for coefficient, atom in sum_.terms)
+        return Linear(sum_.constant // divisor, terms)
+    key = ("floor", divisor, sum_.constant, *((c, atom.key) for c, atom in sum_.terms))
+    return Linear(0, ((1, Atom(key, inner=sum_, divisor=divisor)),))
+
+
+def indices_of(atom: Atom) -> frozenset[str]:
+    """The indices that an atom depends on."""
+    if atom.index:
+        return frozenset({atom.index})
+    if atom.inner is not None:
+        return frozenset().union(*(indices_of(inner) for _, inner in atom.inner.terms))
+    assert atom.opaque is not None
+    return frozenset(part.name for part in walk(atom.opaque) if isinstance(part, Index))
+
+
+def depends_on_data(atom: Atom) -> bool:
+    """Whether an atom depends on what tensors hold."""
+    if atom.inner is not None:
+        return any(depends_on_data(inner) for _, inner in atom.inner.terms)
+    return atom.opaque is not None and any(isinstance(part, Read) for part in walk(atom.opaque))
+
+
+def interval(value: Value, domain: Mapping[str, Interval], sizes: Mapping[str, int]) -> Interval:
+    """Bounds of an integer value, its indices within theirs; never too narrow, exact for sums of indices."""
+    return interval_of(linear(value, sizes), domain, sizes)
+
+
+def interval_of(sum_: Linear, domain: Mapping[str, Interval], sizes: Mapping[str, int]) -> Interval:
+    """Bounds of a sum."""
+    low = high = sum_.constant
+    for coefficient, atom in sum_.terms:
+        at_low, at_high = _atom_interval(atom, domain, sizes)
+        ends = (coefficient * at_low, coefficient * at_high)
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+def _atom_interval(atom: Atom, domain: Mapping[str, Interval], sizes: Mapping[str, int]) -> Interval:
+    if atom.index:
+        return domain[atom.index]
+    if atom.inner is not None:
+        low, high = interval_of(atom.inner, domain, sizes)
+        return low // atom.divisor, high // atom.divisor
+    assert atom.opaque is not None
+    return _opaque_interval(atom.opaque, domain, sizes)
+
+
+def _opaque_interval(value: Value, domain: Mapping[str, Interval], sizes: Mapping[str, int]) -> Interval:
+    if value.dtype == "bool":
+        return 0, 1
+    whole = limits(value.dtype) if is_integral(value.dtype) else limits("int64")
+    match value:
+        case Convert() if is_integral(value.value.dtype) or value.value.dtype == "bool":
+            inner = interval(value.value, domain, sizes)
+            return inner if whole[0] <= inner[0] and inner[1] <= whole[1] else whole
+        case Choose():
+            left, right = interval(value.left, domain, sizes), interval(value.right, domain, sizes)
+            return min(left[0], right[0]), max(left[1], right[1])
+        case Binary() if is_integral(value.dtype):
+            left, right = interval(value.left, domain, sizes), interval(value.right, domain, sizes)
+            return _combined(value.operator, left, right) or whole
+    return whole
+
+
+def _combined(operator: str, left: Interval, right: Interval) -> Interval | None:
+    """Bounds of what an operator makes of two bounded values; None if nothing is known."""
+    match operator:
+        case "min":
+            return min(left[0], right[0]), min(left[1], right[1])
+        case "max":
+            return max(left[0], right[0]), max(left[1], right[1])
+        case "*":
+            corners = [a * b for a in left for b in right]
+            return min(corners), max(corners)
+        case "/" if right[0] > 0 or right[1] < 0:
+            corners = [a // b for a in left for b in right]
+            return min(corners), max(corners)
+        case "%" if right[0] > 0:
+            return left if left[0] >= 0 and left[1] < right[0] else (0, right[1] - 1)
+    return None

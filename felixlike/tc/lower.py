@@ -1,0 +1,262 @@
+"""Nodes → a TIR function, one block a node, as the functions that models are made of.
+
+In: the nodes of one function, what they read. Out: a PrimFunc over the buffers of its inputs and outputs. Accesses
+that tests keep within their tensors are made only where the tests hold; those that are checked in every call are held
+within.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.tc.bounds import Kept
+from felixlike.tc.elementary import elementary
+from felixlike.tc.functions import WRITTEN_OUT
+from felixlike.tc.grids import Unknown, on_grid
+from felixlike.tc.linear import Interval, interval
+from felixlike.tc.nodes import Node, extent
+from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Read, Size, Unary, Value, children, walk
+from felixlike.tc.scalars import bits, is_float, is_unsigned
+
+_Expr = Any
+
+_FORMULAS = 1
+"""Functions within each other that become arithmetic in vectors; TVM takes three times as long for one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a program besides its nodes.
+
+    sizes: by name.  bounds: of the subscripts of each tensor and node.  kept: what keeps a read within its tensor, by
+    id."""
+
+    sizes: Mapping[str, int]
+    bounds: Mapping[str, tuple[Interval, ...]]
+    kept: Mapping[int, Kept]
+
+
+def function(
+    nodes: Sequence[Node], inputs: Sequence[tuple[str, tuple[int, ...], str]], outputs: Sequence[str], facts: Facts
+) -> Any:
+    """A PrimFunc.  inputs: (name, shape, type) of what nodes read that is none of them.  outputs: names of the nodes
+    that are its results."""
+    te = tvmlib.te
+    given = [te.placeholder(shape, dtype, name=identifier(name)) for name, shape, dtype in inputs]
+    tensors = {name: tensor for (name, _, _), tensor in zip(inputs, given, strict=True)}
+    for node in nodes:
+        tensors[node.name] = _computed(node, tensors, facts)
+    return te.create_prim_func([*given, *(tensors[name] for name in outputs)])
+
+
+def identifier(name: str) -> str:
+    """A name that TVM's scripts can show."""
+    return name.replace(".", "_")
+
+
+def _computed(node: Node, tensors: Mapping[str, Any], facts: Facts) -> Any:
+    """The tensor of a node."""
+    te, name = tvmlib.te, identifier(node.name)
+
+    def at(*axes: _Expr) -> Callable[[Value], _Expr]:
+        names = (*node.indices, *node.reduced)
+        places = {n: axis + node.intervals[n][0] for n, axis in zip(names, axes, strict=True)}
+        return _Lowering(node, places, tensors, facts).expression
+
+    if not node.reduced:
+        return te.compute(node.shape, lambda *axes: at(*axes)(node.value), name=name)
+    reduced = [te.reduce_axis((0, extent(node.intervals[index])), name=index) for index in node.reduced]
+    reducer = _reducer(node.operator)
+    of_bools = node.dtype == "bool"
+
+    def element(*axes: _Expr) -> _Expr:
+        value = at(*axes, *(axis.var for axis in reduced))(node.value)
+        return reducer(value.astype("uint8") if of_bools else value, axis=reduced)
+
+    found = te.compute(node.shape, element, name=f"{name}_bits" if of_bools else name)
+    if of_bools:
+        return te.compute(node.shape, lambda *axes: found(*axes) != tvmlib.tirx.const(0, "uint8"), name=name)
+    return found
+
+
+def _reducer(operator: str) -> Any:
+    te = tvmlib.te
+    if operator == "*":
+        return te.comm_reducer(lambda a, b: a * b, lambda dtype: tvmlib.tirx.const(1, dtype), name="product")
+    return {"+": te.sum, "min": te.min, "max": te.max}[operator]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowering:
+    """One node's expressions.  places: TVM's for the value of each index."""
+
+    node: Node
+    places: Mapping[str, _Expr]
+    tensors: Mapping[str, Any]
+    facts: Facts
+
+    def expression(self, value: Value) -> _Expr:
+        """TVM's for a value."""
+        match value:
+            case Literal():
+                return tvmlib.tirx.const(value.value, value.dtype)
+            case Size():
+                return tvmlib.tirx.const(self.facts.sizes[value.name], "int32")
+            case Index():
+                low, high = self.node.intervals[value.name]
+                return tvmlib.tirx.const(low, "int32") if low == high else self.places[value.name]
+            case Read():
+                return self._read(value)
+            case Convert():
+                return _converted(self.expression(value.value), value.value.dtype, value.dtype)
+            case Unary():
+                return self._unary(value)
+            case Binary():
+                return self._binary(value)
+            case Choose():
+                return self._choice(value)
+            case Call():
+                return self._call(value)
+
+    def _call(self, call: Call) -> _Expr:
+        """Of numbers that are known the result: formulas of functions, nested and folded by TVM, can become wrong."""
+        single = {name: low for name, (low, high) in self.node.intervals.items() if low == high}
+        parts = list(walk(call))
+        if not any(isinstance(p, Read) or (isinstance(p, Index) and p.name not in single) for p in parts):
+            with contextlib.suppress(Unknown, ZeroDivisionError):
+                number = float(on_grid(call, single, self.facts.sizes))
+                if math.isfinite(number):
+                    return tvmlib.tirx.const(number, call.dtype)
+        by_library = max(map(_height, call.arguments)) > _FORMULAS or not any(isinstance(p, Read) for p in parts)
+        arguments = [self.expression(argument) for argument in call.arguments]
+        return elementary(call.function, arguments, by_library=by_library)
+
+    def _read(self, read: Read) -> _Expr:
+        kept = self.facts.kept.get(id(read), Kept.ALWAYS)
+        subscripts = []
+        for subscript, (low, high) in zip(read.subscripts, self.facts.bounds[read.tensor], strict=True):
+            place = self.expression(subscript)
+            if subscript.dtype not in ("int32", "int64"):
+                place = place.astype("int32" if bits(subscript.dtype) < 32 else "int64")
+            if kept is Kept.BY_CHECK and not self._within(subscript, low, high):
+                dtype = str(place.ty.dtype)
+                place = tvmlib.tirx.max(
+                    tvmlib.tirx.min(place, tvmlib.tirx.const(high, dtype)), tvmlib.tirx.const(low, dtype)
+                )
+            if str(place.ty.dtype) != "int32":
+                place = place.astype("int32")
+            subscripts.append(place - low)
+        return self.tensors[self.node.versions[read.tensor]](*subscripts)
+
+    def _within(self, subscript: Value, low: int, high: int) -> bool:
+        least, greatest = interval(subscript, self.node.intervals, self.facts.sizes)
+        return low <= least and greatest <= high
+
+    def _unary(self, value: Unary) -> _Expr:
+        inner = self.expression(value.value)
+        if value.operator == "!":
+            return tvmlib.tirx.Not(inner)
+        if is_float(value.dtype):
+            return -inner
+        return tvmlib.tirx.const(0, value.dtype) - inner
+
+    def _binary(self, value: Binary) -> _Expr:
+        tirx = tvmlib.tirx
+        left, right = self.expression(value.left), self.expression(value.right)
+        boolean = value.left.dtype == "bool"
+        if value.operator in ("&&", "||"):
+            return self._logical(value, left, right)
+        if boolean and value.operator in ("min", "max"):
+            return tirx.And(left, right) if value.operator == "min" else tirx.Or(left, right)
+        if boolean:
+            left, right = left.astype("int32"), right.astype("int32")
+        if value.operator in ("/", "%"):
+            return self._divided(value, left, right)
+        return _PLAIN[value.operator](left, right)
+
+    def _logical(self, value: Binary, left: _Expr, right: _Expr) -> _Expr:
+        tirx, both = tvmlib.tirx, value.operator == "&&"
+        if self._only_by_tests(value.right):
+            settled = tirx.const(not both, "bool")
+            return tirx.if_then_else(left, right, settled) if both else tirx.if_then_else(left, settled, right)
+        return tirx.And(left, right) if both else tirx.Or(left, right)
+
+    def _choice(self, value: Choose) -> _Expr:
+        parts = [self.expression(part) for part in (value.condition, value.left, value.right)]
+        if self._only_by_tests(value.left, value.right):
+            return tvmlib.tirx.if_then_else(*parts)
+        return tvmlib.tirx.Select(*parts)
+
+    def _only_by_tests(self, *values: Value) -> bool:
+        """Whether something in values must not be read where a test around it fails."""
+        return any(
+            isinstance(part, Read) and self.facts.kept.get(id(part), Kept.ALWAYS) is Kept.BY_TESTS
+            for part in walk(*values)
+        )
+
+    def _divided(self, value: Binary, left: _Expr, right: _Expr) -> _Expr:
+        """Rounded towards negative infinity; by 0 it gives 0, and by -1 it does not trap."""
+        tirx, dtype = tvmlib.tirx, value.dtype
+        if is_float(dtype):
+            return left / right if value.operator == "/" else _float_remainder(left, right)
+        divide = tirx.floordiv if value.operator == "/" else tirx.floormod
+        least, greatest = interval(value.right, self.node.intervals, self.facts.sizes)
+        if least > 0 or greatest < -1:
+            return divide(left, right)
+        zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
+        strange = right == zero
+        if not is_unsigned(dtype):
+            strange = tirx.Or(strange, right == tirx.const(-1, dtype))
+        found = divide(left, tirx.Select(strange, one, right))
+        if value.operator == "%":
+            return tirx.Select(strange, zero, found)
+        return tirx.Select(strange, tirx.Select(right == zero, zero, zero - left), found)
+
+
+def _height(value: Value) -> int:
+    """How many functions are within each other, at most; counted up to two, which is all that matters."""
+    calls = [part for part in walk(value) if isinstance(part, Call)]
+    if any(call.function in WRITTEN_OUT for call in calls):
+        return 2
+    within = any(isinstance(part, Call) for call in calls for child in children(call) for part in walk(child))
+    return 2 if within else bool(calls)
+
+
+def _float_remainder(left: _Expr, right: _Expr) -> _Expr:
+    """Of the sign of the divisor."""
+    tirx = tvmlib.tirx
+    rest, zero = elementary("fmod", [left, right]), tirx.const(0.0, str(left.ty.dtype))
+    signs = [(value < zero).astype("int32") for value in (rest, right)]
+    apart = tirx.And(rest != zero, tirx.NE(*signs))
+    return tirx.Select(apart, rest + right, rest)
+
+
+def _converted(inner: _Expr, source: str, dtype: str) -> _Expr:
+    """As C converts: floats are cut, integers wrap."""
+    if source == dtype:
+        return inner
+    if dtype == "bool":
+        return inner != tvmlib.tirx.const(0, source)
+    if is_float(source) and not is_float(dtype) and dtype not in ("int32", "int64"):
+        inner = inner.astype("int32" if bits(dtype) < 32 else "int64")
+    return inner.astype(dtype)
+
+
+_PLAIN: dict[str, Callable[[_Expr, _Expr], _Expr]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "min": lambda a, b: tvmlib.tirx.min(a, b),
+    "max": lambda a, b: tvmlib.tirx.max(a, b),
+    "<": lambda a, b: a < b,
+    ">": lambda a, b: a > b,
+    "<=": lambda a, b: a <= b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: tvmlib.tirx.EQ(a, b),
+    "!=": lambda a, b: tvmlib.tirx.NE(a, b),
+}

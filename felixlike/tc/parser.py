@@ -1,0 +1,272 @@
+"""Text → trees of its definitions.
+
+In: the text of one or more `def`s. Out: `Definition`s, or a TCSyntaxError at the token that does not fit. The grammar
+is in grammar.lark; lark reads it when this module is imported (40 ms), which happens when a comprehension is defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lark
+
+from felixlike.errors import TCSyntaxError
+from felixlike.tc import tree
+from felixlike.tc.source import Source, Span
+from felixlike.words import nearest
+
+DEEPEST = 150
+"""Operators inside each other: more would overflow the stacks of those who walk through them."""
+
+_PARSER = lark.Lark(
+    (Path(__file__).parent / "grammar.lark").read_text(), parser="lalr", lexer="basic", propagate_positions=True
+)
+
+_TYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float", "double")
+
+_OTHERS_TYPES = {
+    "int": "int32",
+    "integer": "int32",
+    "short": "int16",
+    "long": "int64",
+    "char": "int8",
+    "byte": "uint8",
+    "unsigned": "uint32",
+    "half": "float",
+    "real": "float",
+    "boolean": "bool",
+}
+"""What other languages call them."""
+
+_WORDS = {
+    "ID": "an identifier",
+    "NUMBER": "a number",
+    "SCALAR": "a scalar type",
+    "ASSIGN": "an assignment operator",
+    "DEF": "`def`",
+    "WHERE": "`where`",
+    "IN": "`in`",
+    "EXISTS": "`exists`",
+    "ARROW": "`->`",
+    "EQUALS": "`=`",
+    "QUESTION": "`?`",
+    "COLON": "`:`",
+    "COMMA": "`,`",
+    "LPAR": "`(`",
+    "RPAR": "`)`",
+    "LBRACE": "`{`",
+    "RBRACE": "`}`",
+    "$END": "the end of the text",
+}
+"""What tokens are called in messages; of those that are not here, operators, only that there may be one."""
+
+_EXPRESSION = {"ID", "NUMBER", "SCALAR", "MIN", "MAX", "LPAR", "MINUS", "BANG"}
+"""What an expression may begin with."""
+
+
+def parse(source: Source) -> tuple[tree.Definition, ...]:
+    """The definitions of a text, in order.  Raises TCSyntaxError."""
+    try:
+        parsed = _PARSER.parse(source.text)
+    except lark.exceptions.UnexpectedToken as error:
+        raise _unexpected(source, error) from None
+    except lark.exceptions.UnexpectedCharacters as error:
+        raise _unknown(source, error.pos_in_stream) from None
+    _check_depth(source, parsed)
+    definitions = tuple(_definition(node) for node in parsed.children)
+    names: set[str] = set()
+    for definition in definitions:
+        if definition.name.text in names:
+            raise source.error(
+                TCSyntaxError,
+                definition.name.span,
+                f"`{definition.name.text}` is already defined",
+                "give each definition a name of its own",
+            )
+        names.add(definition.name.text)
+    return definitions
+
+
+def _check_depth(source: Source, parsed: Any) -> None:
+    at = [(parsed, 0)]
+    while at:
+        node, depth = at.pop()
+        if depth > DEEPEST:
+            raise source.error(
+                TCSyntaxError,
+                _span(node),
+                f"expressions are nested more than {DEEPEST} deep",
+                "cut them into several statements, or into lets",
+            )
+        at.extend((child, depth + 1) for child in node.children if isinstance(child, lark.Tree))
+
+
+def _unexpected(source: Source, error: Any) -> TCSyntaxError:
+    """In words what could have stood there."""
+    token, expected = error.token, set(error.accepts or error.expected)
+    end = len(source.text.rstrip())
+    span = _span(token) if token.type != "$END" else Span(end, end)
+    found = "the end of the text (eof)" if token.type == "$END" else f"`{source.shown(span)}`"
+    reserved = token.type in ("DEF", "WHERE", "IN", "EXISTS", "SCALAR", "MIN", "MAX") and "ID" in expected
+    names = _expected(expected)
+    remedy = ""
+    if reserved:
+        remedy = f"{found} is a reserved word (keyword) and no identifier; choose another name"
+    elif token.type == "ID" and "SCALAR" in expected:
+        near = _OTHERS_TYPES.get(str(token)) or nearest(str(token), _TYPES)
+        remedy = f"types are {', '.join(_TYPES)}" + (f" (did you mean `{near}`?)" if near else "")
+    elif token.type == "COMMA" and expected <= {"RPAR", *_OPERATORS} and _after_extreme(source, span.start):
+        remedy = "min and max take exactly 2 arguments"
+    elif "ASSIGN" in expected:
+        remedy = "operators are = += *= min= max= +=! *=! min=! max=!, without spaces within"
+    elif expected <= {"ID", "COMMA", "RPAR"} and token.type in ("NUMBER", *_OPERATORS):
+        remedy = "on the left of an assignment stand plain identifiers: O(i) = A(i - 1), not O(i + 1) = A(i)"
+        if source.text.count("{", 0, span.start) == source.text.count("}", 0, span.start):
+            remedy = "sizes are names or numbers"
+    return source.error(TCSyntaxError, span, f"expected {names} but found {found}", remedy)
+
+
+_OPERATORS = {
+    *("PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "COMPARISON", "LESS", "GREATER", "AND", "OR", "QUESTION"),
+}
+
+
+def _expected(expected: set[str]) -> str:
+    """ "an identifier or `)`" """
+    left = set(expected)
+    words = []
+    if left >= _EXPRESSION:
+        words.append("an expression (an identifier, a number, `(` …)")
+        left -= _EXPRESSION
+    if left & _OPERATORS:
+        if left & _OPERATORS == {"QUESTION"}:
+            words.append("`?`")
+        else:
+            words.append("an operator")
+        left -= _OPERATORS
+    if "ASSIGN" in left:
+        left -= {"EQUALS"}
+    words += [words_ for name, words_ in _WORDS.items() if name in left]
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _after_extreme(source: Source, place: int) -> bool:
+    """Whether the parenthesis that is open at a place is that of min or max."""
+    depth = 0
+    for at in range(place - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(source.text[at], 0)
+        if depth < 0:
+            return source.text[:at].rstrip().endswith(("min", "max"))
+    return False
+
+
+def _unknown(source: Source, place: int | None) -> TCSyntaxError:
+    place = place or 0
+    sign = source.text[place]
+    remedy = "the language has letters, digits and + - * / % ( ) { } ? : , = < > ! && || only"
+    if sign in "→⟶⇒":
+        remedy = "the arrow is written `->`"
+    elif sign in "[]":
+        remedy = "subscripts stand in parentheses: `A(i, j)`"
+    elif sign == ";":
+        remedy = "statements need no separator"
+    elif sign in "^.":
+        remedy = "there is no such operator; powers are pow(x, y)"
+    return source.error(TCSyntaxError, Span(place, place + 1), f"`{sign}` is no valid token", remedy)
+
+
+def _span(node: Any) -> Span:
+    if isinstance(node, lark.Token):
+        return Span(int(node.start_pos or 0), int(node.end_pos or 0))
+    return Span(int(node.meta.start_pos), int(node.meta.end_pos))
+
+
+def _identifier(token: Any) -> tree.Identifier:
+    return tree.Identifier(str(token), _span(token))
+
+
+def _tokens(node: Any, kind: str) -> list[Any]:
+    return [child for child in node.children if isinstance(child, lark.Token) and child.type == kind]
+
+
+def _trees(node: Any, kind: str) -> list[Any]:
+    """The children of one of the children, which may be missing."""
+    found = [child for child in node.children if isinstance(child, lark.Tree) and child.data == kind]
+    return [c for tree_ in found for c in tree_.children if not _separates(c)]
+
+
+def _separates(child: Any) -> bool:
+    return child is None or (isinstance(child, lark.Token) and child.type in ("COMMA", "LPAR", "RPAR", "WHERE"))
+
+
+def _definition(node: Any) -> tree.Definition:
+    (name,) = _tokens(node, "ID")
+    statements = [c for c in node.children if isinstance(c, lark.Tree) and c.data == "statement"]
+    return tree.Definition(
+        name=_identifier(name),
+        parameters=tuple(
+            tree.Parameter(_identifier(_tokens(p, "ID")[0]), _type(p.children[0])) for p in _trees(node, "parameters")
+        ),
+        results=tuple(
+            tree.Result(_identifier(_tokens(r, "ID")[0]), None if r.children[0] is None else _type(r.children[0]))
+            for r in _trees(node, "results")
+        ),
+        statements=tuple(map(_statement, statements)),
+        span=_span(node),
+    )
+
+
+def _type(node: Any) -> tree.Type:
+    dims = tuple(
+        tree.Number(str(dim), _span(dim)) if dim.type == "NUMBER" else _identifier(dim) for dim in _trees(node, "dims")
+    )
+    return tree.Type(_identifier(_tokens(node, "SCALAR")[0]), dims, _span(node))
+
+
+def _statement(node: Any) -> tree.Statement:
+    target = _tokens(node, "ID")[0]
+    at = next(i for i, c in enumerate(node.children) if isinstance(c, lark.Token) and c.type in ("EQUALS", "ASSIGN"))
+    return tree.Statement(
+        target=_identifier(target),
+        indices=tuple(_identifier(index) for index in _trees(node, "indices")),
+        operator=_identifier(node.children[at]),
+        value=_expression(node.children[at + 1]),
+        clauses=tuple(_clause(clause) for clause in _trees(node, "where")),
+        span=_span(node),
+    )
+
+
+def _clause(node: Any) -> tree.Clause:
+    parts = node.children
+    if node.data == "between":
+        return tree.Between(_identifier(parts[0]), _expression(parts[2]), _expression(parts[4]), _span(node))
+    if node.data == "let":
+        return tree.Let(_identifier(parts[0]), _expression(parts[2]), _span(node))
+    return tree.Exists(_expression(parts[1]), _span(node))
+
+
+def _expression(node: Any) -> tree.Expression:
+    return _FORMS[node.data](node.children, _span(node))
+
+
+def _access(parts: Any, span: Span) -> tree.Expression:
+    given = next((p for p in parts if isinstance(p, lark.Tree) and p.data == "arguments"), None)
+    arguments = () if given is None else tuple(_expression(c) for c in given.children if isinstance(c, lark.Tree))
+    return tree.Access(_identifier(parts[0]), arguments, span)
+
+
+_FORMS: dict[str, Callable[[Any, Span], tree.Expression]] = {
+    "number": lambda parts, span: tree.Number(str(parts[0]), span),
+    "name": lambda parts, span: tree.Name(str(parts[0]), span),
+    "parentheses": lambda parts, _: _expression(parts[1]),
+    "cast": lambda parts, span: tree.Cast(_identifier(parts[0]), _expression(parts[2]), span),
+    "unary": lambda parts, span: tree.Unary(str(parts[0]), _expression(parts[1]), span),
+    "binary": lambda parts, span: tree.Binary(str(parts[1]), _expression(parts[0]), _expression(parts[2]), span),
+    "extreme": lambda parts, span: tree.Binary(str(parts[0]), _expression(parts[2]), _expression(parts[4]), span),
+    "ternary": lambda parts, span: tree.Ternary(
+        _expression(parts[0]), _expression(parts[2]), _expression(parts[4]), span
+    ),
+    "access": _access,
+}

@@ -1,0 +1,200 @@
+"""Ranges of indices, inferred in rounds: each index is as wide as no access forbids.
+
+In: a program, sizes. Out: a `Domain` for each statement, or a TCRangeError. The rules of the language: ranges of
+`where` come first; in each round an index is solved from all accesses in which it is the only one that is not known;
+what is solved in a round counts from the next one on, for its worst case, and is not made narrower later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from felixlike.errors import TCRangeError
+from felixlike.tc.grids import Unknown, on_grid
+from felixlike.tc.linear import Interval, Linear, depends_on_data, indices_of, interval_of, linear
+from felixlike.tc.program import Index, Program, Read, Step, Value, walk
+from felixlike.tc.source import Source
+
+_MOST = 2**31 - 1
+"""Elements of a tensor: TVM numbers them by int32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The ranges of a statement's indices: least and greatest value of each, and the round in which it was solved (0:
+    by `where`)."""
+
+    intervals: Mapping[str, Interval]
+    rounds: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """domains: a statement's, in order.  bounds: least and greatest subscript of each dimension of each tensor."""
+
+    domains: tuple[Domain, ...]
+    bounds: Mapping[str, tuple[Interval, ...]]
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Sizes of a tensor."""
+        return tuple(high - low + 1 for low, high in self.bounds[tensor])
+
+
+def infer(program: Program, sizes: Mapping[str, int]) -> Ranges:
+    """The ranges of all statements for given sizes.  Raises TCRangeError."""
+    bounds: dict[str, tuple[Interval, ...]] = {
+        tensor.name: tuple((0, (dim if isinstance(dim, int) else sizes[dim]) - 1) for dim in tensor.dims)
+        for tensor in program.parameters
+    }
+    domains = []
+    for step in program.steps:
+        domain = _Solver(program.source, step, sizes, bounds).solved()
+        domains.append(domain)
+        written = tuple(domain.intervals[index] for index in step.indices)
+        if step.first:
+            _check_size(program.source, step, written)
+            bounds[step.target] = written
+        elif bounds[step.target] != written:
+            raise _incompatible(program.source, step, bounds[step.target], written)
+    return Ranges(tuple(domains), bounds)
+
+
+def _check_size(source: Source, step: Step, written: tuple[Interval, ...]) -> None:
+    elements = 1
+    for low, high in written:
+        elements *= high - low + 1
+    if elements > _MOST:
+        raise source.error(
+            TCRangeError, step.span, f"`{step.target}` would have {elements} elements", "at most 2^31 - 1 are possible"
+        )
+
+
+def _incompatible(
+    source: Source, step: Step, before: tuple[Interval, ...], written: tuple[Interval, ...]
+) -> TCRangeError:
+    return source.error(
+        TCRangeError,
+        step.span,
+        f"incompatible ranges: `{step.target}` is written for {_boxed(before)} before and for {_boxed(written)} here",
+        "write the same range in all statements, with `where`, or use another output",
+    )
+
+
+def _boxed(intervals: tuple[Interval, ...]) -> str:
+    return "(" + ", ".join(f"{low}:{high + 1}" for low, high in intervals) + ")"
+
+
+@dataclass(frozen=True, slots=True)
+class _Constraint:
+    """low ≤ value ≤ high, since a tensor is read there."""
+
+    value: Linear
+    low: int
+    high: int
+    read: Read
+
+
+class _Solver:
+    """One statement's indices."""
+
+    def __init__(
+        self, source: Source, step: Step, sizes: Mapping[str, int], bounds: Mapping[str, tuple[Interval, ...]]
+    ) -> None:
+        self._source, self._step, self._sizes = source, step, sizes
+        self._reads = [value for value in walk(step.value, *step.witnesses) if isinstance(value, Read)]
+        self._constraints = [
+            _Constraint(linear(subscript, sizes), low, high, read)
+            for read in self._reads
+            for subscript, (low, high) in zip(read.subscripts, bounds[read.tensor], strict=True)
+        ]
+        self._solved: dict[str, Interval] = {}
+        self._rounds: dict[str, int] = {}
+
+    def solved(self) -> Domain:
+        """Raises TCRangeError."""
+        for name, (low, high) in self._step.ranges.items():
+            self._settle(name, (self._bound(low), self._bound(high) - 1), 0)
+        wanted = [*self._step.indices, *self._step.reduced]
+        number = 0
+        while left := [name for name in wanted if name not in self._solved]:
+            number += 1
+            found = self._round(left)
+            if not found:
+                raise self._unsolved(left)
+            for name, interval in found.items():
+                self._settle(name, interval, number)
+        return Domain({name: self._solved[name] for name in wanted}, self._rounds)
+
+    def _bound(self, value: Value) -> int:
+        try:
+            return int(on_grid(value, {}, self._sizes))
+        except ZeroDivisionError:
+            raise self._source.error(TCRangeError, value.span, "the bound of a range divides by zero") from None
+        except Unknown:
+            raise self._source.error(
+                TCRangeError, value.span, "the bound of a range is too complicated", "use + - * / % min and max"
+            ) from None
+
+    def _settle(self, name: str, interval: Interval, number: int) -> None:
+        if interval[0] > interval[1]:
+            span = self._step.index_spans.get(name, self._step.span)
+            raise self._source.error(
+                TCRangeError,
+                span,
+                f"inferred an empty range for `{name}`: {interval[0]}:{interval[1] + 1}",
+                self._why_empty(name, number),
+            )
+        self._solved[name], self._rounds[name] = interval, number
+
+    def _why_empty(self, name: str, number: int) -> str:
+        if number == 0:
+            return "the upper bound must be above the lower one"
+        return f"no value of `{name}` keeps {self._used(name)} within the tensor"
+
+    def _round(self, left: list[str]) -> dict[str, Interval]:
+        """What can be solved now."""
+        found: dict[str, Interval] = {}
+        for constraint in self._constraints:
+            for name, (low, high) in self._inverted(constraint.value, constraint.low, constraint.high, left):
+                before = found.get(name, (low, high))
+                found[name] = (max(before[0], low), min(before[1], high))
+        return found
+
+    def _inverted(self, sum_: Linear, low: int, high: int, left: list[str]) -> Iterator[tuple[str, Interval]]:
+        """The range that low ≤ sum ≤ high leaves to the only index in it that is not known, if there is just one."""
+        open_ = [(c, atom) for c, atom in sum_.terms if not indices_of(atom).isdisjoint(left)]
+        if len(open_) != 1 or any(depends_on_data(atom) for _, atom in sum_.terms):
+            return
+        ((coefficient, atom),) = open_
+        rest = Linear(sum_.constant, tuple(term for term in sum_.terms if term[1].key != atom.key))
+        least, greatest = interval_of(rest, self._solved, self._sizes)
+        low, high = low - least, high - greatest
+        if coefficient < 0:
+            low, high, coefficient = -high, -low, -coefficient
+        low, high = -(-low // coefficient), high // coefficient
+        if atom.index:
+            yield atom.index, (low, high)
+        elif atom.inner is not None:
+            yield from self._inverted(atom.inner, low * atom.divisor, high * atom.divisor + atom.divisor - 1, left)
+
+    def _used(self, name: str) -> str:
+        """The accesses whose subscripts have an index, as written."""
+        texts = [
+            f"`{self._source.shown(read.span)}`"
+            for read in self._reads
+            if any(isinstance(part, Index) and part.name == name for part in walk(*read.subscripts))
+        ]
+        return ", ".join(dict.fromkeys(texts))
+
+    def _unsolved(self, left: list[str]) -> TCRangeError:
+        name = next((name for name in left if not self._used(name)), left[0])
+        others = f" (nor {', '.join(f'`{other}`' for other in left if other != name)})" if len(left) > 1 else ""
+        used = self._used(name)
+        if used:
+            why = f"could not infer the range of `{name}`{others}: it is unsolved, since it is only used as {used}"
+        else:
+            why = f"could not infer the range of `{name}`{others}: it was not solved, since no subscript has it"
+        return self._source.error(
+            TCRangeError, self._step.index_spans.get(name, self._step.span), why, f"add `where {name} in 0:…`"
+        )

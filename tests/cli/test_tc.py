@@ -1,0 +1,59 @@
+"""`felixlike tc`: a file with a definition, run and tuned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from felixlike.cli import main
+
+_PROGRAM = """# a product, and what is accumulated into
+def mm(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }
+def more(float(N,4) A, int32(N) I) -> (O, P) { O(i) += A(i, j) P(i) = A(I(i), 0) }
+def wrong(float(N) A) -> (O) { O(i) = A(i) + Q(i) }
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mm.tc"
+    path.write_text(_PROGRAM)
+    return path
+
+
+def test_a_file_is_run_and_tuned(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["tc", str(file), "--name", "mm", "--size", "M=8", "--size", "K=16", "--size", "N=32"]
+    assert main([*arguments, "--tune", "--trials", "2", "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert "C: float32[8, 32]" in printed
+    assert "of tuning (" in " ".join(printed.split())
+    assert printed.splitlines()[-1].endswith("a call, tuned")
+
+
+def test_what_is_accumulated_into_is_made_up(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tc", str(file), "--name", "more", "--size", "N=8", "--explain"]) == 0
+    printed = capsys.readouterr().out
+    assert "O: float32[8]" in printed
+    assert "checked in every call: 0 <= I(i) <= 7" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--name", "wrong"], "undefined variable `Q`"),
+        ([], "3 definitions: mm, more, wrong"),
+        (["--name", "mm", "--size", "Q=3"], "there is no size 'Q'"),
+        (["--name", "mm", "--size", "M=0"], "'M=0' is no size"),
+    ],
+)
+def test_problems_are_sentences(
+    file: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tc", str(file), *arguments]) == 1
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tc", str(tmp_path / "none.tc")]) == 1
+    assert "none.tc" in capsys.readouterr().err.replace("\n", "")

@@ -1,0 +1,376 @@
+"""Pages of reports and stores: what they say, that they are whole, and that names in them stay names."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import Read
+
+from felixlike import records
+from felixlike.errors import InvalidArtefact, InvalidOption, OutputNotWritable
+from felixlike.frontend.task import Task
+from felixlike.measure.measurement import Measurement, Status
+from felixlike.records import Record
+from felixlike.report import Report, TaskReport
+from felixlike.report.curves import Step
+from felixlike.report.page import Page, StorePage, page_body, page_of_report, page_text, write_page
+from felixlike.report.page.charts import bars, curve, in_order, scatter
+from felixlike.report.page.markup import element, escaped
+from felixlike.report.story import MOST_PAIRS, Pair, Story, story_of, thinned
+from felixlike.symbolic import sketches
+from felixlike.symbolic.program.tree import LoopNode, Statement
+from felixlike.testing.stores import OTHER, TASK, record, timed
+from felixlike.tuning import History
+
+EVIL = "<script>alert('x')</script>\"&\x00\ud800"
+
+STORY = Story(
+    steps=(Step(0, 0.0, 4e-4), Step(3, 2.5, 2e-4)),
+    pairs=(Pair(1.0, 2e-4), Pair(0.5, 3e-4), Pair(2.0, 4e-4)),
+    chosen=(LoopNode("i_fused", "parallel", 8, 64, (LoopNode("j", "vector", 16, 0, (Statement("C ⊕= f(A, B)"),)),)),),
+    untuned=(LoopNode("i", "serial", 128, 0, (Statement("C ⊕= f(A, B)"),)),),
+    building=1.5,
+    running=0.5,
+)
+
+
+def report(name: str = "dense", story: Story = STORY) -> Report:
+    task = TaskReport(
+        name=name,
+        workload="k",
+        weight=2.0,
+        flops=4e6,
+        how="measured",
+        sketch=1,
+        sketches=3,
+        seconds=2e-4,
+        trials=32,
+        failures={"wrong": 2, "build_error": 1},
+        error=3e-7,
+        point={"i.0": 4},
+        sampled={},
+        story=story,
+    )
+    other = dataclasses.replace(task, name="norm", how="unmeasured", seconds=math.nan, failures={}, story=Story())
+    return Report(
+        model=name,
+        tasks=(task, other),
+        trials=32,
+        rounds=2,
+        seconds=12.0,
+        total_seconds=15.0,
+        error=4e-7,
+        reference="float64",
+        stopped="the rounds were used up",
+        device="a CPU",
+        target="llvm",
+        versions={"felixlike": "0"},
+        seed=3,
+        spent={"importing": 2.0, "measuring": 9.0},
+    )
+
+
+def test_a_reports_page_says_all_of_it() -> None:
+    page = Read(page_text(page_of_report(report())))
+    assert not page.wrong
+    assert not page.elsewhere()
+    for words in (
+        *("dense", "a CPU", "llvm", "felixlike 0", "32 candidates in 2 rounds, the rounds were used up"),
+        *("4.0e-07, relative, of the whole model against float64", "12.0 of tuning, 15.0 in all", "200 µs", "1 of 3"),
+        *("3 (1 build error, 2 wrong)", "100.0%", "3.0e-07", "20.0", "2.0 s, 13%", "9.0 s, 60%", "4.0 s, 27%"),
+        *("building", "1.5 s, 75%", "Predicted and checked, not measured, for lack of budget: norm."),
+        "Predicted against measured: of two candidates the right one was predicted to be faster in 33%",
+        "The schedule chosen: i.0 = 4",
+    ):
+        assert words in page.text, words
+    assert "width=device-width" in str(page.tags)
+    assert page.count("svg") == 2
+    assert page.count("circle", "pair") == 3
+    assert [page.count("div", kind) for kind in ("parallel", "vector", "serial")] == [1, 1, 1]
+    for words in ("i_fused", "× 8", "parallel", "unroll ≤ 64", "C ⊕= f(A, B)", "Untuned: the function as it came"):
+        assert words in page.text, words
+
+
+def test_a_report_of_an_earlier_version_has_a_page_too() -> None:
+    data = report().to_json()
+    del data["tasks"][0]["story"], data["spent"]
+    page = Read(page_text(page_of_report(Report.from_json(data))))
+    assert not page.wrong
+    assert "The report knows no curves" in page.text
+    assert "The report does not hold its loops" in page.text
+    assert "12.0 s, 80%" in page.text
+
+
+@pytest.mark.parametrize("place", ["report", "store"])
+def test_names_are_no_markup(place: str, tmp_path: Path) -> None:
+    if place == "report":
+        evil = dataclasses.replace(report(EVIL), device=EVIL, note=EVIL, versions={EVIL: EVIL}, stopped=EVIL)
+        story = dataclasses.replace(STORY, chosen=(LoopNode(EVIL, EVIL, 2, 0, (Statement(EVIL),)),))
+        evil = dataclasses.replace(evil, tasks=(dataclasses.replace(evil.tasks[0], story=story, point={EVIL: 1}),))
+        text = page_text(page_of_report(evil)) + evil._repr_html_()
+    else:
+        plain = EVIL[:-1]  # SQLite holds no halves of characters
+        store = filled(tmp_path / "s.sqlite", dataclasses.replace(TASK, name=plain), device=plain)
+        log(store, start={"model": EVIL, "target": EVIL, "seed": EVIL, "budget": {EVIL: EVIL}}, error={"message": EVIL})
+        text = page_text(StorePage(store, name=EVIL).build())
+    page = Read(text)
+    assert not page.wrong
+    assert not page.count("script")
+    assert text.count("<script") == 0
+    assert text.encode()
+    assert page.text.count("<script>alert('x')</script>\"&�") >= 5
+
+
+def test_markup_escapes_all_but_markup() -> None:
+    assert element("p", "a<b", element("b", 'x"'), class_='"', data_x=None, open=True) == (
+        '<p class="&quot;" open>a&lt;b<b>x&quot;</b></p>'
+    )
+    assert escaped("\x1b[31m") == "�[31m"
+
+
+def filled(path: Path, *tasks: Task, device: str = "a CPU") -> Path:
+    """A store with a failure and two latencies of each task, a second apart."""
+    with records.open(path) as store:
+        for number, task in enumerate(tasks):
+            for step, found in enumerate((Measurement(Status.CRASHED, build_seconds=0.5), timed(4e-4), timed(2e-4))):
+                made = dataclasses.replace(record(found, task, (step,)), device=device, time=100.0 + 3 * number + step)
+                store.append(task, made)
+    return path
+
+
+def log(store: Path, name: str = "20260101T000000-1.jsonl", **events: dict[str, Any]) -> Path:
+    """A run's log with these events, and a line that is damaged."""
+    path = Path(f"{store}.logs") / name
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
+        for number, (event, values) in enumerate(events.items()):
+            line = {"seconds": 2.0 + number, "time": "2026-01-01T00:00:00Z", "event": event.rstrip("0123456789")}
+            file.write(json.dumps(line | values) + "\n{damaged\n[1]\n")
+    return path
+
+
+def test_a_stores_page_has_all_devices_and_tasks(tmp_path: Path) -> None:
+    store = filled(tmp_path / "s.sqlite", TASK, OTHER)
+    filled(store, TASK, device="another CPU")
+    page = StorePage(store).build()
+    assert [(group.device, [task.name for task in group.tasks]) for group in page.groups] == [
+        ("a CPU", ["relu16", "relu32"]),
+        ("another CPU", ["relu16"]),
+    ]
+    first, second = page.groups[0].tasks
+    assert (first.best, first.trials, dict(first.failures)) == (2e-4, 3, {"crashed": 1})
+    assert first.steps == ((1.5, 4e-4), (2.5, 2e-4))  # the first took what it was built for
+    assert second.steps == ((4.5, 4e-4), (5.5, 2e-4))
+    assert first.until == second.until == 5.5
+    assert "does not hold its trace" in first.unseen  # of made-up sketches
+    text = Read(page_text(page)).text
+    for words in ("9, 6 of them right, of 2 workloads", "Times of different devices do not compare", "no log of a run"):
+        assert words in text
+
+
+def test_a_stores_page_draws_its_best_schedules(tmp_path: Path) -> None:
+    sketch = sketches(TASK, space="best")[0]
+    point = sketch.sample(1, seed=0)[0].tolist()
+    with records.open(tmp_path / "s.sqlite") as store:
+        store.append(TASK, records.make_record(TASK, sketch.key, point, timed(1e-4)), sketch)
+    (task,) = StorePage(tmp_path / "s.sqlite").build().groups[0].tasks
+    assert not task.unseen
+    assert [(node.kind, node.extent) for node in task.untuned if isinstance(node, LoopNode)] == [("serial", 16)]
+    assert task.chosen != task.untuned
+    hurried = StorePage(tmp_path / "s.sqlite", seconds=0.0)
+    page = hurried.build()
+    assert page.unfinished == (page.groups[0].tasks[0].unseen == "It is drawn the next time.")
+
+
+def test_logs_say_what_was_predicted_and_how_often_tasks_are_called(tmp_path: Path) -> None:
+    store = filled(tmp_path / "s.sqlite", TASK, OTHER)
+    calls = {TASK.key: 1, OTHER.key: 3, "odd": "many"}
+    right = {"workload": TASK.key, "status": "ok"}
+    log(
+        store,
+        start={
+            "model": "Net",
+            "calls": calls,
+            "budget": {"trials": 9, "seconds": None},
+            "versions": {"felixlike": "7"},
+        },
+        measured1={**right, "score": 1.0, "latency": 4e-4},
+        measured2={**right, "score": 2.0, "latency": 2e-4},
+        measured3={**right, "score": None, "latency": 2e-4},
+        measured4={**right, "score": 1.0, "latency": 1e-4, "status": "wrong"},
+    )
+    built = StorePage(store)
+    page = built.build()
+    assert [task.name for task in page.groups[0].tasks] == ["relu32", "relu16"]  # three calls of what takes as long
+    assert page.groups[0].share(page.groups[0].tasks[0]) == pytest.approx(0.75)
+    assert page.groups[0].tasks[1].pairs == (Pair(1.0, 4e-4), Pair(2.0, 2e-4))
+    assert page.spent == {"importing": 2.0, "tuning": 4.0}
+    assert dict(page.facts)["Limits"] == "9 trials"
+    assert dict(page.facts)["Tuning"] == "4 candidates in 6 s"
+    assert "no end in its log" in page.state
+    log(store, end={"report": report().to_json()})
+    ended = built.build()
+    assert not ended.state
+    assert ended.spent == {"importing": 2.0, "measuring": 9.0, "else": 4.0}
+    assert dict(ended.facts)["Maximum error"].startswith("4.0e-07")
+    log(store, "20260102T000000-1.jsonl", start={}, error={"message": "KeyError: x"})
+    assert "ended by an error at 2026-01-01T00:00:00Z: KeyError: x" in built.build().state
+
+
+def test_what_was_read_is_not_read_again_unless_the_file_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(tmp_path / "s.sqlite", TASK)
+    page = StorePage(store)
+    page.build()
+    seen = []
+    take = StorePage._take
+
+    def counted(self: StorePage, found: Record) -> None:
+        seen.append(found)
+        take(self, found)
+
+    monkeypatch.setattr(StorePage, "_take", counted)
+    filled(store, OTHER)
+    assert [task.name for task in page.build().groups[0].tasks] == ["relu16", "relu32"]
+    assert len(seen) == 3
+    for path in tmp_path.glob("s.sqlite*"):
+        path.unlink()
+    filled(store, OTHER)
+    assert [task.name for task in page.build().groups[0].tasks] == ["relu32"]
+
+
+def test_a_page_is_written_whole(tmp_path: Path) -> None:
+    report().save_html(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text() == page_text(page_of_report(report()))
+    with pytest.raises(OutputNotWritable, match="it is a directory"):
+        write_page(Page("t", (), ()), tmp_path)
+
+
+def test_notebooks_show_a_table(tmp_path: Path) -> None:
+    table = Read(report()._repr_html_())
+    assert not table.wrong
+    assert table.count("table") == 1
+    assert not table.count("svg")
+    assert "200 µs" in table.text
+
+
+def test_a_plot_has_a_panel_for_each_task_with_a_curve() -> None:
+    pytest.importorskip("matplotlib")
+    figure = report("a $name").plot()
+    assert [panel.get_title() for panel in figure.axes if panel.axison] == ["a $name"]
+    (line,) = figure.axes[0].get_lines()
+    assert line.get_xdata().tolist() == [0.0, 2.5, 12.0]
+    assert line.get_ydata().tolist() == pytest.approx([400.0, 200.0, 200.0])
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(InvalidOption, match="this report knows no curves"):
+        report(story=Story()).plot()
+
+
+def test_stories_as_json_and_back() -> None:
+    data = json.loads(json.dumps(report().to_json()))
+    assert "story" not in data["tasks"][1]
+    assert Report.from_json(data).tasks[0].story == STORY
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"steps": None}, r"story.steps is None, which are no numbers"),
+        ({"steps": [[1, 2.0]]}, r"story.steps is \[\[1, 2.0\]\]"),
+        ({"steps": [[1, 2.0, -1.0]]}, "story.steps or its pairs"),
+        ({"steps": [[0.5, 2.0, 1.0]]}, "story.steps or its pairs"),
+        ({"steps": [[1, 2.0, 1e300]]}, "story.steps or its pairs"),
+        ({"steps": [[1, -2.0, 1.0]]}, "story.steps or its pairs"),
+        ({"pairs": [[1e300, 1e-3]]}, "story.steps or its pairs"),
+        ({"pairs": [[1.0, 0]]}, "story.steps or its pairs"),
+        ({"pairs": [[1.0, None]]}, "story.pairs is"),
+        ({"chosen": 3}, "story.chosen is 3, which are no loops"),
+        ({"untuned": [["i", "serial", 2, 0]]}, "story.untuned has .*, which is no loop"),
+        ({"untuned": [["i", "serial", True, 0, []]]}, "story.untuned has .*, which is no loop"),
+        ({"building": "1"}, "story.building is '1', which is no number"),
+        ({"colour": "red"}, "story.colour is not known"),
+    ],
+)
+def test_stories_that_were_edited(change: dict[str, Any], words: str) -> None:
+    data = json.loads(json.dumps(report().to_json()))
+    data["tasks"][0]["story"] |= change
+    with pytest.raises(InvalidArtefact, match=rf"tasks\[0\].{words}"):
+        Report.from_json(data)
+
+
+def test_stories_nested_without_end_are_refused() -> None:
+    nodes: list[Any] = ["C"]
+    for _ in range(80):
+        nodes = [["i", "serial", 2, 0, nodes]]
+    with pytest.raises(InvalidArtefact, match="which are no loops"):
+        Story.from_json({**STORY.to_json(), "chosen": nodes}, "story")
+    with pytest.raises(InvalidArtefact, match="is 3, not an object"):
+        Story.from_json(3, "story")
+
+
+def test_a_story_begins_with_what_earlier_runs_had_found() -> None:
+    history = History()
+    history.known = 3e-4
+    for elapsed, seconds in ((1.0, 4e-4), (2.0, 2e-4), (3.0, 1e-4)):
+        history.add(elapsed, math.nan, timed(seconds))
+    history.add(4.0, 1.0, Measurement(Status.WRONG, build_seconds=1.0))
+    story = story_of(history, chosen=(), untuned=())
+    assert story.steps == (Step(0, 0.0, 3e-4), Step(2, 2.0, 2e-4), Step(3, 3.0, 1e-4))
+    assert story.pairs == ()
+    assert (story.building, story.running) == (1.3, 0.06)
+
+
+def test_few_predictions_are_kept_of_many() -> None:
+    found = thinned(range(1000), [1e-3 + step for step in range(1000)])
+    assert len(found) == MOST_PAIRS
+    assert (found[0].score, found[-1].score) == (0.0, 999.0)
+    assert thinned([math.nan, 1.0], [1.0, math.inf]) == ()
+
+
+@pytest.mark.parametrize(
+    ("steps", "until"), [([(0.0, 1e-3)], 0.0), ([(1.0, 1e-3), (1.0, 1e-9)], 5.0), ([(2.0, 3.0), (9.0, 2.99)], 1.0)]
+)
+def test_curves_of_any_size_are_drawn(steps: list[tuple[float, float]], until: float) -> None:
+    drawn = Read(curve(steps, until))
+    assert not drawn.wrong
+    assert drawn.count("circle") == len(steps)
+    assert 2 <= sum(at.get("text-anchor") == "end" for _, at in drawn.tags) <= 6
+    places = [float(at[name] or "") for tag, at in drawn.tags if tag == "circle" for name in ("cx", "cy")]
+    assert all(0 <= place <= 340 for place in places)
+
+
+def test_points_that_are_all_alike_are_drawn() -> None:
+    assert Read(scatter([Pair(0.0, 1e-3)] * 3)).count("circle") == 3
+    assert Read(scatter([Pair(1e9, 1e-3), Pair(-1e9, 2.0)])).count("circle") == 2
+    assert math.isnan(in_order([Pair(0.0, 1e-3)] * 3))
+    assert in_order([Pair(2.0, 1.0), Pair(1.0, 2.0), Pair(3.0, 3.0)]) == pytest.approx(1 / 3)
+    assert Read(bars({})).count("div") == 0
+
+
+def test_numbers_that_none_can_be_are_not_drawn(tmp_path: Path) -> None:
+    odd = dataclasses.replace(report(), seconds=math.nan, total_seconds=math.inf, spent={"importing": math.nan})
+    assert not Read(page_text(page_of_report(odd))).wrong
+    with records.open(tmp_path / "s.sqlite") as store:
+        for step, seconds in enumerate((0.0, -1.0, 1e300, 3e-4)):
+            store.append(TASK, record(dataclasses.replace(timed(1.0), seconds=seconds), point=(step,)))
+    for score, seconds in ((1e300, 1e-3), (1.0, 0.0), (1.0, 1e300), (2.0, 1e-3), (3.0, 2e-3)):
+        line = {"workload": TASK.key, "status": "ok", "score": score, "latency": seconds}
+        log(tmp_path / "s.sqlite", measured=line)
+    page = StorePage(tmp_path / "s.sqlite").build()
+    (task,) = page.groups[0].tasks
+    assert (task.best, task.trials, len(task.steps)) == (3e-4, 4, 1)
+    assert task.pairs == (Pair(2.0, 1e-3), Pair(3.0, 2e-3))
+    assert not Read(page_text(page)).wrong
+
+
+def test_pictures_of_endless_schedules_end() -> None:
+    many = tuple(LoopNode(f"i{number}", "serial", 2, 0, (Statement("C"),)) for number in range(500))
+    body = page_body(page_of_report(report(story=dataclasses.replace(STORY, chosen=many))))
+    assert Read(body).count("div", "loop") < 130
+    assert "… and more" in body

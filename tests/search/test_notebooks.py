@@ -1,0 +1,43 @@
+"""The notebooks on searching run from their first cell to their last, on small settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+
+
+def _run(name: str) -> dict[str, Any]:
+    """What a notebook's cells leave behind."""
+    pytest.importorskip("matplotlib", reason="the notebook draws pictures")
+    cells = json.loads((_NOTEBOOKS / f"{name}.ipynb").read_text())["cells"]
+    assert all(not cell.get("outputs") for cell in cells), "clear the outputs before you commit the notebook"
+    names: dict[str, Any] = {}
+    for number, cell in enumerate(cells):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
+    return names
+
+
+def test_from_a_sketch_to_a_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIENT_FOLDER", str(tmp_path))
+    monkeypatch.setenv("GRADIENT_SEEDS", "6")
+    names = _run("gradient")
+    scores = names["scores"]
+    assert scores[-1].mean() > scores[0].mean() + 0.5
+    for picture in ("smooth.png", "descent.png"):
+        assert (tmp_path / picture).stat().st_size > 1000
+
+
+def test_strategies_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATEGIES_FOLDER", str(tmp_path))
+    monkeypatch.setenv("STRATEGIES_CANDIDATES", "18")
+    monkeypatch.setenv("STRATEGIES_NAMES", "gradient lfbo")
+    names = _run("strategies")
+    (series,) = names["found"].values()
+    assert {name: len(one) for name, one in series.items()} == {"gradient": 18, "lfbo": 18}
+    assert (tmp_path / "curves.png").stat().st_size > 1000

@@ -1,0 +1,135 @@
+"""The compilation cache: found by later processes, safe with damaged entries and several processes at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import felixlike as fx
+from felixlike import cache, deploy
+from felixlike.hardware import resolve_target
+from felixlike.tc import compiled as kept
+from felixlike.tc.call import Given
+from felixlike.tc.comprehension import Comprehension
+from felixlike.tc.entry import read
+
+_SOURCE = "def f(float(N) A, float(N) B) -> (O) { O(i) = A(i) + 2.0 * B(i) }"
+
+_CHILD = """
+import json, sys, torch
+import felixlike as fx
+from felixlike import deploy
+from felixlike.tc.comprehension import Comprehension
+
+made = []
+plain = Comprehension._made_now
+Comprehension._made_now = lambda *arguments: made.append(1) or plain(*arguments)
+found = fx.tc.define(sys.argv[1])(torch.arange(5.0), torch.ones(5))
+print(json.dumps([found.tolist(), len(made)]))
+"""
+
+
+def _entries() -> list[Path]:
+    return sorted(cache.folder("tc").glob("*.felix"))
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def _call() -> torch.Tensor:
+    found: torch.Tensor = fx.tc.define(_SOURCE)(torch.arange(5.0), torch.ones(5))
+    return found
+
+
+def _no_compiling(*_: object) -> None:
+    raise AssertionError("it was compiled again")
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_what_is_compiled_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = _call()
+    assert len(_entries()) == 1
+    monkeypatch.setattr(Comprehension, "_made_now", _no_compiling)
+    assert torch.equal(_call(), wanted)
+    renamed = "# the same\ndef g(float(M) X, float(M) Y) -> (Z) {\n  Z(k) = X(k) + 2.0 * u where u = Y(k)\n}"
+    assert torch.equal(fx.tc.define(renamed)(torch.arange(5.0), torch.ones(5)), wanted)
+
+
+def test_entries_differ_by_what_matters() -> None:
+    target = resolve_target("cpu")
+    given = [Given((5,), "float32"), Given((5,), "float32")]
+    key = kept.key_of(read(_SOURCE), given, target, "")
+    other = [Given((6,), "float32"), Given((6,), "float32")]
+    swapped = _SOURCE.replace("A(i) + 2.0 * B(i)", "2.0 * B(i) + A(i)")
+    doubles = _SOURCE.replace("float(N)", "double(N)")
+    keys = {
+        kept.key_of(read(_SOURCE), other, target, ""),
+        kept.key_of(read(swapped), given, target, ""),
+        kept.key_of(read(doubles), given, target, ""),
+        kept.key_of(read(_SOURCE), given, target, "hints"),
+        kept.key_of(read(_SOURCE), given, "another target", ""),
+    }
+    assert key not in keys
+    assert len(keys) == 5
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_damaged_entries_are_made_again() -> None:
+    wanted = _call()
+    (entry,) = _entries()
+    whole = entry.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], whole.replace(b"float32", b"float64"), os.urandom(200)):
+        entry.write_bytes(damaged)
+        assert torch.equal(_call(), wanted)
+        assert len(entry.read_bytes()) > 1000
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_the_faster_version_is_kept() -> None:
+    _call()
+    (entry,) = _entries()
+    compiled, note = deploy.load(entry)
+    assert note == {"seconds": None}
+    for seconds, left in ((2e-6, 2e-6), (3e-6, 2e-6), (None, 2e-6), (1e-6, 1e-6)):
+        kept.store(entry.stem, compiled, {"seconds": seconds})
+        assert deploy.read_report(entry) == {"seconds": left}
+
+
+def test_nothing_is_kept_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    assert _call().tolist() == [2, 3, 4, 5, 6]
+
+
+def test_processes_at_once_compile_once(own_cache: Path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(own_cache)}
+    command = [sys.executable, "-c", _CHILD, _SOURCE]
+    children = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) for _ in range(2)
+    ]
+    printed = [child.communicate(timeout=240)[0] for child in children]
+    found = [json.loads(text) for text in printed]
+    assert [numbers for numbers, _ in found] == [[2, 3, 4, 5, 6]] * 2
+    assert sum(made for _, made in found) == 1
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_tuning_is_kept() -> None:
+    program = fx.tc.define("def mm(float(M,K) A, float(K,N) B) -> (C) { C(m, n) +=! A(m, k) * B(k, n) }")
+    a, b = torch.randn(16, 16), torch.randn(16, 32)
+    assert program.tune(a, b, trials=2) is program
+    assert program.report is not None
+    assert program.report.trials == 2
+    torch.testing.assert_close(program(a, b), a @ b, rtol=1e-5, atol=1e-5)
+    (entry,) = _entries()
+    assert deploy.read_report(entry)["seconds"] > 0

@@ -1,0 +1,457 @@
+"""The language, fact by fact: tokens, precedence, scopes, types, ranges, what is refused."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import felixlike as fx
+from felixlike.errors import (
+    FelixlikeError,
+    InvalidOption,
+    SuspiciousName,
+    TCCallError,
+    TCError,
+    TCRangeError,
+    TCSemanticError,
+    TCSyntaxError,
+)
+
+
+def _run(source: str, *inputs: Any, **given: Any) -> Any:
+    tensors = [torch.tensor(value) if not isinstance(value, torch.Tensor) else value for value in inputs]
+    return fx.tc.define(source)(*tensors, **given)
+
+
+def _refused(kind: type[TCError], words: str, source: str, *inputs: Any, **given: Any) -> TCError:
+    with pytest.raises(kind, match=words) as caught:
+        _run(source, *inputs, **given)
+    return caught.value
+
+
+def _of_body(body: str, returned: str = "O") -> str:
+    return f"def f(float(N) A, float(N,M) B, int32(N) I) -> ({returned}) {{ {body} }}"
+
+
+_A = torch.tensor([1.0, -2.0, 3.0, -4.0])
+_B = torch.arange(12, dtype=torch.float32).reshape(4, 3)
+_I = torch.tensor([3, 1, 2, 0], dtype=torch.int32)
+
+
+def _body(body: str) -> Any:
+    return fx.tc.define(_of_body(body))(_A, _B, _I)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("-A(i) * A(i)", lambda a: -a * a),
+        ("(-3) % 2 + 0 * I(i)", lambda a: torch.full_like(a, 1).int()),
+        ("-3 % 2 + 0 * I(i)", lambda a: torch.full_like(a, 1).int()),
+        ("-(3 % 2) + 0 * I(i)", lambda a: torch.full_like(a, -1).int()),
+        ("10 - 4 - 3 + 0 * I(i)", lambda a: torch.full_like(a, 3).int()),
+        ("100 / 5 / 2 + 0 * I(i)", lambda a: torch.full_like(a, 10).int()),
+        ("-7 / 2 + 0 * I(i)", lambda a: torch.full_like(a, -4).int()),
+        ("7 % -3 + 0 * I(i)", lambda a: torch.full_like(a, -2).int()),
+        ("2 + 3 * 4 + 0 * I(i)", lambda a: torch.full_like(a, 14).int()),
+        ("A(i) > 0.0 ? 1.0 : A(i) < 0.0 - 3.0 ? 2.0 : 3.0", lambda a: torch.tensor([1.0, 3.0, 1.0, 2.0])),
+        ("A(i) > 0.0 ? A(i) > 2.0 ? 1 : 2 : 3", lambda a: torch.tensor([2, 3, 1, 3], dtype=torch.int32)),
+        ("!(A(i) > 0.0) == (A(i) < 0.0)", lambda a: torch.ones(4, dtype=torch.bool)),
+        ("A(i) > 0.0 || A(i) < 0.0 && 1 > 2", lambda a: a > 0),
+        ("1.5e1 + .5 + 3. + 2e-1 + 1E1 + 0.0 * A(i)", lambda a: torch.full_like(a, 28.7)),
+        ("fmax(A(i), 0)", lambda a: a.clamp(min=0)),
+        ("max(A(i), 0)", lambda a: a.clamp(min=0)),
+        ("min(max(A(i), 0 - 1), 1)", lambda a: a.clamp(-1, 1)),
+        ("float(1 / N) + A(i)", lambda a: a),
+        ("A(i) / N", lambda a: a / 4),
+        ("int32(A(i) * 0.6)", lambda a: (a * 0.6).trunc().int()),
+        ("uint8(I(i) + 255)", lambda a: torch.tensor([2, 0, 1, 255], dtype=torch.uint8)),
+        ("double(A(i))", lambda a: a.double()),
+        ("bool(I(i))", lambda a: torch.tensor([True, True, True, False])),
+        ("int32(A(i) > 0.0)", lambda a: (a > 0).int()),
+        ("I(i) / 0 + I(i) % 0", lambda a: torch.zeros(4, dtype=torch.int32)),
+        ("A(i) % 3.0", lambda a: torch.remainder(a, 3.0)),
+        ("float(i) + 0.0 * A(i)", lambda a: torch.arange(4.0)),
+        ("A(N - 1 - i)", lambda a: a.flip(0)),
+        ("A(I(i))", lambda a: a[_I.long()]),
+        ("I(i) == 2 ? A(i) : 0.0", lambda a: torch.where(_I == 2, a, 0.0)),
+    ],
+)
+def test_expressions_mean_what_the_language_says(expression: str, value: Any) -> None:
+    source = f"def f(float(N) A, int32(N) I) -> (O) {{ O(i) = {expression} where exists A(i) }}"
+    if "/ 0" in expression:
+        source = source.replace("/ 0", "/ z").replace("% 0", "% z").replace("I) ->", "I, int32 z) ->")
+        found = fx.tc.define(source)(_A, _I, 0)
+    else:
+        found = fx.tc.define(source)(_A, _I)
+    wanted = value(_A)
+    assert found.dtype is wanted.dtype
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_whitespace_comments_and_lines_only_separate() -> None:
+    source = """# a comment → of any signs
+    def f ( float ( N ) A )->(O,P){O(i)=A(i)#so
+    +1.0 P(i)=O(i)*2.0}"""
+    first, second = _run(source, _A)
+    assert torch.equal(first, _A + 1)
+    assert torch.equal(second, (_A + 1) * 2)
+
+
+def test_names_may_begin_with_reserved_words() -> None:
+    source = """def define(float(infinity) input, float(infinity) maxval) -> (defn) {
+        defn(inner) = input(inner) + maxval(inner)
+    }"""
+    assert torch.equal(_run(source, _A, _A), 2 * _A)
+
+
+def test_a_comment_at_the_end_and_windows_lines() -> None:
+    assert torch.equal(_run("def f(float(N) A) -> (O) {\r\n O(i) = A(i)\r\n}\r\n# the end", _A), _A)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def f(float(N) A) -> (O) { O[i] = A(i) }", "subscripts stand in parentheses"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i); }", "need no separator"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i)^2 }", "pow"),
+        ("def f(float(N) A) -> (O) { O(i) = A.1 }", "found `.1`"),
+        ("def f(float(N) A) -> (O) { O(i) /= A(i) }", "assignment operator"),
+        ("def f(float(N) A) -> O { O(i) = A(i) }", "expected `\\(`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i,) }", "expression"),
+        ("def f(float(N) A) -> (O) { O(i,) = A(i) }", "identifier"),
+        ("def f(float(N) A) -> (O) { O(i) = 2 A(i) }", "assignment operator but found `}`"),
+        ("def f(A) -> (O) { O(i) = A(i) }", "scalar type"),
+        ("def f(float(N) A) -> (O) { O(i) = min(A(i)) }", "found `\\)`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where }", "found `}`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where i in 0 }", "expected"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where i = }", "expression"),
+        ("float(N) A", "expected `def`"),
+        ("   ", "expected `def`"),
+        ("def f(float(N) A) -> (O) { O(i) = 0x10 }", "found `}`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) } def f(float(N) A) -> (O) { O(i) = A(i) }", "already defined"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) +!= A(i) }", "expression"),
+        ('def f(float(N) A) -> (O) { O(i) = "A" }', "no valid token"),
+        ("def f(float(float) A) -> (O) { O(i) = A(i) }", "reserved"),
+    ],
+)
+def test_what_is_no_program_is_a_syntax_error(source: str, words: str) -> None:
+    error = _refused(TCSyntaxError, words, source)
+    assert isinstance(error, ValueError)
+    assert isinstance(error, FelixlikeError)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def f(float(N) N) -> (O) { O(i) = 1.0 where i in 0:N }", "`N` is already defined as a size"),
+        ("def f(float(N) A, float(A) B) -> (O) { O(i) = A(i) }", "`A` is already defined as a tensor"),
+        ("def f(float(N) A) -> (N) { N(i) = A(i) }", "`N` is already defined as a size"),
+        ("def f(float(N) A) -> (O, O) { O(i) = A(i) }", "`O` is already defined as an output"),
+        ("def f(float(N) A) -> (O) { O(i, i) = A(i) }", "`i` is already defined as an index"),
+        ("def f(float(j0) A) -> (O) { O(i) = A(i) }", "`j0` is a built-in"),
+        ("def f(float(N) A) -> (O) { O(y1) = A(y1) }", "`y1` is a built-in"),
+        ("def f(float(N) A) -> (exp) { exp(i) = A(i) }", "`exp` is a built-in"),
+        ("def f(float(N) A) -> (O) { O(i) = u where exp = A(i), u = exp }", "`exp` is a built-in"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) + exp }", "`exp` is a built-in function"),
+        ("def f(float(N) A) -> (O) { O(i) = u where u = A(i), u = A(i) }", "`u` is already defined"),
+        ("def f(float(N) A) -> (O) { O(i) = i where i = A(i) }", "`i` is already defined"),
+        ("def f(float(N) A) -> (O) { O(i) = v where v = u + 1.0, u = A(i) }", "used before it is defined"),
+        ("def f(float(N) A) -> (O) { O(i) = u(i) where u = A(i) }", "expected a tensor but found a scalar"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) + N(i) }", "`N` is a size"),
+        ("def f(float(N) A) -> (O) { A(i) = 1.0 }", "inputs are immutable"),
+        ("def f(float(N) A) -> (O) { O(i) = O(i) + A(i) }", "no statement before has written"),
+        ("def f(float(N) A) -> (O) { O(i) += O(i) * A(i) }", "no statement before has written"),
+        ("def f(float16(N) A) -> (O) { O(i) = A(i) }", "float16 is not supported"),
+        ("def f(float(N) A) -> (O) { O(i) = float16(A(i)) }", "float16 is not supported"),
+        ("def f(float(0) A) -> (O) { O(i) = A(i) }", "size 0"),
+        ("def f(float(2.5) A) -> (O) { O(i) = A(i) }", "integral size"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) && A(i) ? 1 : 0 }", "expected a boolean"),
+        ("def f(int32(N) A) -> (O) { O(i) = A(i) ? 1 : 0 }", "expected a boolean"),
+        ("def f(int32(N) A) -> (O) { O(i) = 1 < A(i) < 3 ? 1 : 0 }", ""),
+        ("def f(float(N) A) -> (O) { O(i) = (A(i) > 0.0) + (A(i) < 1.0) }", "arithmetic on bool"),
+        ("def f(float(N) A) -> (O) { O(i) = -(A(i) > 0.0) }", "arithmetic on bool"),
+        ("def f(float(N,M) A) -> (O) { O(i) +=! A(i, j) > 0.0 }", "arithmetic on bool"),
+        ("def f(float(N) A) -> (O) { O(i) = A(bool(i)) }", "integral"),
+        (
+            "def f(float(N) A) -> (O) { O(i) = A(i) O(i, j) = A(i) where j in 0:2 }",
+            "1 dimensions where .* 2 dimensions",
+        ),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) O(i) = double(A(i)) }", "type mismatch"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) O(i) += 1 }", "type mismatch"),
+        ("def f(float(N) A) -> (int32(N) O) { O(i) = A(i) }", "narrower type int32"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where N in 0:3 }", "it is a size, not an index"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where A in 0:3 }", "it is a tensor, not an index"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where i in 0:N, i in 0:2 }", "already defined with a range"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where i in 0:K }", "undefined name `K`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) where q in 0:3 }", "reduction variable `q`"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) + 3000000000 }", "too large for an int32"),
+        ("def f(float(N) A) -> (O) { O(i) = A(i) + 1e39 }", "too large for a float"),
+        ("def f(float(N) A) -> (O) { O(i) = norm3d(A(i), A(i)) }", "expected 3 arguments"),
+        ("def f(float(N) A) -> (O) { O(i) = abs(A(i)) }", "write fabs\\(x\\)"),
+    ],
+)
+def test_what_does_not_fit_is_a_semantic_error(source: str, words: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if words:
+            _refused(TCSemanticError, words, source)
+        else:  # bool and int match: it is legal, if not what was meant
+            assert fx.tc.define(source) is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "wanted"),
+    [
+        ("O(i) = A(2 * i)", (2,), lambda: _A[::2]),
+        ("O(i) = A(2 * i + 1)", (2,), lambda: _A[1::2]),
+        ("O(i) = A(i / 2) + A(i / 2)", (8,), lambda: 2 * _A.repeat_interleave(2)),
+        ("O(i) = A(i) + B(j0_, 0) where j0_ = i", (4,), lambda: _A + _B[:, 0]),
+        ("O(j) = B(j, j)", (3,), lambda: _B.diagonal()),
+        ("O(i) = A(i - 1)", (4,), lambda: _A),
+        ("O(i) +=! A(i + k) where k in 0:2", (3,), lambda: _A[:-1] + _A[1:]),
+        ("O(i) = A(u) where u = i + 1, i in 0:3", (3,), lambda: _A[1:]),
+        ("O(i) = A((i + 1) / 2)", (8,), lambda: _A.repeat_interleave(2)),
+        ("O(i) = A(i % 4) where i in 0:6", (6,), lambda: _A[torch.arange(6) % 4]),
+        ("O(i) = A(max(i - 2, 0)) where i in 0:N", (4,), lambda: _A[[0, 0, 0, 1]]),
+        ("O(i, j) = A(i) * B(j, 2)", (4, 4), lambda: torch.outer(_A, _B[:, 2])),
+        ("O(i) *=! B(i, k) + 1.0", (4,), lambda: (_B + 1).prod(1)),
+        ("O(i) min=! B(i, k) - A(i)", (4,), lambda: (_B - _A[:, None]).amin(1)),
+        ("O +=! A(i) * A(i)", (), lambda: (_A * _A).sum()),
+        ("O(i) = A(i) O(i) *= A(i) O(i) += 1.0 where exists A(i)", (4,), lambda: _A * _A + 1),
+        ("O(i) +=! -A(i) * B(i, k) * 2.0", (4,), lambda: -2 * _A * _B.sum(1)),
+        ("O(i) = float(u) where u = I(i), exists A(i)", (4,), lambda: _I.float()),
+        ("O(i) = A(int32(float(i)) % N) where i in 0:N", (4,), lambda: _A),
+        ("O(i) = (i > 0 && A(i - 1) > 0.0) ? 1.0 : 0.0 where i in 0:N", (4,), lambda: torch.tensor([0.0, 1, 0, 1])),
+        ("O(i) = (i < 1 || A(i - 1) > 0.0) ? 1.0 : 0.0 where i in 0:N", (4,), lambda: torch.tensor([1.0, 1, 0, 1])),
+        ("O(i) max=! (B(i, k) > 4.0) ? 1 : 0", (4,), lambda: torch.tensor([0, 1, 1, 1], dtype=torch.int32)),
+        ("O(i) max=! B(i, k) > 4.0", (4,), lambda: (_B > 4).any(1)),
+        ("O(i) min=! B(i, k) > 4.0", (4,), lambda: (_B > 4).all(1)),
+        ("O(i) = A(i) where i in 0:min(N, M) + (N > M ? 1 : 0)", (4,), lambda: _A),
+        ("O(i) +=! A(i) where exists B(i, k)", (4,), lambda: 3 * _A),
+        ("O(N) = A(N)", (4,), lambda: _A),
+        ("O(i) = N where N = A(i)", (4,), lambda: _A),
+    ],
+)
+def test_ranges_are_as_wide_as_accesses_allow(body: str, shape: tuple[int, ...], wanted: Any) -> None:
+    found = _body(body)
+    assert tuple(found.shape) == shape
+    torch.testing.assert_close(found, wanted())
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("O(i) +=! A(i + j)", "only used as `A\\(i \\+ j\\)`"),
+        ("O(b, n) = A(n)", "`b`.*was not solved"),
+        ("O(i) = A(i) O(i) += 1.0", "`i`.*was not solved"),
+        ("O(i) = A(max(i, 0))", "only used as"),
+        ("O(i) = A(i * i)", "only used as"),
+        ("O(i) = A(I(0) + i)", "only used as"),
+        ("O(i) = A(i) where i in 2:2", "empty range for `i`: 2:2"),
+        ("O(i) = A(i) where i in 0:N + 1", "out of bounds access to `A`"),
+        ("O(i) = A(4) where i in 0:2", "out of bounds access to `A`"),
+        ("O(i) = A(i) where i in -1:2", "out of bounds"),
+        ("O(i) = (i > 1) ? A(i + 1) : 0.0 where i in 0:N", "out of bounds"),
+        ("O(i) = (i > 0 || A(i - 1) > 0.0) ? 1.0 : 0.0 where i in 0:N", "out of bounds"),
+        ("O(i) = A(I(i) + 1)", "not all within 0 to 3"),
+        ("O(i) = A(I(i) - 1)", "not all within 0 to 3"),
+        ("O(i) = A(I(I(i) + 1))", "not all within"),
+        ("O(i) = A(i) where i in 0:N / (N - N)", "divides by zero"),
+        ("O(i) = A(i) + float(i / (N - N))", "division by zero"),
+        ("O(i) = A(i % 0) where i in 0:N", "division by zero"),
+        ("O(i, j) = B(i, j) O(i, j) = B(j, i)", "incompatible ranges"),
+    ],
+)
+def test_what_has_no_range_is_a_range_error(body: str, words: str) -> None:
+    with pytest.raises(TCRangeError, match=words) as caught:
+        _body(body)
+    assert caught.value.line == 1
+    assert caught.value.excerpt
+
+
+def test_a_test_guards_a_gather() -> None:
+    source = "def f(float(N) A, int32(M) I) -> (O) { O(i) = (I(i) >= 0 && I(i) < N) ? A(I(i)) : -1.0 }"
+    found = _run(source, _A, torch.tensor([0, -1, 9, 3], dtype=torch.int32))
+    assert torch.equal(found, torch.tensor([1.0, -1.0, -1.0, -4.0]))
+
+
+def test_names_shadow_in_the_order_of_the_language() -> None:
+    found = _run("def f(float(N) A) -> (O) { O(i) = u + float(N) where u = A(i) }", _A)
+    assert torch.equal(found, _A + 4)
+
+
+def test_scalars_may_be_numbers() -> None:
+    assert torch.equal(_run("def f(float a, float(N) X) -> (O) { O(i) = a * X(i) }", torch.tensor(2.0), _A), 2 * _A)
+    assert torch.equal(fx.tc.define("def f(float a, float(N) X) -> (O) { O(i) = a * X(i) }")(3, _A), 3 * _A)
+
+
+def test_an_element_is_numbered_from_the_lowest_index() -> None:
+    first, second = _run("def f(float(N) A) -> (P, O) { P(i) = A(i - 2) O(i) = P(i) * float(i) }", _A)
+    assert torch.equal(first, _A)
+    assert torch.equal(second, _A * torch.arange(2, 6))
+
+
+def test_extremes_begin_below_and_above_all_numbers() -> None:
+    low = torch.full((2, 3), -3.4e38)
+    assert torch.equal(_run("def f(float(N,M) A) -> (O) { O(i) max=! A(i, k) }", low), low[:, 0])
+    bytes_ = torch.tensor([[-128, -128]], dtype=torch.int8)
+    assert _run("def f(int8(N,M) A) -> (O) { O(i) max=! A(i, k) }", bytes_).tolist() == [-128]
+    infinite = torch.full((2, 3), -torch.inf)
+    assert torch.equal(_run("def f(float(N,M) A) -> (O) { O(i) max=! A(i, k) }", infinite), infinite[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "wanted"),
+    [
+        ("uint8", "uint16", "uint16"),
+        ("uint8", "int8", "int8"),
+        ("uint32", "int8", "int32"),
+        ("int64", "float", "float32"),
+        ("float", "double", "float64"),
+        ("bool", "uint8", "uint8"),
+        ("bool", "int8", "int8"),
+        ("int16", "int32", "int32"),
+    ],
+)
+def test_types_match_as_the_language_says(left: str, right: str, wanted: str) -> None:
+    program = fx.tc.define(f"def f({left}(N) A, {right}(N) B) -> (O) {{ O(i) = A(i) + B(i) }}")
+    names = {"float": "float32", "double": "float64"}
+    inputs = [torch.ones(3).to(getattr(torch, names.get(name, name))) for name in (left, right)]
+    found = program(*inputs)
+    assert found.dtype is getattr(torch, wanted)
+    assert found.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ((), "expected 2 inputs but got 0"),
+        ((torch.ones(3), torch.ones(3), torch.ones(3)), "expected 2 inputs but got 3"),
+        (
+            (torch.ones(3), torch.ones(4)),
+            "mismatched sizes for dimension 0 of `B`: `N` has the previous value 3 but found 4",
+        ),
+        ((torch.ones(3), torch.ones(3).double()), "expected type float but found float64"),
+        ((torch.ones(3), torch.ones(1, 3)), "expected a tensor with 1 dimensions but found 2 dimensions"),
+        ((torch.ones(0), torch.ones(0)), "size 0"),
+        ((np.ones(3, "float32"), torch.ones(3)), "no tensor"),
+        ((torch.ones(3), None), "no tensor"),
+    ],
+)
+def test_calls_with_other_tensors_are_refused(inputs: Any, words: str) -> None:
+    program = fx.tc.define("def f(float(N) A, float(N) B) -> (O) { O(i) = A(i) + B(i) }")
+    with pytest.raises(TCCallError, match=words):
+        program(*inputs)
+    assert program(torch.ones(3), torch.ones(3)).tolist() == [2, 2, 2]
+    with pytest.raises(TCCallError, match=words):  # and after a call that was right
+        program(*inputs)
+
+
+def test_given_outputs_are_changed_and_returned() -> None:
+    program = fx.tc.define("def f(float(N,M) A) -> (O, P) { O(i) += A(i, j) P(i) = O(i) * 2.0 }")
+    given = torch.ones(4)
+    first, second = program(_B, out={"O": given})
+    assert first is given
+    torch.testing.assert_close(given, 1 + _B.sum(1))
+    torch.testing.assert_close(second, 2 * given)
+    both = {"O": torch.zeros(4), "P": torch.zeros(4)}
+    assert program(_B, out=both)[1] is both["P"]
+    wrong: list[tuple[Any, str]] = [
+        ({"O": torch.ones(5)}, "expected size"),
+        ({"O": torch.ones(4, 1)}, "expected 1 dimensions but found tensor with 2 dimensions"),
+        ({"O": torch.ones(4).int()}, "expected type float but found int32"),
+        ({"Q": torch.ones(4)}, "there is no output 'Q'"),
+        ({"P": torch.ones(4)}, "reduction without initialization"),
+        ([torch.ones(4)], "out is a list"),
+    ]
+    for out, words in wrong:
+        with pytest.raises(TCCallError, match=words):
+            program(_B, out=out)
+
+
+def test_tensors_that_are_not_contiguous_are_read_right() -> None:
+    program = fx.tc.define("def f(float(N,M) A) -> (O) { O(j, i) = A(i, j) }")
+    assert torch.equal(program(_B.T), _B)
+    assert torch.equal(program(torch.ones(1, 3).expand(4, 3)), torch.ones(3, 4))
+
+
+def test_every_shape_is_compiled_for_itself() -> None:
+    program = fx.tc.define("def f(float(N) A) -> (O) { O(i) = A(i) * N }")
+    for size in (1, 4, 7, 4):
+        assert torch.equal(program(torch.ones(size)), torch.full((size,), float(size)))
+
+
+def test_one_definition_of_several_is_meant() -> None:
+    source = "def f(float(N) A) -> (O) { O(i) = A(i) } def g(float(N) A) -> (O) { O(i) = Q(i) }"
+    assert torch.equal(fx.tc.define(source, name="f")(_A), _A)
+    with pytest.raises(InvalidOption, match="2 definitions: f, g"):
+        fx.tc.define(source)
+    with pytest.raises(TCSemanticError, match="undefined function"):
+        fx.tc.define(source, name="h")
+    with pytest.raises(InvalidOption, match="source: an int is given"):
+        fx.tc.define(3)  # type: ignore[arg-type]
+
+
+def test_a_slip_in_an_index_is_warned_of() -> None:
+    with pytest.warns(SuspiciousName, match="`kk` is an index that is reduced over, once; is it `k`"):
+        fx.tc.define("def mm(float(M,K) A, float(K,N) B) -> (C) { C(i, j) +=! A(i, kk) * B(k, j) }")
+
+
+def test_errors_cross_processes() -> None:
+    error = _refused(TCSemanticError, "undefined", "def f(float(N) A) -> (O) {\n  O(i) = A(i) + Q(i)\n}")
+    assert (error.line, error.column, error.underlined) == (2, 17, "Q")
+    assert error.excerpt.splitlines()[1].index("^") == error.excerpt.splitlines()[0].index("Q")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.line, again.reason) == (str(error), 2, error.reason)
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    deep = "def f(float(N) A) -> (O) { O(i) = " + "+".join(["A(i)"] * 5000) + " }"
+    _refused(TCSyntaxError, "nested more than 150 deep", deep)
+    _refused(TCSyntaxError, "nested more than 150 deep", "def f(float(N) A) -> (O) { O(i) = " + "-" * 5000 + "A(i) }")
+    assert torch.equal(_run("def f(float(N) A) -> (O) { O(i) = " + "(" * 100 + "A(i)" + ")" * 100 + " }", _A), _A)
+    lets = ", ".join(f"u{i} = u{i - 1} * u{i - 1}" for i in range(1, 40))
+    _refused(
+        TCSemanticError, "too large once its lets", f"def f(float(N) A) -> (O) {{ O(i) = u39 where u0 = A(i), {lets} }}"
+    )
+
+
+@pytest.mark.parametrize("function", ["tanh", "exp"])
+def test_functions_within_functions_are_not_written_out_over_and_over(function: str) -> None:
+    source = "def f(float(N) A) -> (O) {{ O(i) = {} }}"
+    once = fx.tc.define(source.format(f"{function}(A(i))"))
+    thrice = _run(source.format(f"{function}({function}({function}(A(i) * 0.1)))"), _A)
+    torch.testing.assert_close(thrice, once(once(once(_A * 0.1))), rtol=1e-5, atol=1e-6)
+    many = "tanh(" * 60 + "A(i)" + ")" * 60
+    assert torch.isfinite(_run(source.format(many), _A)).all()
+
+
+def test_formulas_stand_by_themselves() -> None:
+    source = "def f(float(N) A) -> (O) {{ O(i) = {} }}"
+    _refused(TCSemanticError, "`erfinv` is a formula", source.format("erfinv(tanh(A(i)))"))
+    found = _run(source.format("tanh(erfinv(A(i) * 0.1))"), _A)
+    torch.testing.assert_close(found, torch.tanh(torch.erfinv(_A * 0.1)), rtol=1e-5, atol=1e-6)
+
+
+def test_remainders_within_remainders_are_bounded() -> None:
+    source = "def f(float(N) A) -> (O) {{ O(i) = {} }}"
+    found = _run(source.format("A(i) % 3.0 % 2.5 % 2.0"), _A)
+    torch.testing.assert_close(found, torch.remainder(torch.remainder(torch.remainder(_A, 3.0), 2.5), 2.0))
+    _refused(TCSemanticError, "too large", source.format("A(i)" + " % 2.0" * 12))
+
+
+def test_a_statement_reads_what_was_there_before_it() -> None:
+    found = _run("def f(float(N,M) A) -> (S, O) { S(i) +=! A(i, j) O(i) = S(i) S(i) = S(i) * 2.0 O(i) += S(i) }", _B)
+    torch.testing.assert_close(found[0], 2 * _B.sum(1))
+    torch.testing.assert_close(found[1], 3 * _B.sum(1))
+
+
+def test_the_annotation_of_a_library_call_is_ignored() -> None:
+    found = _run("def f(float(N) A) -> (O) { O(i) = A(i) + 1.0 <=> lib(A) where i in 0:3 }", _A)
+    assert torch.equal(found, _A[:3] + 1)
