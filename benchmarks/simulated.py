@@ -19,10 +19,10 @@ from benchmarks.results import write
 from benchmarks.simulated_data import Measured, measured, together
 from felixlike.hardware import SIMULATED
 from felixlike.measure.surrogate import DEVICES, FOLDER, scale_of
-from felixlike.measure.trees import Trees
 from felixlike.training.scores import Quality, judged, mean_quality
 from felixlike.training.split import FOLDS, fold_of_identity
 from felixlike.training.tables import summary_table
+from felixlike.trees import Trees
 
 _CALL = {"max_iter": 300, "learning_rate": 0.06, "max_leaf_nodes": 31, "min_samples_leaf": 10, "max_features": 0.3}
 _BUILD = {**_CALL, "max_iter": 100, "learning_rate": 0.1}
@@ -127,25 +127,7 @@ def grown(
 
     model = HistGradientBoostingRegressor(**options, l2_regularization=1.0, early_stopping=False, random_state=0)
     model.fit(rows, values, sample_weight=weights)
-    nodes = [tree.nodes for (tree,) in model._predictors]
-    roots = np.cumsum([0, *(len(tree) for tree in nodes[:-1])])
-    every, start = np.concatenate(nodes), np.repeat(roots, [len(tree) for tree in nodes])
-    leaf = every["is_leaf"].astype(bool)
-    # Rows are float32: a threshold that lies between two of them stays between them when it is rounded down.
-    threshold = every["num_threshold"]
-    rounded = threshold.astype(np.float32)
-    rounded = np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
-    trees = Trees(
-        feature=np.where(leaf, -1, every["feature_idx"]).astype(np.int16),
-        threshold=rounded,
-        left=np.where(leaf, 0, every["left"] + start).astype(np.int32),
-        right=np.where(leaf, 0, every["right"] + start).astype(np.int32),
-        value=np.where(leaf, every["value"], 0.0).astype(np.float32),
-        roots=roots.astype(np.int32),
-        base=float(np.ravel(model._baseline_prediction)[0]),
-        depth=int(every["depth"].max()),
-    )
-    return trees, model
+    return Trees.of(model), model
 
 
 def _limits(every: Measured, trees: tuple[Trees, Trees], here: npt.NDArray[np.bool_]) -> tuple[float, float]:

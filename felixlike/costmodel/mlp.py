@@ -8,13 +8,16 @@ takes the place of ReLU, so that the search sees a smooth objective.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from felixlike.costmodel.bottleneck import Bottlenecks
 from felixlike.costmodel.ratios import RATIOS, ratios
+from felixlike.costmodel.summary import per_operation, summary_of_logs
 from felixlike.features import NAMES
 from felixlike.modes import own_modes
+from felixlike.trees import Trees
 
 MEMBERS = 3
 """Networks in the ensemble."""
@@ -46,6 +49,8 @@ class Network(nn.Module):
 
     mean: Tensor
     scale: Tensor
+    trees: Trees | None
+    """Boosted trees on the same samples: where points are exact and no gradient is asked, half of a score is theirs."""
 
     @own_modes()
     def __init__(self, *, seed: int = 0, members: int = MEMBERS, width: int = WIDTH) -> None:
@@ -53,6 +58,7 @@ class Network(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         columns = len(NAMES) + RATIOS
         self.members, self.width = members, width
+        self.trees = None
         self.register_buffer("mean", torch.zeros(columns))
         self.register_buffer("scale", torch.full((columns,), 0.1))
         self.encode = EnsembleLinear(members, columns, width, generator)
@@ -77,6 +83,18 @@ class Network(nn.Module):
             hidden = hidden + nn.functional.silu(block(hidden))
         output: Tensor = self.head(hidden)[..., 0] - self.bottlenecks(log_features, present.to(log_features.dtype))
         return output
+
+    @own_modes()
+    def exact(self, log_features: Tensor) -> Tensor:
+        """float32[members, n] without gradients: the mean of each member and the trees, where there are any. On unseen
+        workloads the two together order candidates better than either (`python -m benchmarks.costmodel`)."""
+        with torch.no_grad():
+            scores: Tensor = self(log_features)
+            if self.trees is not None and len(log_features):
+                logs = log_features.numpy()
+                rows = np.concatenate([summary_of_logs(logs), per_operation(logs)], axis=1)
+                scores = 0.5 * (scores + torch.from_numpy(self.trees.predict(rows)).to(scores.dtype))
+        return scores
 
     def standardise(self, log_features: Tensor) -> None:
         """Set `mean` and `scale` from float32[n, stores, columns]; columns that hardly vary are left small."""

@@ -51,6 +51,8 @@ class CostModel:
         for name, tensor in sorted(self.network.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        for array in self.network.trees.to_arrays("trees").values() if self.network.trees is not None else ():
+            digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
 
     @property
@@ -70,13 +72,12 @@ class CostModel:
     @own_modes()
     def predict_with_spread(self, features: FeatureArray) -> tuple[Scores, Scores]:
         """Mean and standard deviation over the ensemble, float64[n] each."""
-        with torch.no_grad():
-            scores = self.score(torch.from_numpy(np.log1p(features)))
+        scores = self.network.exact(torch.from_numpy(np.log1p(features)).to(torch.float32))
         return scores.mean(dim=0).double().numpy(), scores.std(dim=0).double().numpy()
 
     @own_modes(gradients=False)
     def score(self, log_features: Tensor) -> Tensor:
-        """float32[members, n] for log(1 + feature) [n, stores, columns]; differentiable."""
+        """float32[members, n] for log(1 + feature) [n, stores, columns]; differentiable, hence of the network alone."""
         scores: Tensor = self.network(log_features.to(torch.float32))
         return scores
 

@@ -11,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from felixlike.costmodel.ratios import ratios
+from felixlike.costmodel.ratios import RATIOS, ratios
 from felixlike.features import NAMES, FeatureArray
 from felixlike.modes import own_modes
 
 Rows = npt.NDArray[np.float32]
+
+ROW = 2 * (len(NAMES) + RATIOS) + 2 * len(NAMES) + 1
+"""Columns of both together."""
 
 _OPERATIONS = [i for i, name in enumerate(NAMES) if name.startswith("float_")]
 _MOST = 60.0

@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import torch
 
 from felixlike.costmodel.mlp import Network
+from felixlike.costmodel.summary import ROW
 from felixlike.errors import FelixlikeError
 from felixlike.features import NAMES, VERSION
 from felixlike.modes import own_modes
+from felixlike.trees import Trees
 
 SHIPPED = Path(__file__).parent / "data"
 """Where shipped weights lie, one file a kind of target."""
@@ -24,6 +27,7 @@ FORMAT = 3
 """Raised when the meaning of stored weights changes."""
 
 
+_TREES = "trees"
 _SHIPPED = "leave weights out for those that are shipped"
 _GIVE = f"give what felixlike train wrote, or {_SHIPPED}"
 _ANEW = f"train them anew (felixlike train), or {_SHIPPED}"
@@ -46,6 +50,7 @@ def save_weights(network: Network, file: Path | IO[bytes], card: Mapping[str, An
             "members": network.members,
             "width": network.width,
             "state": network.state_dict(),
+            "trees": _as_tensors(network.trees),
             "card": dict(card or {}),
         },
         file,
@@ -59,6 +64,7 @@ def load_weights(path: Path) -> Network:
     try:
         network = Network(members=_count(stored["members"]), width=_count(stored["width"]))
         network.load_state_dict(stored["state"])
+        network.trees = _as_trees(stored.get("trees"))
         finite = all(bool(tensor.isfinite().all()) for tensor in network.state_dict().values())
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InvalidWeights("the weights are for another network", where=str(path), remedy=_ANEW) from error
@@ -97,6 +103,20 @@ def _read(path: Path) -> dict[str, Any]:
     if stored.get("columns") != list(NAMES):
         raise InvalidWeights("the weights are for other features", where=str(path), remedy=_ANEW)
     return stored
+
+
+def _as_tensors(trees: Trees | None) -> dict[str, torch.Tensor]:
+    """Trees as what torch loads without running code; nothing for none."""
+    return {} if trees is None else {k: torch.from_numpy(np.asarray(v)) for k, v in trees.to_arrays(_TREES).items()}
+
+
+def _as_trees(stored: Any) -> Trees | None:
+    """The inverse. Raises ValueError, KeyError and the like for what are no trees of these features."""
+    if not stored:
+        return None
+    trees = Trees.from_arrays({name: tensor.numpy() for name, tensor in stored.items()}, _TREES)
+    trees.check(columns=ROW)
+    return trees
 
 
 def _count(value: Any) -> int:

@@ -22,8 +22,8 @@ from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
 from felixlike.hardware import Simulated
 from felixlike.measure.packing import cut
-from felixlike.measure.trees import Rows, Trees
 from felixlike.spaces import metaschedule
+from felixlike.trees import Rows, Trees
 
 FOLDER = Path(__file__).with_name("data")
 DEVICES = {"llvm": ("zen5", "emerald-rapids"), "cuda": ("h100",)}

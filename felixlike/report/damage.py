@@ -27,3 +27,13 @@ def is_whole(value: Any) -> TypeGuard[int]:
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether it is a finite number, or an integer of usual size."""
     return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def is_latency(seconds: float) -> bool:
+    """Whether a call may take so long; what is shorter or longer was not measured, and can be drawn on no axis."""
+    return 1e-12 <= seconds <= 1e9
+
+
+def is_score(score: float) -> bool:
+    """Whether it is a prediction that can be drawn; nan where nothing was predicted."""
+    return abs(score) <= 1e9

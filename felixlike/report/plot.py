@@ -5,6 +5,7 @@ In: a report whose tasks have stories. Out: the figure.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from felixlike.errors import InvalidOption
@@ -41,7 +42,9 @@ def figure_of(report: Report) -> Any:
         steps = task.story.steps
         at = [step.seconds for step in steps]
         best = [step.latency for step in steps]
-        draw_steps(panel, [*at, max(report.seconds, at[-1])], [*best, best[-1]])
+        draw_steps(
+            panel, [*at, max(at[-1], report.seconds if math.isfinite(report.seconds) else 0.0)], [*best, best[-1]]
+        )
         if max(best) < _WIDE * min(best):
             panel.set_yscale("linear")
         panel.set_xlim(left=0.0)

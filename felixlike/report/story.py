@@ -6,7 +6,6 @@ stay small, and its JSON.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from felixlike.report.curves import Series, Step
-from felixlike.report.damage import damaged, is_number, is_whole, shown
+from felixlike.report.damage import damaged, is_latency, is_number, is_score, is_whole, shown
 from felixlike.symbolic.program.tree import LoopNode, Nodes, Statement
 
 if TYPE_CHECKING:
@@ -79,7 +78,9 @@ class Story:
         for name in ("building", "running"):
             if not is_number(data.get(name)):
                 raise damaged(f"{place}.{name}", f"is {shown(data.get(name))}, which is no number")
-        if any(row[0] != int(row[0]) or row[2] <= 0 for row in steps) or any(row[1] <= 0 for row in pairs):
+        counted = all(count == int(count) >= 0 and 0 <= at <= 1e9 for count, at, _ in steps)
+        drawable = all(is_latency(row[-1]) for row in (*steps, *pairs)) and all(is_score(score) for score, _ in pairs)
+        if not (counted and drawable):
             raise damaged(f"{place}.steps", "or its pairs have numbers that none can be")
         return Story(
             steps=tuple(Step(int(count), at, best) for count, at, best in steps),
@@ -94,8 +95,8 @@ class Story:
 def story_of(history: History, *, chosen: Nodes, untuned: Nodes) -> Story:
     """The story of a task that a run has worked on."""
     series = Series(history.elapsed, history.latency)
-    steps = [step for step in series.steps() if step.latency < history.known]
-    if math.isfinite(history.known):
+    steps = [step for step in series.steps() if is_latency(step.latency) and step.latency < history.known]
+    if is_latency(history.known):
         steps = [Step(0, 0.0, history.known), *steps]
     return Story(
         steps=tuple(Step(step.candidates, _short(step.seconds), _short(step.latency)) for step in steps),
@@ -109,7 +110,7 @@ def story_of(history: History, *, chosen: Nodes, untuned: Nodes) -> Story:
 
 def thinned(scores: Sequence[float], latencies: Sequence[float], most: int = MOST_PAIRS) -> tuple[Pair, ...]:
     """The candidates with a prediction and a time, at most so many, evenly over them all."""
-    known = [(s, t) for s, t in zip(scores, latencies, strict=True) if math.isfinite(s) and math.isfinite(t)]
+    known = [(s, t) for s, t in zip(scores, latencies, strict=True) if is_score(s) and is_latency(t)]
     if not known:
         return ()
     places = np.unique(np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int))

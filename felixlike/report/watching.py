@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
+import sys
 import threading
 import time
 from http import HTTPStatus
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from felixlike.errors import FelixlikeError, InvalidOption
+from felixlike.errors import FelixlikeError, InvalidOption, first_line
 from felixlike.report.page import LIVE, Page, StorePage, page_body, page_text
 
 LOOPBACK = "127.0.0.1"
@@ -67,6 +68,9 @@ class _Pages:
             return self._page.build()
         except (FelixlikeError, OSError) as error:
             return Page(name, (), (), state=f"The store cannot be read at the moment: {error}")
+        except Exception as error:  # the run goes on, and so do we
+            words = f"{type(error).__name__}: {first_line(error)}"
+            return Page(name, (), (), state=f"The page could not be made by a mistake in felixlike: {words}")
 
     def _state(self) -> list[tuple[str, int, int]]:
         """What changes when a run goes on: the store, SQLite's log beside it, the runs' logs."""
@@ -115,8 +119,10 @@ class Watch:
 class _Server(ThreadingHTTPServer):
     pages: _Pages
 
-    def handle_error(self, *_: Any) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is nothing to speak of."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

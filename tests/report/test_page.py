@@ -285,6 +285,9 @@ def test_stories_as_json_and_back() -> None:
         ({"steps": [[1, 2.0]]}, r"story.steps is \[\[1, 2.0\]\]"),
         ({"steps": [[1, 2.0, -1.0]]}, "story.steps or its pairs"),
         ({"steps": [[0.5, 2.0, 1.0]]}, "story.steps or its pairs"),
+        ({"steps": [[1, 2.0, 1e300]]}, "story.steps or its pairs"),
+        ({"steps": [[1, -2.0, 1.0]]}, "story.steps or its pairs"),
+        ({"pairs": [[1e300, 1e-3]]}, "story.steps or its pairs"),
         ({"pairs": [[1.0, 0]]}, "story.steps or its pairs"),
         ({"pairs": [[1.0, None]]}, "story.pairs is"),
         ({"chosen": 3}, "story.chosen is 3, which are no loops"),
@@ -348,6 +351,22 @@ def test_points_that_are_all_alike_are_drawn() -> None:
     assert math.isnan(in_order([Pair(0.0, 1e-3)] * 3))
     assert in_order([Pair(2.0, 1.0), Pair(1.0, 2.0), Pair(3.0, 3.0)]) == pytest.approx(1 / 3)
     assert Read(bars({})).count("div") == 0
+
+
+def test_numbers_that_none_can_be_are_not_drawn(tmp_path: Path) -> None:
+    odd = dataclasses.replace(report(), seconds=math.nan, total_seconds=math.inf, spent={"importing": math.nan})
+    assert not Read(page_text(page_of_report(odd))).wrong
+    with records.open(tmp_path / "s.sqlite") as store:
+        for step, seconds in enumerate((0.0, -1.0, 1e300, 3e-4)):
+            store.append(TASK, record(dataclasses.replace(timed(1.0), seconds=seconds), point=(step,)))
+    for score, seconds in ((1e300, 1e-3), (1.0, 0.0), (1.0, 1e300), (2.0, 1e-3), (3.0, 2e-3)):
+        line = {"workload": TASK.key, "status": "ok", "score": score, "latency": seconds}
+        log(tmp_path / "s.sqlite", measured=line)
+    page = StorePage(tmp_path / "s.sqlite").build()
+    (task,) = page.groups[0].tasks
+    assert (task.best, task.trials, len(task.steps)) == (3e-4, 4, 1)
+    assert task.pairs == (Pair(2.0, 1e-3), Pair(3.0, 2e-3))
+    assert not Read(page_text(page)).wrong
 
 
 def test_pictures_of_endless_schedules_end() -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from pages import Read
@@ -19,6 +20,7 @@ from felixlike import records
 from felixlike.cli import main
 from felixlike.errors import InvalidOption
 from felixlike.report import watching
+from felixlike.report.page import StorePage
 from felixlike.report.watching import Watch
 from felixlike.testing.stores import TASK, fill, record, timed
 
@@ -98,6 +100,17 @@ def test_what_cannot_be_read_is_said(store: Path, browser: Browser) -> None:
     status, text, _ = browser.get("/")
     assert status == 200
     assert "The store cannot be read at the moment" in Read(text).text
+
+
+def test_a_mistake_of_ours_is_said(store: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: StorePage) -> NoReturn:
+        raise KeyError("<key>")
+
+    fill(store, 1)
+    monkeypatch.setattr(StorePage, "build", failing)
+    status, text, _ = browser.get("/")
+    assert status == 200
+    assert "by a mistake in felixlike: KeyError: '<key>'" in Read(text).text
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "127.0.0.1.evil.example"])

@@ -66,7 +66,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 def curve(steps: Sequence[tuple[float, float]], until: float) -> Markup:
     """The best latency over seconds as steps: (seconds, best from then on), up to a last second."""
-    until = max(until, steps[-1][0])
+    until = max(steps[-1][0], until if math.isfinite(until) else 0.0)
     across = _Scale([0.0, until or 1.0], _LEFT, _FIELD_RIGHT, logarithmic=False)
     along = _Scale([best for _, best in steps], _FIELD_BOTTOM, _TOP, logarithmic=True)
     path = f"M{across(steps[0][0])} {along(steps[0][1])}"
@@ -96,6 +96,7 @@ def in_order(pairs: Sequence[Pair]) -> float:
 
 def bars(seconds: Mapping[str, float]) -> Markup:
     """A line for each step: its name, a bar, its seconds and share."""
+    seconds = {step: taken for step, taken in seconds.items() if 0 <= taken < math.inf}
     whole = math.fsum(seconds.values()) or 1.0
     most = max(seconds.values(), default=0.0) or 1.0
     rows = [

@@ -87,7 +87,7 @@ class RunRead:
         key, score, latency = line.get("workload"), line.get("score"), line.get("latency")
         if line.get("status") != "ok" or not isinstance(key, str):
             return
-        if is_number(score) and is_number(latency) and latency > 0:
+        if is_number(score) and is_number(latency):
             scores, latencies = self.predicted.setdefault(key, ([], []))
             scores.append(float(score))
             latencies.append(float(latency))

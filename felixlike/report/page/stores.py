@@ -18,6 +18,7 @@ from felixlike.measure.measurement import Status
 from felixlike.records import Record, Store, WorkloadSummary
 from felixlike.report.comparison import Pace
 from felixlike.report.curves import Series
+from felixlike.report.damage import is_latency
 from felixlike.report.page.content import Group, Page, PageTask
 from felixlike.report.page.logs import Logs, RunRead
 from felixlike.report.page.pictures import Picture, Pictures
@@ -49,13 +50,14 @@ class _Told:
     def add(self, record: Record, at: float) -> None:
         found = record.measurement
         right = found.status is Status.OK
+        timed = right and is_latency(found.seconds)
         self.elapsed.append(at)
-        self.latency.append(found.seconds if right else math.inf)
+        self.latency.append(found.seconds if timed else math.inf)
         self.building += found.build_seconds
         self.running += found.run_seconds
         if not right:
             self.failures[found.status.value] += 1
-        elif found.seconds > 0 and (self.best is None or found.seconds < self.best.measurement.seconds):
+        elif timed and (self.best is None or found.seconds < self.best.measurement.seconds):
             self.best = record
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from felixlike.measure.trees import Trees
+from felixlike.trees import Trees
 
 ROWS = np.array([[0.5, 9.0], [1.0, 2.0], [1.5, 2.0], [1.5, 9.0]], dtype=np.float32)
 
