@@ -10,7 +10,7 @@ from felixlike.tc.functions import TWICE, WRITTEN_OUT
 from felixlike.tc.program import Binary, Call, Literal, Size, Value, children
 from felixlike.tc.scalars import is_float
 
-_FORMULA, _TWICE, _REMAINDER, _DIVISOR = 8, 2, 4, 5
+_FORMULA, _TWICE, _REMAINDER, _DIVISOR = 8, 2, 3, 5
 
 
 def copies(value: Value) -> tuple[int, ...]:

@@ -228,12 +228,11 @@ def _height(value: Value) -> int:
 
 
 def _float_remainder(left: _Expr, right: _Expr) -> _Expr:
-    """Of the sign of the divisor."""
-    tirx = tvmlib.tirx
-    rest, zero = elementary("fmod", [left, right]), tirx.const(0.0, str(left.ty.dtype))
-    signs = [(value < zero).astype("int32") for value in (rest, right)]
-    apart = tirx.And(rest != zero, tirx.NE(*signs))
-    return tirx.Select(apart, rest + right, rest)
+    """Of the sign of the divisor.  What is divided stands in it twice, not more: remainders may be nested."""
+    tirx, dtype = tvmlib.tirx, str(left.ty.dtype)
+    rest, zero = elementary("fmod", [left, right]), tirx.const(0.0, dtype)
+    sign = tirx.Select(right < zero, tirx.const(-1.0, dtype), tirx.const(1.0, dtype))
+    return rest + tirx.Select(rest * sign < zero, right, zero)
 
 
 def _converted(inner: _Expr, source: str, dtype: str) -> _Expr:
