@@ -68,7 +68,7 @@ class Trees:
             here = np.where(left, self.left[here], self.right[here])
             at[going] = here
             going = going[self.feature[here] >= 0]
-        found: Values = self.base + self.value[at].reshape(len(rows), -1).sum(axis=1, dtype=np.float64)
+        found: Values = self.base + self.value[at].reshape(len(rows), len(self.roots)).sum(axis=1, dtype=np.float64)
         return found
 
     def check(self, *, columns: int) -> None:

@@ -72,7 +72,7 @@ def test_seeds_that_no_generator_takes(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [5, None, "", "Gradient", ["gradient"], {}])
 def test_names_that_are_not_known(value: Any) -> None:
-    with pytest.raises(InvalidOption, match=r"strategy: .* is not a strategy\. use one of gradient, evolutionary"):
+    with pytest.raises(InvalidOption, match=r"strategy: .* is not a strategy\. use one of gradient, random"):
         options.one_of(value, "strategy", ("gradient", "random"), what="a strategy")
 
 
