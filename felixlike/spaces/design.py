@@ -22,6 +22,8 @@ from felixlike.spaces.flat import flat
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import row_by_row
 from felixlike.spaces.stages import item_bits
+from felixlike.spaces.thread_bounds import fits_registers
+from felixlike.spaces.thread_tile import thread_tiles
 from felixlike.spaces.transposed_copies import transposed_copies
 from felixlike.tvmlib.typing import Schedule, Trace
 
@@ -48,8 +50,8 @@ class DesignSpace:
     postprocessors: tuple[Postprocessor, ...]
 
 
-KEEPS_TO_BOUNDS = "KeepsToBounds"
-"""The name of our own postprocessor."""
+KEEPS_TO_BOUNDS, FITS_REGISTERS = "KeepsToBounds", "FitsRegisters"
+"""The names of our own postprocessors: of CPUs' tiles and of GPUs'."""
 
 
 def default_space(task: Task) -> DesignSpace:
@@ -74,7 +76,11 @@ def own_space(task: Task) -> DesignSpace:
 
 def _postprocessor(name: str) -> Postprocessor:
     """What a name in the table of a rule stands for."""
-    own = {KEEPS_TO_BOUNDS: keeps_to_bounds, "RewriteLayout": _rewrite_layout}.get(name)
+    own = {
+        KEEPS_TO_BOUNDS: keeps_to_bounds,
+        FITS_REGISTERS: fits_registers,
+        "RewriteLayout": _rewrite_layout,
+    }.get(name)
     return Postprocessor(name, metaschedule.postprocessor(own), own) if own else _theirs(name)
 
 
@@ -145,5 +151,19 @@ _CPU_RULES = (
     _whole(flat),
 )
 
-RULES: dict[str, tuple[Rule, ...]] = {"llvm": _CPU_RULES, "cuda": ()}
+_GPU_RULES = (
+    Rule(
+        thread_tiles.__name__,
+        thread_tiles,
+        (
+            "DisallowDynamicLoop",
+            "RewriteCooperativeFetch",
+            "RewriteReductionBlock",
+            FITS_REGISTERS,
+            "VerifyGPUCode",
+        ),
+    ),
+)
+
+RULES: dict[str, tuple[Rule, ...]] = {"llvm": _CPU_RULES, "cuda": _GPU_RULES}
 """Our rules for each kind of target, the first that applies wins."""
