@@ -8,6 +8,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.cuda import cuda_compiler
 from felixlike.codegen.lone_output import lone_output
+from felixlike.codegen.passes import asynchronous_copies
 from felixlike.codegen.pipeline import lower
 from felixlike.hardware import kind_of
 from felixlike.hardware.occupancy import Kernel
@@ -23,7 +24,7 @@ def compile_primfuncs(module: Any, target: Any, *, kernels: list[Kernel] | None 
     if kind_of(target).on_host:
         return tvmlib.tvm.compile(module, target=target)
     target = tvmlib.with_host(target)
-    with target, cuda_compiler(target, kernels):
+    with target, cuda_compiler(target, kernels), asynchronous_copies(module):
         return tvmlib.tvm.compile(module, target=target)
 
 
@@ -40,7 +41,9 @@ def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
     with target, nullcontext() if kind.on_host else cuda_compiler(target):
         lowered = lone_output(tvmlib.transform.Sequential(pipeline.dataflow_lower_passes(target))(module))
         lowered = tvmlib.transform.Sequential(pipeline.finalize_passes(target))(lowered)
-        return lowered, tvmlib.tvm.compile(lower(lowered, target), target=target, relax_pipeline=None)
+        ready = lower(lowered, target)
+        with asynchronous_copies(ready):
+            return lowered, tvmlib.tvm.compile(ready, target=target, relax_pipeline=None)
 
 
 def default_schedules(module: Any, target: Any) -> Any:

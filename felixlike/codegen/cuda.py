@@ -20,6 +20,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen import nvrtc
 from felixlike.codegen.cubin import kernels_of
+from felixlike.codegen.passes import asynchronous_copies
 from felixlike.errors import CompilationFailed, MissingCompiler
 from felixlike.hardware.occupancy import Kernel
 
@@ -55,7 +56,7 @@ static __device__ inline longlong4 make_longlong4(int a, int b, int c, int d, in
 
 
 def cuda_toolchain() -> str:
-    """"nvrtc" or "nvcc": what CUDA source is compiled with on this machine; empty where neither is there."""
+    """ "nvrtc" or "nvcc": what CUDA source is compiled with on this machine; empty where neither is there."""
     wanted = os.environ.get(_MODE, "").lower()
     found = {"nvrtc": nvrtc.library() is not None, "nvcc": shutil.which("nvcc") is not None}
     return next((name for name in ("nvrtc", "nvcc") if found[name] and wanted in ("", name)), "")
@@ -138,5 +139,6 @@ def cuda_binary(module: Any, target: Any) -> bytes:
     """The machine code of a scheduled IRModule for a cuda target, with a GPU or without.
 
     Raises MissingCompiler and CompilationFailed."""
-    compiled = tvmlib.tvm.compile(module, target=tvmlib.with_host(target))
+    with asynchronous_copies(module):
+        compiled = tvmlib.tvm.compile(module, target=tvmlib.with_host(target))
     return compile_source(compiled.mod.imports[0].inspect_source(), str(target.attrs["arch"]))

@@ -37,8 +37,8 @@ class ThreadBounds:
 
 def registers_of(accumulators: Any, threads: Any) -> Any:
     """Four times the registers that a block asks for, about: a thread's accumulators, a quarter as many for operands,
-    and 32 for addresses.  Numbers or expressions."""
-    return threads * (accumulators * 5 + 128)
+    and 80 for addresses and what is fetched ahead.  Numbers or expressions."""
+    return threads * (accumulators * 5 + 320)
 
 
 def note_thread_bounds(schedule: Schedule, block: BlockRef, bounds: ThreadBounds) -> None:

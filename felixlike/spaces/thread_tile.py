@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.codegen.marks import Asynchronous
 from felixlike.hardware import Device
-from felixlike.spaces.blocks import costs
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain
 from felixlike.spaces.roles import slides
@@ -34,10 +34,18 @@ from felixlike.tvmlib.typing import BlockRef, LoopRef, Schedule
 
 _LANES = 4
 """Elements of float32 in the longest vector that is loaded at once."""
-_BOUNDS = ThreadBounds(accumulators=128, registers=65536, steps=4096)
-"""Of a thread's 255 registers half hold outputs; 4096 multiplications are 64 KiB of code, half an instruction cache."""
+_REGISTERS = 65536
+"""Of a multiprocessor."""
+_MOST_ACCUMULATORS, _MOST_SLIDING = 128, 64
+"""Outputs of a thread; fewer where a window slides, since the compiler then keeps elements for several taps.  Of 154
+random points of eleven operators four spilled with 128 for all."""
+_CODE = 3072
+"""Multiplications that are written out one after the other, in all stages together: 48 KiB of code."""
 _MOST_STEPS = 32
 """Largest share of the reduction that is in shared memory at a time, for each of its axes."""
+_STAGES = (1, 2, 3)
+"""Copies of both shared tiles: with one, all threads wait for it to be filled; with more, the next ones are filled while
+one is in use.  A sketch each."""
 _MOST_OWN = 8
 """Most neighbouring outputs of a thread where no vectors are possible."""
 _MULTIPLES = ((1, 1.5), (2, 1.25), (4, 1.1), (8, 1.04), (16, 1.01), (32, 1.0))
@@ -56,8 +64,15 @@ def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sc
     if prepared is None:
         return []
     contraction, epilogue, copies = prepared
-    _tile(schedule, block, contraction, epilogue, copies)
-    return [schedule]
+    name = str(schedule.get(block).name_hint)
+    found = []
+    for stages in _STAGES:
+        new = schedule.copy()
+        own = [new.get_sblock(str(schedule.get(copy).name_hint)) for copy in copies]
+        last = None if epilogue is None else new.get_sblock(str(schedule.get(epilogue).name_hint))
+        if _tile(new, new.get_sblock(name), contraction, last, own, stages):
+            found.append(new)
+    return found
 
 
 def _prepared(schedule: Schedule, block: BlockRef) -> tuple[Contraction, Any | None, tuple[Any, ...]] | None:
@@ -115,15 +130,21 @@ class _Loops:
 
 
 def _tile(
-    schedule: Schedule, block: BlockRef, contraction: Contraction, epilogue: Any | None, copies: Sequence[Any]
-) -> None:
+    schedule: Schedule,
+    block: BlockRef,
+    contraction: Contraction,
+    epilogue: Any | None,
+    copies: Sequence[Any],
+    stages: int,
+) -> bool:
+    """Tile the block; whether there are so many steps of the reduction that stages may overlap."""
     last = epilogue
     if last is None:
         last = schedule.cache_write(block, 0, "local")
     else:
         schedule.set_scope(block, 0, "local")
     main = _main_axes(contraction)
-    fetches = [_shared(schedule, block, contraction, operand, main) for operand in contraction.operands]
+    fetches = [_shared(schedule, block, operand, main) for operand in contraction.operands]
     for copy in copies:
         schedule.compute_inline(copy)
     loops = _split(schedule, block, contraction, main)
@@ -136,21 +157,43 @@ def _tile(
     if _most_threads(contraction, main) >= 2 * _WARP:
         for note, limit in zip(_THREADS, (_WARP, _MOST_THREADS), strict=True):  # TVM heeds both or neither
             schedule.annotate(block, note, limit)
-    note_thread_bounds(schedule, block, _BOUNDS)
+    sliding = any(slides(contraction, axis) for axis in contraction.reduction if axis.extent > 1)
+    most = _MOST_SLIDING if sliding else _MOST_ACCUMULATORS
+    note_thread_bounds(schedule, block, ThreadBounds(most, _REGISTERS, _CODE // stages))
     schedule.reverse_compute_at(last, group, preserve_unit_loops=True)
     home = loops.outer[-1] if loops.outer else group
+    if stages > 1:
+        steps = [a.extent for a in contraction.reduction if not slides(contraction, a)]
+        if math.prod(steps) < _LANES * stages:
+            return False
+        home = schedule.fuse(*loops.outer)
+        _overlap(schedule, home, stages)
     for fetch, operand in zip(fetches, contraction.operands, strict=True):
         schedule.compute_at(fetch, home, preserve_unit_loops=True)
         schedule.fuse(*schedule.get_loops(fetch)[-len(operand.indices) :])
-        vector = schedule.sample_categorical([_vector(contraction, operand, main)], [1.0])  # TVM asks for a decision
+        vector = schedule.sample_categorical(
+            [_vector(contraction, operand, main, stages)], [1.0]
+        )  # TVM wants to decide
         schedule.annotate(fetch, _COOPERATIVE, vector)
     for loop in (*loops.inner, *loops.own):
         schedule.unroll(loop)
     schedule.annotate(loops.inner[0], "pragma_unroll_explicit", 0)
+    return True
 
 
-def _vector(contraction: Contraction, operand: Operand, main: Sequence[Axis | None]) -> int:
-    """Elements of an operand that a thread copies at once: those that are neighbours in memory, and in every tile."""
+def _overlap(schedule: Schedule, loop: LoopRef, stages: int) -> None:
+    """Let both copies of a step begin so many steps before what is computed from them."""
+    schedule.annotate(loop, "software_pipeline_stage", [0, 0, stages - 1])
+    schedule.annotate(loop, "software_pipeline_order", [0, 1, 2])
+    schedule.annotate(loop, "software_pipeline_async_stages", [0])
+    Asynchronous().put(schedule, loop)
+
+
+def _vector(contraction: Contraction, operand: Operand, main: Sequence[Axis | None], stages: int) -> int:
+    """Elements of an operand that a thread copies at once: those that are neighbours in memory, and in every tile.
+    Asynchronous copies write them as neighbours, too."""
+    if stages > 1 and _turned(operand, main) is not None:
+        return 1
     alone = (axis for axis in contraction.axes if operand.indices[-1].same_as(axis.variable))
     axis = next(alone, None)
     return _lanes(axis) if axis is not None and _in_lanes(contraction, axis, main) else 1
@@ -184,29 +227,32 @@ def _lanes(axis: Axis) -> int:
     return next(width for width in (_LANES, 2, 1) if axis.extent % width == 0)
 
 
-def _shared(
-    schedule: Schedule, block: BlockRef, contraction: Contraction, operand: Operand, main: Sequence[Axis | None]
-) -> Any:
+def _shared(schedule: Schedule, block: BlockRef, operand: Operand, main: Sequence[Axis | None]) -> Any:
     """The block that copies an operand into shared memory, its main axis last."""
     fetch = schedule.cache_read(block, operand.read, "shared")
-    axis = next((a for a in main if a is not None and a.place in operand.axes), None)
-    if axis is None or len(operand.indices) < 2:
-        return fetch
-    places = [i for i, index in enumerate(operand.indices) if tvmlib.uses(index, axis.variable)]
-    if len(places) == 1 and places[0] != len(operand.indices) - 1:
-        schedule.transform_layout(fetch, ("write", 0), _moved_last(places[0]))
+    turned = _turned(operand, main)
+    if turned is not None:
+        axis, place = turned
+        schedule.transform_layout(fetch, ("write", 0), _moved_last(place))
         if _lanes(axis) == _LANES:
             schedule.storage_align(fetch, 0, len(operand.indices) - 2, 2 * _LANES, _LANES)
     return fetch
+
+
+def _turned(operand: Operand, main: Sequence[Axis | None]) -> tuple[Axis, int] | None:
+    """The main axis that an operand has in another dimension than its last, and which that is."""
+    axis = next((a for a in main if a is not None and a.place in operand.axes), None)
+    if axis is None:
+        return None
+    places = [i for i, index in enumerate(operand.indices) if tvmlib.uses(index, axis.variable)]
+    return (axis, places[0]) if len(places) == 1 and places[0] != len(operand.indices) - 1 else None
 
 
 def _moved_last(place: int) -> Callable[..., list[Any]]:
     return lambda *indices: [*indices[:place], *indices[place + 1 :], indices[place]]
 
 
-def _split(
-    schedule: Schedule, block: BlockRef, contraction: Contraction, main: Sequence[Axis | None]
-) -> _Loops:
+def _split(schedule: Schedule, block: BlockRef, contraction: Contraction, main: Sequence[Axis | None]) -> _Loops:
     """Every axis split, by sampled factors, into the loops of a tile."""
     found = _Loops()
     loops = schedule.get_loops(block)
@@ -238,7 +284,8 @@ def _split(
         if axis.extent == 1 or slides(contraction, axis):
             found.inner.append(loop)
             continue
-        lanes = _lanes(axis)
+        contiguous = any(operand.indices[-1].same_as(axis.variable) for operand in contraction.operands)
+        lanes = _lanes(axis) if contiguous else 1
         if lanes > 1:
             loop, lane = schedule.split(loop, [None, lanes], disable_predication=True)
         outer, inner = _factors(schedule, loop, 2, _MOST_STEPS // lanes)

@@ -1,7 +1,7 @@
 """A thread's tile must fit into its registers, and what is unrolled into the instruction cache.
 
     vthread.x v: threadIdx.x t: … unrolled k: unrolled i, j: C[…] += …     v·i·j ≤ accumulators;  v·i·j·k ≤ steps
-                                                                           t·(5·v·i·j + 128) ≤ 4·registers
+                                                                           t·(5·v·i·j + 320) ≤ 4·registers
 
 `spaces.thread_bounds` says why, and refuses schedules that do not keep to it.
 """
