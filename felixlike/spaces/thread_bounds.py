@@ -17,6 +17,9 @@ from felixlike.tvmlib.typing import Block, BlockRef, Schedule
 _NOTE = "felixlike.thread_"
 """What the notes' names begin with."""
 
+WARP, _MOST_THREADS = 32, 1024
+_THREADS = ("meta_schedule.thread_extent_low_inclusive", "meta_schedule.thread_extent_high_inclusive")
+
 VIRTUAL, THREADS = "vthread.x", "threadIdx.x"
 
 
@@ -45,6 +48,12 @@ def note_thread_bounds(schedule: Schedule, block: BlockRef, bounds: ThreadBounds
     """Write the bounds on the block whose loops are a thread's tile."""
     for name, value in asdict(bounds).items():
         schedule.annotate(block, _NOTE + name, value)
+
+
+def note_threads(schedule: Schedule, block: BlockRef) -> None:
+    """Ask MetaSchedule's VerifyGPUCode for at least a warp of threads."""
+    for note, limit in zip(_THREADS, (WARP, _MOST_THREADS), strict=True):  # it heeds both notes or neither
+        schedule.annotate(block, note, limit)
 
 
 def noted_thread_bounds(block: Block) -> ThreadBounds | None:

@@ -12,13 +12,16 @@ them are loaded at once, whichever way they lie in global memory; rows are shift
 that copies which turn a tile round do not wait for one bank. Where a thread has more than four outputs in one direction
 it has them in groups of four, as far apart as all threads' groups together (virtual threads): then the groups that a
 warp loads at a time lie side by side. The loops of a tile are unrolled by the CUDA compiler and not by TVM: sources
-stay short, and compile quickly.
+stay short, and compile quickly. Up to three tiles are in flight: the next are copied, asynchronously, while one is in use.
+
+Where the output is too small to occupy all multiprocessors, the reduction is split among blocks; a second kernel sums
+up what they leave in global memory, and has the epilogue.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,13 +30,11 @@ from felixlike.codegen.marks import Asynchronous
 from felixlike.hardware import Device
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain
-from felixlike.spaces.roles import slides
 from felixlike.spaces.surroundings import settle_surroundings
-from felixlike.spaces.thread_bounds import ThreadBounds, note_thread_bounds
-from felixlike.tvmlib.typing import BlockRef, LoopRef, Schedule
+from felixlike.spaces.thread_axes import LANES, ThreadAxes, moved_last, multiple_of, thread_axes
+from felixlike.spaces.thread_bounds import WARP, ThreadBounds, note_thread_bounds, note_threads
+from felixlike.tvmlib.typing import BlockRef, Buffer, LoopRef, Schedule
 
-_LANES = 4
-"""Elements of float32 in the longest vector that is loaded at once."""
 _REGISTERS = 65536
 """Of a multiprocessor."""
 _MOST_ACCUMULATORS, _MOST_SLIDING = 128, 64
@@ -44,17 +45,15 @@ _CODE = 3072
 _MOST_STEPS = 32
 """Largest share of the reduction that is in shared memory at a time, for each of its axes."""
 _STAGES = (1, 2, 3)
-"""Copies of both shared tiles: with one, all threads wait for it to be filled; with more, the next ones are filled while
-one is in use.  A sketch each."""
-_MOST_OWN = 8
-"""Most neighbouring outputs of a thread where no vectors are possible."""
-_MULTIPLES = ((1, 1.5), (2, 1.25), (4, 1.1), (8, 1.04), (16, 1.01), (32, 1.0))
-"""(multiple, how many times slower tiles of it are, about): what an axis of a plain product may be padded to.  Chosen
-by hand: no benchmark compares others."""
+"""Copies of both shared tiles: with one, all threads wait for it to be filled; with more, the next ones are filled
+while one is in use.  A sketch each."""
+_MOST_OWN, _MOST_THREADS, _MOST_SUMMING = 8, 64, 256
+"""Along one axis: most neighbouring outputs of a thread where no vectors are possible; most threads of a tile; most
+threads of a block that sums up parts."""
+_SMALL, _LONG = 4096, 256
+"""The reduction may be split among blocks if the output has fewer than so many elements a multiprocessor, and it has
+so many steps: 64×64 tiles, the largest usual ones, would leave multiprocessors idle."""
 _COOPERATIVE = "meta_schedule.cooperative_fetch"
-_THREADS = ("meta_schedule.thread_extent_low_inclusive", "meta_schedule.thread_extent_high_inclusive")
-"""Notes of the fewest and the most threads of a block, which MetaSchedule's VerifyGPUCode looks at."""
-_WARP, _MOST_THREADS = 32, 1024
 
 
 def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
@@ -63,20 +62,40 @@ def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sc
     prepared = _prepared(schedule, block)
     if prepared is None:
         return []
-    contraction, epilogue, copies = prepared
-    name = str(schedule.get(block).name_hint)
+    axes = thread_axes(prepared.contraction)
+    steps = math.prod(a.extent for a in axes.contraction.reduction if axes.is_summed(a))
+    outputs = math.prod(a.extent for a in axes.contraction.spatial)
+    ways = [(stages, False) for stages in _STAGES if stages == 1 or steps >= LANES * stages]
+    if outputs < _SMALL * device.cores and steps >= _LONG:
+        ways += [(stages, True) for stages in _STAGES[:2]]
     found = []
-    for stages in _STAGES:
+    for stages, parts in ways:
         new = schedule.copy()
-        own = [new.get_sblock(str(schedule.get(copy).name_hint)) for copy in copies]
-        last = None if epilogue is None else new.get_sblock(str(schedule.get(epilogue).name_hint))
-        if _tile(new, new.get_sblock(name), contraction, last, own, stages):
-            found.append(new)
+        _tile(new, prepared.of(schedule, new), axes, stages, parts=parts)
+        found.append(new)
     return found
 
 
-def _prepared(schedule: Schedule, block: BlockRef) -> tuple[Contraction, Any | None, tuple[Any, ...]] | None:
-    """The contraction, padded, with its surroundings inlined: the last block after it, and what computes operands."""
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What is to be tiled.  epilogue: the last block after the contraction.  copies: what computes operands."""
+
+    block: BlockRef
+    contraction: Contraction
+    epilogue: Any | None
+    copies: tuple[Any, ...]
+
+    def of(self, schedule: Schedule, other: Schedule) -> _Prepared:
+        """The same in a copy of its schedule."""
+        block, epilogue, *copies = (
+            None if own is None else other.get_sblock(str(schedule.get(own).name_hint))
+            for own in (self.block, self.epilogue, *self.copies)
+        )
+        return _Prepared(block, self.contraction, epilogue, tuple(copies))
+
+
+def _prepared(schedule: Schedule, block: BlockRef) -> _Prepared | None:
+    """The contraction, padded, with its surroundings inlined."""
     if read_contraction(schedule, block) is None:
         return None
     without_groups(schedule, block)
@@ -85,15 +104,13 @@ def _prepared(schedule: Schedule, block: BlockRef) -> tuple[Contraction, Any | N
         return None
     contraction = _padded(schedule, block, contraction)
     around = settle_surroundings(schedule, block)
-    return None if around is None else (contraction, around.epilogue, around.copies)
+    return None if around is None else _Prepared(block, contraction, around.epilogue, around.copies)
 
 
 def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction) -> Contraction:
     """The contraction after its axes were padded, where that helps."""
-    if not is_plain(contraction):
-        return contraction
-    wanted = [_multiple(axis.extent) for axis in contraction.axes]
-    if max(wanted) == 1:
+    wanted = [multiple_of(axis.extent) for axis in contraction.axes]
+    if max(wanted) == 1 or not is_plain(contraction):
         return contraction
     try:
         schedule.pad_einsum(block, wanted)
@@ -102,19 +119,6 @@ def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction) -> Co
             raise
         return contraction
     return read_contraction(schedule, block) or contraction
-
-
-def _multiple(extent: int) -> int:
-    """What an axis should be a multiple of; 1 where it is fine as it is."""
-    if extent < _LANES:
-        return 1
-
-    def time(multiple: int) -> float:
-        padded = -(-extent // multiple) * multiple
-        return padded * next(slower for by, slower in reversed(_MULTIPLES) if padded % by == 0)
-
-    best = min((by for by, _ in _MULTIPLES), key=time)
-    return best if extent % best else 1
 
 
 @dataclass(slots=True)
@@ -129,56 +133,129 @@ class _Loops:
     own: list[Any] = field(default_factory=list)
 
 
-def _tile(
-    schedule: Schedule,
-    block: BlockRef,
-    contraction: Contraction,
-    epilogue: Any | None,
-    copies: Sequence[Any],
-    stages: int,
-) -> bool:
-    """Tile the block; whether there are so many steps of the reduction that stages may overlap."""
-    last = epilogue
+def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int, *, parts: bool) -> None:
+    """Tile a contraction.  parts: whether its reduction is split among blocks."""
+    block, last, operands = prepared.block, prepared.epilogue, axes.contraction.operands
+    sources = [schedule.get(block).reads[operand.read].source for operand in operands]
+    levels = _split_sums(schedule, block, axes, parts=parts)
+    if parts:
+        part = next(loop for loop, level in zip(schedule.get_loops(block), levels, strict=True) if level == "part")
+        total, block = block, schedule.rfactor(part, 0)
+        _sum_up(schedule, total, last, axes.contraction)
+        last = None
     if last is None:
         last = schedule.cache_write(block, 0, "local")
     else:
         schedule.set_scope(block, 0, "local")
-    main = _main_axes(contraction)
-    fetches = [_shared(schedule, block, operand, main) for operand in contraction.operands]
-    for copy in copies:
+    fetches = [_shared(schedule, block, o, source, axes) for o, source in zip(operands, sources, strict=True)]
+    for copy in prepared.copies:
         schedule.compute_inline(copy)
-    loops = _split(schedule, block, contraction, main)
+    loops = _split(schedule, block, axes, levels)
     schedule.reorder(*loops.blocks, *loops.virtual, *loops.threads, *loops.outer, *loops.inner, *loops.own)
-    grid, group = schedule.fuse(*loops.blocks), schedule.fuse(*loops.threads)
-    schedule.bind(grid, "blockIdx.x")
-    if loops.virtual:
-        schedule.bind(schedule.fuse(*loops.virtual), "vthread.x")
-    schedule.bind(group, "threadIdx.x")
-    if _most_threads(contraction, main) >= 2 * _WARP:
-        for note, limit in zip(_THREADS, (_WARP, _MOST_THREADS), strict=True):  # TVM heeds both or neither
-            schedule.annotate(block, note, limit)
-    sliding = any(slides(contraction, axis) for axis in contraction.reduction if axis.extent > 1)
-    most = _MOST_SLIDING if sliding else _MOST_ACCUMULATORS
+    group = _bind(schedule, loops)
+    if axes.most_threads >= 2 * WARP:
+        note_threads(schedule, block)
+    most = _MOST_SLIDING if axes.slides else _MOST_ACCUMULATORS
     note_thread_bounds(schedule, block, ThreadBounds(most, _REGISTERS, _CODE // stages))
     schedule.reverse_compute_at(last, group, preserve_unit_loops=True)
     home = loops.outer[-1] if loops.outer else group
     if stages > 1:
-        steps = [a.extent for a in contraction.reduction if not slides(contraction, a)]
-        if math.prod(steps) < _LANES * stages:
-            return False
         home = schedule.fuse(*loops.outer)
         _overlap(schedule, home, stages)
-    for fetch, operand in zip(fetches, contraction.operands, strict=True):
+    for fetch, operand in zip(fetches, operands, strict=True):
         schedule.compute_at(fetch, home, preserve_unit_loops=True)
         schedule.fuse(*schedule.get_loops(fetch)[-len(operand.indices) :])
-        vector = schedule.sample_categorical(
-            [_vector(contraction, operand, main, stages)], [1.0]
-        )  # TVM wants to decide
-        schedule.annotate(fetch, _COOPERATIVE, vector)
+        vector = axes.copied(operand, asynchronously=stages > 1)
+        # MetaSchedule's postprocessor looks for a decision.
+        schedule.annotate(fetch, _COOPERATIVE, schedule.sample_categorical([vector], [1.0]))
     for loop in (*loops.inner, *loops.own):
         schedule.unroll(loop)
     schedule.annotate(loops.inner[0], "pragma_unroll_explicit", 0)
-    return True
+
+
+def _split_sums(schedule: Schedule, block: BlockRef, axes: ThreadAxes, *, parts: bool) -> list[Axis | str]:
+    """Split the reduction, by sampled factors, into a block's steps and what a step has; and, first, into parts.
+
+    Returns what each loop of the block now is: an axis of the output, or a name."""
+    summed = [axis for axis in axes.contraction.reduction if axes.is_summed(axis)]
+    longest = max(summed, key=lambda axis: axis.extent, default=None) if parts else None
+    found: list[Axis | str] = []
+    for axis, loop in zip(axes.contraction.axes, schedule.get_loops(block), strict=True):
+        if not axis.reduced:
+            found.append(axis)
+            continue
+        if axis not in summed:
+            found.append("inner")
+            continue
+        lanes = axes.lanes(axis)
+        vectors = schedule.split(loop, [None, lanes], disable_predication=True)[0] if lanes > 1 else loop
+        names = ["part"] * (axis is longest) + ["outer", "inner"]
+        _factors(schedule, vectors, len(names), _MOST_STEPS // lanes)
+        found += [*names, *["inner"] * (lanes > 1)]
+    return found
+
+
+def _split(schedule: Schedule, block: BlockRef, axes: ThreadAxes, levels: Sequence[Axis | str]) -> _Loops:
+    """The loops of a tile: those of the reduction, and every axis of the output split by sampled factors."""
+    found = _Loops()
+    pairs = list(zip(schedule.get_loops(block), levels, strict=True))
+    named = {"part": found.blocks, "outer": found.outer, "inner": found.inner}
+    for loop, level in pairs:
+        if isinstance(level, str):
+            named[level].append(loop)
+    last = axes.contraction.written[-1]
+    spatial = [(loop, axis) for loop, axis in pairs if isinstance(axis, Axis)]
+    for loop, axis in sorted(spatial, key=lambda pair: pair[1].place == last):  # neighbouring threads go along it
+        lanes = axes.lanes(axis)
+        if axis.extent == 1:
+            found.blocks.append(loop)
+            continue
+        if lanes > 1:
+            vectors, lane = schedule.split(loop, [None, lanes], disable_predication=True)
+            outer, virtual, thread = _factors(schedule, vectors, 3, _MOST_THREADS)
+            found.virtual.append(virtual)
+            found.own.append(lane)
+        elif axes.is_alone(axis):
+            outer, thread, own = _factors(schedule, loop, 3, _MOST_OWN)
+            found.own.append(own)
+        else:
+            outer, thread = _factors(schedule, loop, 2, _MOST_THREADS)
+        found.blocks.append(outer)
+        found.threads.append(thread)
+    return found
+
+
+def _sum_up(schedule: Schedule, total: BlockRef, epilogue: Any | None, contraction: Contraction) -> None:
+    """A kernel that sums up the parts, with the epilogue."""
+    loops, home = _Loops(), epilogue
+    if epilogue is None:
+        home = total
+    else:
+        schedule.set_scope(total, 0, "local")
+    spatial = [loop for loop in schedule.get_loops(home)][: len(schedule.get(home).writes[0].region)]
+    for loop in spatial:
+        if int(schedule.get(loop).extent) == 1:
+            loops.blocks.append(loop)
+            continue
+        outer, thread = _factors(schedule, loop, 2, _MOST_SUMMING)
+        loops.blocks.append(outer)
+        loops.threads.append(thread)
+    schedule.reorder(*loops.blocks, *loops.threads)
+    group = _bind(schedule, loops)
+    if math.prod(axis.extent for axis in contraction.spatial) >= 2 * WARP:
+        note_threads(schedule, home)
+    if epilogue is not None:
+        schedule.compute_at(total, group, preserve_unit_loops=True)
+
+
+def _bind(schedule: Schedule, loops: _Loops) -> Any:
+    """Bind the loops around a tile; the loop over threads."""
+    for loop in (loops.blocks, loops.virtual):
+        if loop:
+            schedule.bind(schedule.fuse(*loop), "blockIdx.x" if loop is loops.blocks else "vthread.x")
+    group = schedule.fuse(*loops.threads)
+    schedule.bind(group, "threadIdx.x")
+    return group
 
 
 def _overlap(schedule: Schedule, loop: LoopRef, stages: int) -> None:
@@ -189,109 +266,17 @@ def _overlap(schedule: Schedule, loop: LoopRef, stages: int) -> None:
     Asynchronous().put(schedule, loop)
 
 
-def _vector(contraction: Contraction, operand: Operand, main: Sequence[Axis | None], stages: int) -> int:
-    """Elements of an operand that a thread copies at once: those that are neighbours in memory, and in every tile.
-    Asynchronous copies write them as neighbours, too."""
-    if stages > 1 and _turned(operand, main) is not None:
-        return 1
-    alone = (axis for axis in contraction.axes if operand.indices[-1].same_as(axis.variable))
-    axis = next(alone, None)
-    return _lanes(axis) if axis is not None and _in_lanes(contraction, axis, main) else 1
-
-
-def _in_lanes(contraction: Contraction, axis: Axis, main: Sequence[Axis | None]) -> bool:
-    """Whether the tiles of an axis are made of vectors."""
-    return any(axis is one for one in main) or (axis.reduced and not slides(contraction, axis))
-
-
-def _main_axes(contraction: Contraction) -> tuple[Axis | None, ...]:
-    """For each operand the axis along which neighbouring outputs of a thread lie: one that it has and the other has
-    not, the one that the output is contiguous along, or its longest."""
-    found: list[Axis | None] = []
-    for own, other in (contraction.operands, contraction.operands[::-1]):
-        alone = [a for a in contraction.spatial if a.extent > 1 and a.place in own.axes and a.place not in other.axes]
-        contiguous = [a for a in alone if a.place == contraction.written[-1]]
-        found.append(contiguous[0] if contiguous else max(alone, key=lambda a: a.extent, default=None))
-    return tuple(found)
-
-
-def _most_threads(contraction: Contraction, main: Sequence[Axis | None]) -> int:
-    """Threads of a block that computes the whole output."""
-    return math.prod(
-        axis.extent // (_lanes(axis) if any(axis is one for one in main) else 1) for axis in contraction.spatial
-    )
-
-
-def _lanes(axis: Axis) -> int:
-    """Neighbouring outputs of a thread along an axis, for sure."""
-    return next(width for width in (_LANES, 2, 1) if axis.extent % width == 0)
-
-
-def _shared(schedule: Schedule, block: BlockRef, operand: Operand, main: Sequence[Axis | None]) -> Any:
+def _shared(schedule: Schedule, block: BlockRef, operand: Operand, source: Buffer, axes: ThreadAxes) -> Any:
     """The block that copies an operand into shared memory, its main axis last."""
-    fetch = schedule.cache_read(block, operand.read, "shared")
-    turned = _turned(operand, main)
+    reads = schedule.get(block).reads
+    fetch = schedule.cache_read(block, next(i for i, r in enumerate(reads) if r.source.same_as(source)), "shared")
+    turned = axes.turned(operand)
     if turned is not None:
         axis, place = turned
-        schedule.transform_layout(fetch, ("write", 0), _moved_last(place))
-        if _lanes(axis) == _LANES:
-            schedule.storage_align(fetch, 0, len(operand.indices) - 2, 2 * _LANES, _LANES)
+        schedule.transform_layout(fetch, ("write", 0), moved_last(place))
+        if axes.lanes(axis) == LANES:
+            schedule.storage_align(fetch, 0, len(operand.indices) - 2, 2 * LANES, LANES)
     return fetch
-
-
-def _turned(operand: Operand, main: Sequence[Axis | None]) -> tuple[Axis, int] | None:
-    """The main axis that an operand has in another dimension than its last, and which that is."""
-    axis = next((a for a in main if a is not None and a.place in operand.axes), None)
-    if axis is None:
-        return None
-    places = [i for i, index in enumerate(operand.indices) if tvmlib.uses(index, axis.variable)]
-    return (axis, places[0]) if len(places) == 1 and places[0] != len(operand.indices) - 1 else None
-
-
-def _moved_last(place: int) -> Callable[..., list[Any]]:
-    return lambda *indices: [*indices[:place], *indices[place + 1 :], indices[place]]
-
-
-def _split(schedule: Schedule, block: BlockRef, contraction: Contraction, main: Sequence[Axis | None]) -> _Loops:
-    """Every axis split, by sampled factors, into the loops of a tile."""
-    found = _Loops()
-    loops = schedule.get_loops(block)
-    last = contraction.written[-1]
-    for axis in sorted(contraction.spatial, key=lambda a: a.place == last):  # neighbouring threads go along it
-        loop = loops[axis.place]
-        lanes = _lanes(axis)
-        alone = sum(axis.place in operand.axes for operand in contraction.operands) == 1
-        if axis.extent == 1:
-            found.blocks.append(loop)
-        elif any(axis is one for one in main) and lanes > 1:
-            vectors, lane = schedule.split(loop, [None, lanes], disable_predication=True)
-            outer, virtual, thread = _factors(schedule, vectors, 3, 64)
-            found.blocks.append(outer)
-            found.virtual.append(virtual)
-            found.threads.append(thread)
-            found.own.append(lane)
-        elif alone:
-            outer, thread, own = _factors(schedule, loop, 3, _MOST_OWN)
-            found.blocks.append(outer)
-            found.threads.append(thread)
-            found.own.append(own)
-        else:
-            outer, thread = _factors(schedule, loop, 2, 64)
-            found.blocks.append(outer)
-            found.threads.append(thread)
-    for axis in contraction.reduction:
-        loop = loops[axis.place]
-        if axis.extent == 1 or slides(contraction, axis):
-            found.inner.append(loop)
-            continue
-        contiguous = any(operand.indices[-1].same_as(axis.variable) for operand in contraction.operands)
-        lanes = _lanes(axis) if contiguous else 1
-        if lanes > 1:
-            loop, lane = schedule.split(loop, [None, lanes], disable_predication=True)
-        outer, inner = _factors(schedule, loop, 2, _MOST_STEPS // lanes)
-        found.outer.append(outer)
-        found.inner += [inner, lane] if lanes > 1 else [inner]
-    return found
 
 
 def _factors(schedule: Schedule, loop: LoopRef, parts: int, most: int) -> list[Any]:
