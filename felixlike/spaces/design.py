@@ -19,6 +19,7 @@ from felixlike.spaces import metaschedule
 from felixlike.spaces.bounds import keeps_to_bounds
 from felixlike.spaces.cases import case_by_case
 from felixlike.spaces.flat import flat
+from felixlike.spaces.flat_threads import flat_threads
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import row_by_row
 from felixlike.spaces.stages import item_bits
@@ -122,7 +123,7 @@ class Rule:
     postprocessors: tuple[str, ...]
 
 
-def _whole(rule: Callable[[Any, int], list[Any]]) -> Rule:
+def _whole(rule: Callable[[Any, int], list[Any]], postprocessors: tuple[str, ...] = ("DisallowDynamicLoop",)) -> Rule:
     """A rule that does a whole function at once: for its root block, the first that MetaSchedule asks for.  rule: takes
     the schedule and the elements of a vector."""
 
@@ -130,7 +131,7 @@ def _whole(rule: Callable[[Any, int], list[Any]]) -> Rule:
         is_root = schedule.get_sref(block).parent is None
         return rule(schedule, device.unit.lanes(item_bits(schedule))) if is_root else []
 
-    return Rule(rule.__name__, apply, ("DisallowDynamicLoop",))
+    return Rule(rule.__name__, apply, postprocessors)
 
 
 _CPU_RULES = (
@@ -163,6 +164,7 @@ _GPU_RULES = (
             "VerifyGPUCode",
         ),
     ),
+    _whole(flat_threads, ("DisallowDynamicLoop", "VerifyGPUCode")),
 )
 
 RULES: dict[str, tuple[Rule, ...]] = {"llvm": _CPU_RULES, "cuda": _GPU_RULES}

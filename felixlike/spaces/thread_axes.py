@@ -81,7 +81,7 @@ def thread_axes(contraction: Contraction) -> ThreadAxes:
 def _main(contraction: Contraction, own: Operand, other: Operand) -> Axis | None:
     alone = [a for a in contraction.spatial if a.extent > 1 and a.place in own.axes and a.place not in other.axes]
     contiguous = [a for a in alone if a.place == contraction.written[-1]]
-    return contiguous[0] if contiguous else max(alone, key=lambda a: a.extent, default=None)
+    return contiguous[0] if contiguous else max(alone, key=lambda a: (a.extent, a.place), default=None)
 
 
 def _ends_in(operand: Operand, axis: Axis) -> bool:

@@ -17,6 +17,9 @@ from felixlike.tvmlib.typing import Block, BlockRef, Schedule
 _NOTE = "felixlike.thread_"
 """What the notes' names begin with."""
 
+OWN = "felixlike.threads"
+"""A note without meaning to TVM.  All our traces for GPUs have some note that begins with "felixlike."."""
+
 WARP, _MOST_THREADS = 32, 1024
 _THREADS = ("meta_schedule.thread_extent_low_inclusive", "meta_schedule.thread_extent_high_inclusive")
 
@@ -48,6 +51,11 @@ def note_thread_bounds(schedule: Schedule, block: BlockRef, bounds: ThreadBounds
     """Write the bounds on the block whose loops are a thread's tile."""
     for name, value in asdict(bounds).items():
         schedule.annotate(block, _NOTE + name, value)
+
+
+def note_own(schedule: Schedule, block: BlockRef) -> None:
+    """Say on a block without bounds that its schedule is of our own space."""
+    schedule.annotate(block, OWN, True)
 
 
 def note_threads(schedule: Schedule, block: BlockRef) -> None:

@@ -12,7 +12,8 @@ them are loaded at once, whichever way they lie in global memory; rows are shift
 that copies which turn a tile round do not wait for one bank. Where a thread has more than four outputs in one direction
 it has them in groups of four, as far apart as all threads' groups together (virtual threads): then the groups that a
 warp loads at a time lie side by side. The loops of a tile are unrolled by the CUDA compiler and not by TVM: sources
-stay short, and compile quickly. Up to three tiles are in flight: the next are copied, asynchronously, while one is in use.
+stay short, and compile quickly. Up to three tiles are in flight: the next are copied, asynchronously, while one is in
+use.
 
 Where the output is too small to occupy all multiprocessors, the reduction is split among blocks; a second kernel sums
 up what they leave in global memory, and has the epilogue.
@@ -28,6 +29,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.marks import Asynchronous
 from felixlike.hardware import Device
+from felixlike.spaces.blocks import in_step
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain
 from felixlike.spaces.surroundings import settle_surroundings
@@ -139,8 +141,8 @@ def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int
     sources = [schedule.get(block).reads[operand.read].source for operand in operands]
     levels = _split_sums(schedule, block, axes, parts=parts)
     if parts:
-        part = next(loop for loop, level in zip(schedule.get_loops(block), levels, strict=True) if level == "part")
-        total, block = block, schedule.rfactor(part, 0)
+        total, block = block, schedule.rfactor(next(loop for loop, level in levels if level == "part"), 0)
+        levels = [(loop, level) for loop, (_, level) in zip(schedule.get_loops(block), levels, strict=True)]
         _sum_up(schedule, total, last, axes.contraction)
         last = None
     if last is None:
@@ -150,7 +152,7 @@ def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int
     fetches = [_shared(schedule, block, o, source, axes) for o, source in zip(operands, sources, strict=True)]
     for copy in prepared.copies:
         schedule.compute_inline(copy)
-    loops = _split(schedule, block, axes, levels)
+    loops = _split(schedule, axes, levels)
     schedule.reorder(*loops.blocks, *loops.virtual, *loops.threads, *loops.outer, *loops.inner, *loops.own)
     group = _bind(schedule, loops)
     if axes.most_threads >= 2 * WARP:
@@ -158,6 +160,7 @@ def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int
     most = _MOST_SLIDING if axes.slides else _MOST_ACCUMULATORS
     note_thread_bounds(schedule, block, ThreadBounds(most, _REGISTERS, _CODE // stages))
     schedule.reverse_compute_at(last, group, preserve_unit_loops=True)
+    _write_vectors(schedule, last, block, axes)
     home = loops.outer[-1] if loops.outer else group
     if stages > 1:
         home = schedule.fuse(*loops.outer)
@@ -173,38 +176,39 @@ def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int
     schedule.annotate(loops.inner[0], "pragma_unroll_explicit", 0)
 
 
-def _split_sums(schedule: Schedule, block: BlockRef, axes: ThreadAxes, *, parts: bool) -> list[Axis | str]:
+def _split_sums(
+    schedule: Schedule, block: BlockRef, axes: ThreadAxes, *, parts: bool
+) -> list[tuple[LoopRef, Axis | str]]:
     """Split the reduction, by sampled factors, into a block's steps and what a step has; and, first, into parts.
 
-    Returns what each loop of the block now is: an axis of the output, or a name."""
+    Returns the loops of the block with what each of them is: an axis of the output, or a name."""
     summed = [axis for axis in axes.contraction.reduction if axes.is_summed(axis)]
     longest = max(summed, key=lambda axis: axis.extent, default=None) if parts else None
-    found: list[Axis | str] = []
+    found: list[tuple[LoopRef, Axis | str]] = []
     for axis, loop in zip(axes.contraction.axes, schedule.get_loops(block), strict=True):
         if not axis.reduced:
-            found.append(axis)
+            found.append((loop, axis))
             continue
         if axis not in summed:
-            found.append("inner")
+            found.append((loop, "inner"))
             continue
         lanes = axes.lanes(axis)
-        vectors = schedule.split(loop, [None, lanes], disable_predication=True)[0] if lanes > 1 else loop
+        vectors, *lane = schedule.split(loop, [None, lanes], disable_predication=True) if lanes > 1 else [loop]
         names = ["part"] * (axis is longest) + ["outer", "inner"]
-        _factors(schedule, vectors, len(names), _MOST_STEPS // lanes)
-        found += [*names, *["inner"] * (lanes > 1)]
+        factors = _factors(schedule, vectors, len(names), _MOST_STEPS // lanes)
+        found += [*zip(factors, names, strict=True), *((one, "inner") for one in lane)]
     return found
 
 
-def _split(schedule: Schedule, block: BlockRef, axes: ThreadAxes, levels: Sequence[Axis | str]) -> _Loops:
+def _split(schedule: Schedule, axes: ThreadAxes, levels: Sequence[tuple[LoopRef, Axis | str]]) -> _Loops:
     """The loops of a tile: those of the reduction, and every axis of the output split by sampled factors."""
     found = _Loops()
-    pairs = list(zip(schedule.get_loops(block), levels, strict=True))
     named = {"part": found.blocks, "outer": found.outer, "inner": found.inner}
-    for loop, level in pairs:
+    for loop, level in levels:
         if isinstance(level, str):
             named[level].append(loop)
     last = axes.contraction.written[-1]
-    spatial = [(loop, axis) for loop, axis in pairs if isinstance(axis, Axis)]
+    spatial = [(loop, axis) for loop, axis in levels if isinstance(axis, Axis)]
     for loop, axis in sorted(spatial, key=lambda pair: pair[1].place == last):  # neighbouring threads go along it
         lanes = axes.lanes(axis)
         if axis.extent == 1:
@@ -232,8 +236,7 @@ def _sum_up(schedule: Schedule, total: BlockRef, epilogue: Any | None, contracti
         home = total
     else:
         schedule.set_scope(total, 0, "local")
-    spatial = [loop for loop in schedule.get_loops(home)][: len(schedule.get(home).writes[0].region)]
-    for loop in spatial:
+    for loop in list(schedule.get_loops(home))[: len(schedule.get(home).writes[0].region)]:
         if int(schedule.get(loop).extent) == 1:
             loops.blocks.append(loop)
             continue
@@ -277,6 +280,14 @@ def _shared(schedule: Schedule, block: BlockRef, operand: Operand, source: Buffe
         if axes.lanes(axis) == LANES:
             schedule.storage_align(fetch, 0, len(operand.indices) - 2, 2 * LANES, LANES)
     return fetch
+
+
+def _write_vectors(schedule: Schedule, last: BlockRef, block: BlockRef, axes: ThreadAxes) -> None:
+    """Write vectors of a tile back, where the output has these elements side by side, and all of them."""
+    axis = next((a for a in axes.contraction.spatial if a.place == axes.contraction.written[-1]), None)
+    whole = axis is not None and int(schedule.get(last).iter_vars[-1].dom.extent) == axis.extent
+    if axis is not None and whole and axes.lanes(axis) > 1 and in_step(schedule, last, block):
+        schedule.vectorize(schedule.get_loops(last)[-1])
 
 
 def _factors(schedule: Schedule, loop: LoopRef, parts: int, most: int) -> list[Any]:
