@@ -15,7 +15,7 @@ from felixlike.spaces.flat import inlined
 from felixlike.spaces.stages import Stage, in_plain_nests
 from felixlike.spaces.thread_axes import widest
 from felixlike.spaces.thread_bounds import note_own
-from felixlike.tvmlib.typing import Schedule
+from felixlike.tvmlib.typing import Schedule, Var
 
 _VECTOR = 128
 """Bits that a thread loads or stores at once."""
@@ -50,7 +50,7 @@ def _in_vectors(sch: Schedule, stage: Stage) -> bool:
     bits = max(tvmlib.bits(buffer.dtype) for buffer, _ in (*stage.reads, *stage.writes))
     width = min(widest(stage.extents[last]), _VECTOR // bits)
     steps = {stage.step(access, last) for access in stage.reads}
-    if width == 1 or _shifted(stage) or stage.step(stage.writes[0], last) != 1 or not steps <= {0, 1}:
+    if width == 1 or _shifted(stage, last) or stage.step(stage.writes[0], last) != 1 or not steps <= {0, 1}:
         return False
     block = sch.get_sblock(stage.name)
     *outer, loop = sch.get_loops(block)
@@ -64,10 +64,13 @@ def _in_vectors(sch: Schedule, stage: Stage) -> bool:
     return True
 
 
-def _shifted(stage: Stage) -> bool:
-    """Whether an index divides, or takes the remainder of, something else than a variable: a vector may then reach over
-    an end, and TVM does not tell."""
-    indices = [index for _, places in stage.reads for index in places]
+def _shifted(stage: Stage, last: Var) -> bool:
+    """Whether an index divides, or takes the remainder of, more than the last variable alone: a vector may then reach
+    over an end."""
+    analyzer = tvmlib.sym.Analyzer()
+    for variable, extent in stage.extents.items():
+        analyzer.bind(variable, tvmlib.ir.Range(0, extent))
+    indices = [analyzer.simplify(index) for _, places in stage.reads for index in places]
     kinds = (tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod)
-    divisions = [division for index in indices for division in tvmlib.found(index, kinds)]
-    return any(all(not division.a.same_as(variable) for variable in stage.extents) for division in divisions)
+    divided = [division.a for index in indices for division in tvmlib.found(index, kinds)]
+    return any(tvmlib.uses(dividend, last) and not dividend.same_as(last) for dividend in divided)
