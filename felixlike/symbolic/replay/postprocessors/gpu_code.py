@@ -32,7 +32,7 @@ def gpu_constraints(program: Program, target: Any, lowest: Mapping[str, int]) ->
     threads, shared = int(target.attrs["max_threads_per_block"]), int(target.attrs["max_shared_memory_per_block"])
     found: dict[Expr, str] = {}
     for store, path in program.stores():
-        own = extent_of(path, "threadIdx.x")
+        own = threads_of(path)
         found[own - threads] = f"a block has at most {threads} threads"
         found[lowest.get(store.block, 1) - own] = "a block has at least as many threads as a warp"
         found[_apart(store, path)] = "a vector of elements that lie apart has at most 4 of them"
@@ -70,3 +70,8 @@ def extent_of(path: tuple[Loop, ...], thread: str) -> Expr:
         return mul(bound)
     shares = dict.fromkeys(loop.share for loop in path if loop.share is not None)
     return mul([const(1), *(extent for share in shares for kind, extent in share.parts if kind == thread)])
+
+
+def threads_of(path: tuple[Loop, ...]) -> Expr:
+    """Threads of a block that runs a nest, of both dimensions."""
+    return extent_of(path, "threadIdx.x") * extent_of(path, "threadIdx.y")
