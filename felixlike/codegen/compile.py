@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.codegen.cuda import cuda_compiler
+from felixlike.codegen.cuda import compile_source, cuda_compiler
 from felixlike.codegen.lone_output import lone_output
 from felixlike.codegen.passes import asynchronous_copies
 from felixlike.codegen.pipeline import lower
@@ -26,6 +26,16 @@ def compile_primfuncs(module: Any, target: Any, *, kernels: list[Kernel] | None 
     target = tvmlib.with_host(target)
     with target, cuda_compiler(target, kernels), asynchronous_copies(module):
         return tvmlib.tvm.compile(module, target=target)
+
+
+def cuda_binary(module: Any, target: Any) -> bytes:
+    """The machine code of a scheduled IRModule for a cuda target, with a GPU or without.
+
+    Raises MissingCompiler and CompilationFailed."""
+    module = lower(module, target)
+    with asynchronous_copies(module):
+        compiled = tvmlib.tvm.compile(module, target=tvmlib.with_host(target))
+    return compile_source(compiled.mod.imports[0].inspect_source(), str(target.attrs["arch"]))
 
 
 def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:

@@ -12,9 +12,8 @@ import workloads
 from schedules import comes_back, equal_counts, run, without_threads
 
 from felixlike import tvmlib
-from felixlike.codegen import nvrtc
+from felixlike.codegen import cuda_binary, nvrtc
 from felixlike.codegen.cubin import kernels_of
-from felixlike.codegen.cuda import cuda_binary
 from felixlike.features import formulas
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
