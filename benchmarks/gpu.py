@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.results import geometric_mean, write
-from benchmarks.timing import interleaved, timer
+from felixlike.bench.timing import interleaved, timer
 
 NETWORKS = ("resnet18", "bert", "mlp")
 
