@@ -49,7 +49,7 @@ typedef int int32_t; typedef unsigned int uint32_t; typedef long long int64_t; t
 
 
 def cuda_toolchain() -> str:
-    """"nvrtc" or "nvcc": what CUDA source is compiled with on this machine; empty where neither is there."""
+    """ "nvrtc" or "nvcc": what CUDA source is compiled with on this machine; empty where neither is there."""
     wanted = os.environ.get(_MODE, "").lower()
     found = {"nvrtc": nvrtc.library() is not None, "nvcc": shutil.which("nvcc") is not None}
     return next((name for name in ("nvrtc", "nvcc") if found[name] and wanted in ("", name)), "")
@@ -104,7 +104,7 @@ def _by_nvcc(code: str, arch: str) -> bytes:
 def cuda_compiler(target: Any, kernels: list[Kernel] | None = None) -> Iterator[None]:
     """TVM compiles CUDA code as `compile_source` does inside, for this target.
 
-    kernels: gets what the compiler says of each kernel.  Without a GPU, TVM only writes source, and compiles nothing."""
+    kernels: gets what the compiler says of each kernel.  Without a GPU, TVM writes source, and compiles nothing."""
     arch = str(target.attrs["arch"])
 
     def compiled(code: str, *_: Any) -> bytes:

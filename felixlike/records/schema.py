@@ -59,7 +59,7 @@ TABLES = (
         seed INTEGER NOT NULL,
         time REAL NOT NULL,         -- seconds since 1970, for people only
         checksum BLOB NOT NULL UNIQUE,
-        kernels TEXT NOT NULL DEFAULT ''  -- JSON list of what the CUDA compiler said of each; last, as version 3 added it
+        kernels TEXT NOT NULL DEFAULT ''  -- JSON list of what the CUDA compiler said of each; since version 3
     )
     """,
     "CREATE INDEX fastest ON measurements (task, device, status, seconds)",

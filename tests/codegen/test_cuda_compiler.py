@@ -104,7 +104,7 @@ def test_half_types_without_their_headers_say_so(monkeypatch: pytest.MonkeyPatch
 @NVRTC
 def test_refused_source_quotes_the_error_and_not_the_warnings() -> None:
     wrong = KERNEL.replace("float own[64];", "float own[64]; int unused; nonsense;")
-    with pytest.raises(CompilationFailed, match='NVRTC .* refused it.*identifier "nonsense" is undefined'):
+    with pytest.raises(CompilationFailed, match=r'NVRTC .* refused it.*identifier "nonsense" is undefined'):
         codegen.compile_source(wrong, "sm_90")
 
 
@@ -156,7 +156,7 @@ def test_nvcc_is_called_where_nvrtc_is_missing(monkeypatch: pytest.MonkeyPatch, 
     assert codegen.cuda_toolchain() == "nvcc"
     assert codegen.compile_source(KERNEL, "sm_80").split() == [b"-cubin", b"-O3", b"-arch", b"sm_80"]
     nvcc.write_text('#!/bin/sh\necho "kernels.cu(3): error: no such thing" >&2\nexit 1\n')
-    with pytest.raises(CompilationFailed, match="nvcc refused it.*no such thing"):
+    with pytest.raises(CompilationFailed, match=r"nvcc refused it.*no such thing"):
         codegen.compile_source(KERNEL, "sm_80")
 
 
