@@ -1,6 +1,6 @@
 """Calls of a compiled model on a GPU, each on the stream that PyTorch's caller has chosen, one after the other.
 
-A call only starts kernels, and returns before they have run. They are started on the current stream of the inputs' device
+A call only starts kernels, and returns before they have run. They are started on the current stream of its inputs
 (tvm_ffi asks torch for it), so what the caller does on that stream before and after is in order. But intermediate
 results of all calls lie in the same memory: a call on another stream waits, on the GPU, for the one before.
 """

@@ -12,7 +12,7 @@ from felixlike import codegen, tvmlib
 from felixlike.errors import InvalidSchedule
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
 from felixlike.testing import oracles
-from felixlike.testing.operators import OPERATORS
+from felixlike.testing.operators import OPERATORS, grouped
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +131,17 @@ def test_groups_in_shared_memory_are_understood() -> None:
         assert any(buffer.grouped and buffer.scope == "shared" for buffer in sketch.program.buffers)
         names = [v.name for v in sketch.variables]
         for point in sketch.sample(6, seed=2).tolist():
+            nest = concrete_nest(sketch.program, dict(zip(names, point, strict=True)))
+            assert nest == oracles.tvm_nest(sketch.schedule(point)), point
+
+
+@pytest.mark.parametrize(("channels", "size", "groups"), [(96, 10, 4), (192, 7, 8)])
+def test_groups_of_many_channels_are_understood(channels: int, size: int, groups: int) -> None:
+    """Whose loops can be split in so many ways that only some are tried of those that make blocks of one size."""
+    for sketch in sketches(grouped(channels, size, channels, groups), "sm_90"):
+        assert sketch.understood, sketch.reason
+        names = [v.name for v in sketch.variables]
+        for point in sketch.sample(8, seed=4).tolist():
             nest = concrete_nest(sketch.program, dict(zip(names, point, strict=True)))
             assert nest == oracles.tvm_nest(sketch.schedule(point)), point
 

@@ -9,8 +9,8 @@ The last is about the vector of their indices; it matters for elements of less t
 vectors do not divide the innermost of the loops that are copied. TVM's pass sees that only where that loop has one
 iteration; of other such vectors it generates wrong code: eight bytes are put together by shifts of 32-bit numbers.
 `lowest` is a warp where a tiled block has more than 64 outputs (MultiLevelTiling notes it). A pipeline of one step
-would hold the initial store too, which its notes do not foresee. Registers, hence local buffers, are not limited: TVM leaves
-them to nvcc. Nor are virtual threads, whatever the pass's max_vthread says: they are unrolled before it looks.
+would hold the initial store too, which its notes do not foresee. Registers, hence local buffers, are not limited: TVM
+leaves them to nvcc. Nor are virtual threads, whatever the pass's max_vthread says: they are unrolled before it looks.
 Follows TVM's verify_gpu_code.cc.
 """
 
