@@ -124,7 +124,12 @@ def cuda_compiler(target: Any, kernels: list[Kernel] | None = None) -> Iterator[
 
 def cuda_source(executable: Any) -> str:
     """The CUDA source of an Executable; empty if it has none."""
-    return "".join(imported.inspect_source() for imported in executable.mod.imports if imported.kind == "cuda")
+    waiting, found = [executable.mod], ""
+    while waiting:
+        module = waiting.pop()
+        found += module.inspect_source() if module.kind == "cuda" else ""
+        waiting.extend(module.imports)
+    return found
 
 
 def cuda_binary(module: Any, target: Any) -> bytes:
@@ -132,4 +137,4 @@ def cuda_binary(module: Any, target: Any) -> bytes:
 
     Raises MissingCompiler and CompilationFailed."""
     compiled = tvmlib.tvm.compile(module, target=tvmlib.with_host(target))
-    return compile_source(compiled.mod.imports[0].inspect_source(), str(target.attrs["arch"]))
+    return compile_source(cuda_source(compiled), str(target.attrs["arch"]))

@@ -130,6 +130,8 @@ def test_tvms_callback_is_ours_inside_and_tvms_after() -> None:
         binary = tvmlib.tvm_ffi.get_global_func(name)(KERNEL)
     assert bytes(binary).startswith(b"\x7fELF")
     assert [kernel.name for kernel in kernels] == ["sums"]
+    with cuda_compiler(target), pytest.raises(CompilationFailed, match=r"NVRTC .* refused it"):
+        tvmlib.tvm_ffi.get_global_func(name)("nonsense")
     with target, pytest.raises(RuntimeError):  # TVM's own needs headers, or a package, or nvcc
         tvmlib.tvm_ffi.get_global_func(name)(KERNEL)
     assert len(kernels) == 1

@@ -197,8 +197,8 @@ class Sketch:
             for locations, rows in self.by_structure(points):
                 if locations not in self._lengths:
                     found = self.unprobed(locations)
-                    known = not isinstance(found, UnsupportedSketch)
-                    self._lengths[locations] = Graph([source_characters(found.program)]) if known else None
+                    told = None if isinstance(found, UnsupportedSketch) else source_characters(found.program)
+                    self._lengths[locations] = None if told is None else Graph([told])
                 graph = self._lengths[locations]
                 if graph is not None:
                     characters = graph.evaluate(self.values(points[rows]), len(rows))[:, 0]
