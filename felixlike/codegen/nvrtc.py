@@ -1,7 +1,7 @@
 """NVIDIA's compiler as a library, called without any package of Python's: it needs no GPU.
 
-In: CUDA source. Out: a cubin. The library comes with `felixlike[cuda]`, with builds of PyTorch for CUDA (nvidia-cuda-nvrtc),
-or with a CUDA toolkit. Eight functions of it are used (nvrtc.h), which have not changed since CUDA 11.
+In: CUDA source. Out: a cubin. The library comes with `felixlike[cuda]`, with PyTorch's builds for CUDA, which bring the
+package nvidia-cuda-nvrtc, or with a CUDA toolkit. Few functions of it are used (nvrtc.h), unchanged since CUDA 11.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from felixlike import tvmlib
 from felixlike.deploy import operator
 from felixlike.deploy.library import Library
 from felixlike.deploy.likeness import likeness, never
+from felixlike.deploy.streams import Streams
 from felixlike.errors import GradientsStop, InputMismatch, callers_level
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
 from felixlike.frontend.nesting import quoted
@@ -51,7 +52,7 @@ class Compiled:
     others are read in place. An output that is an input, or a view of it, shares its memory, as in PyTorch. Threads
     may share one: their calls run one after another, each on the calling thread and workers of its own, on different
     cores (felixlike.hardware.placement): TVM_NUM_THREADS, else OMP_NUM_THREADS, else one for each core. Copies
-    (copy.deepcopy) do not wait for each other.
+    (copy.deepcopy) do not wait for each other. On a GPU a call starts kernels on torch's current stream and returns.
     Under torch.compile, torch.export, vmap and the like a call is the operator felixlike::run.
 
     inputs, outputs: one spec per tensor, in order.  signature: how inputs are given.  machine: TVM's virtual machine.
@@ -106,7 +107,6 @@ class Compiled:
         self._forward_mode, self._modes = forward_ad, torch._C._len_torch_dispatch_stack
         self._is_compiling = torch.compiler.is_dynamo_compiling
         self._part, self._own = tvmlib.array_item, torch.utils.dlpack.from_dlpack
-        self._settle = settle if parallel else _nothing
         self._open()
 
     def _open(self) -> None:
@@ -114,6 +114,8 @@ class Compiled:
         self.machine = tvmlib.relax.VirtualMachine(self.runtime, tvmlib.device_of(self.target))
         self._main = self.machine["main"]
         self._lock = threading.Lock()
+        on_gpu = self.device.type != "cpu"
+        self._settle = Streams(self.device) if on_gpu else settle if self.parallel else _nothing
         self._latest: _Kind = (never, None)
         self._kinds: tuple[_Kind, ...] = ()
         self._parts: range | None = None
