@@ -103,7 +103,7 @@ def _among_threads(sch: Schedule, stage: Stage, count: int, threads: Any) -> Non
     accesses = (*stage.reads, *stage.writes)
     bits = max(tvmlib.bits(buffer.dtype) for buffer, _ in accesses)
     side_by_side = all(stage.step(access, variable) in (0, 1) for access in accesses)
-    width = min(widest(int(sch.get(last).extent)), _VECTOR // bits) if side_by_side else 1
+    width = widest(int(sch.get(last).extent), bits) if side_by_side else 1
     lane = None
     if width > 1:
         last, lane = sch.split(last, [None, width], disable_predication=True)
@@ -111,7 +111,3 @@ def _among_threads(sch: Schedule, stage: Stage, count: int, threads: Any) -> Non
     sch.bind(group, "threadIdx.x")
     if lane is not None:
         (sch.unroll if stage.reduced else sch.vectorize)(lane)
-
-
-_VECTOR = 128
-"""Bits that a thread loads or stores at once."""

@@ -115,6 +115,22 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
     assert refused
 
 
+@pytest.mark.parametrize(("dtype", "summed"), [("int8", "int32"), ("float64", "float64"), ("float16", "float32")])
+def test_other_types(dtype: str, summed: str) -> None:
+    """Vectors of 16 bytes at most, of whatever type; copies of single bytes are not asynchronous, but right."""
+    a, b = te.placeholder((16, 24), name="A", dtype=dtype), te.placeholder((20, 24), name="B", dtype=dtype)
+    k = te.reduce_axis((0, 24), name="k")
+    product = te.compute((16, 20), lambda i, j: te.sum(a[i, k].astype(summed) * b[j, k].astype(summed), axis=k), "C")
+    rng = np.random.default_rng(0)
+    left, right = (rng.integers(-9, 9, shape).astype(dtype) for shape in ((16, 24), (20, 24)))
+    found = sketches(te.create_prim_func([a, b, product]), SM_90, space="own")
+    assert len(found) == 3
+    for sketch in found:
+        (point,) = sketch.sample(1, seed=4).tolist()
+        got = run(without_threads(sketch.schedule(point).mod), [left, right, np.zeros((16, 20), summed)])[-1]
+        assert (got == left.astype(summed) @ right.astype(summed).T).all()
+
+
 def test_limits_have_reasons() -> None:
     plain = _sketches("conv2d_3x3", small=False)[-1]
     reasons = [limit.reason for limit in plain.constraints]
