@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.timing import Timed
+    from felixlike.bench.timing import Timed
 
 
 def main() -> None:
@@ -28,8 +28,8 @@ def main() -> None:
     arguments = parser.parse_args()
 
     import felixlike as fx
-    from benchmarks.processes import Sides
-    from benchmarks.sides import baselines, saved
+    from felixlike.bench.processes import Sides
+    from felixlike.bench.sides import baselines, saved
     from felixlike.testing.models import resnet18
 
     model, inputs = resnet18()

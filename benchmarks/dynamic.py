@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchmarks.processes import Sides
+    from felixlike.bench.processes import Sides
     from felixlike.dynamic import DynamicKernel
 
 SIZES = range(1, 129)
@@ -40,8 +40,8 @@ def main() -> None:
     parser.add_argument("--static", type=int, default=0, help="rounds of `optimize` for each of eight sizes; 0: none")
     arguments = parser.parse_args()
     from benchmarks.dynamic_tables import picture, text_of
-    from benchmarks.processes import Sides
     from benchmarks.results import write_for_this_machine
+    from felixlike.bench.processes import Sides
     from felixlike.hardware import placement
 
     rows = {}

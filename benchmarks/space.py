@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from felixlike.hardware.probe import usable_processors
 
 if TYPE_CHECKING:
-    from benchmarks.processes import Make, Sides
+    from felixlike.bench.processes import Make, Sides
 
 _PEAK = Path(__file__).with_name("peak.c")
 """Independent fused multiply-adds in registers, and reading more memory than any cache holds."""
@@ -72,8 +72,8 @@ def _in_process(cores: Sequence[int], arguments: argparse.Namespace) -> dict[str
 
 
 def _measure_all(arguments: argparse.Namespace) -> None:
-    from benchmarks.processes import Sides
     from benchmarks.subgraphs import LAYERS
+    from felixlike.bench.processes import Sides
 
     with Sides() as sides:
         rows = [_row(name, arguments, sides) for name in LAYERS if arguments.only in name]
@@ -110,7 +110,7 @@ def _row(name: str, arguments: argparse.Namespace, sides: Sides) -> dict[str, An
 
 def _tuned(make: Callable[[], Any], space: str, count: int, row: dict[str, Any], path: Path) -> Make:
     import felixlike as fx
-    from benchmarks.sides import saved
+    from felixlike.bench.sides import saved
 
     module, inputs = make()
     tuned = fx.optimize(module, inputs, trials=count, space="best" if space == "own" else space, progress=False)
@@ -130,7 +130,7 @@ def pytorch_sides(module: Any, inputs: Sequence[Any]) -> dict[str, Callable[[], 
     """PyTorch eager in both layouts, and oneDNN with packed weights in both, as far as the layer has them."""
     import torch
 
-    from benchmarks.sides import inference
+    from felixlike.bench.sides import inference
 
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     layout = formats.get(inputs[0].dim())

@@ -69,7 +69,7 @@ def _inference(call: Callable[..., Any], inputs: list[Any]) -> Callable[[], obje
 
 def _measure(name: str, rounds: int) -> dict[str, Any]:
     import felixlike as fx
-    from benchmarks.processes import Sides
+    from felixlike.bench.processes import Sides
 
     inputs = KERNELS[name].tensors()
     with tempfile.TemporaryDirectory(prefix="felixlike-tc-") as home:

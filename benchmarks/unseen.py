@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchmarks.processes import Sides
+    from felixlike.bench.processes import Sides
 
 
 def main() -> None:
@@ -30,8 +30,8 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "TVM_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
-    from benchmarks.processes import Sides
     from benchmarks.results import geometric_mean, keep, kept, write_for_this_machine
+    from felixlike.bench.processes import Sides
 
     rows = {row["operator"]: row for row in kept(arguments.rows)}
     with Sides() as sides:
@@ -88,7 +88,7 @@ def _row(name: str, trials: int, sides: Sides) -> dict[str, Any]:
     import torch
 
     import felixlike as fx
-    from benchmarks.sides import eager, saved
+    from felixlike.bench.sides import eager, saved
 
     torch.set_num_threads(1)
     make = partial(operator, name)

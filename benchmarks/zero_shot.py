@@ -48,8 +48,8 @@ def main() -> None:
 
 def _measure(name: str, runs: int, stores: Path | None) -> dict[str, Any]:
     import felixlike as fx
-    from benchmarks.processes import Sides
-    from benchmarks.sides import saved
+    from felixlike.bench.processes import Sides
+    from felixlike.bench.sides import saved
     from felixlike.testing import models
 
     make = getattr(models, name)

@@ -106,7 +106,7 @@ class Bench:
         out, and its row says why.
 
         sides: what makes the calls, which leave their results on the GPU."""
-        from benchmarks.timing import interleaved, timer
+        from felixlike.bench.timing import interleaved, timer
 
         self.errors = {}
         calls: dict[str, Call] = {}

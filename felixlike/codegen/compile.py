@@ -8,6 +8,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.cuda import cuda_compiler
 from felixlike.codegen.lone_output import lone_output
+from felixlike.codegen.passes import asynchronous_copies
 from felixlike.codegen.pipeline import lower
 from felixlike.hardware import kind_of
 from felixlike.hardware.occupancy import Kernel
@@ -23,7 +24,7 @@ def compile_primfuncs(module: Any, target: Any, *, kernels: list[Kernel] | None 
     if kind_of(target).on_host:
         return tvmlib.tvm.compile(module, target=target)
     target = tvmlib.with_host(target)
-    with target, cuda_compiler(target, kernels):
+    with target, cuda_compiler(target, kernels), asynchronous_copies(module):
         return tvmlib.tvm.compile(module, target=target)
 
 
@@ -46,7 +47,9 @@ def compile_relax(module: Any, target: Any, *, graphs: bool = True) -> tuple[Any
         captured = {"relax.backend.use_cuda_graph": True} if graphs and kind.binds_threads and _static(module) else {}
         with tvmlib.transform.PassContext(config=captured):
             lowered = tvmlib.transform.Sequential(pipeline.finalize_passes(target))(lowered)
-        return lowered, tvmlib.tvm.compile(lower(lowered, target), target=target, relax_pipeline=None)
+        ready = lower(lowered, target)
+        with asynchronous_copies(ready):
+            return lowered, tvmlib.tvm.compile(ready, target=target, relax_pipeline=None)
 
 
 def _static(module: Any) -> bool:

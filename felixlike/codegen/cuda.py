@@ -20,6 +20,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen import nvrtc
 from felixlike.codegen.cubin import kernels_of
+from felixlike.codegen.passes import asynchronous_copies
 from felixlike.errors import CompilationFailed, MissingCompiler
 from felixlike.hardware.occupancy import Kernel
 
@@ -136,5 +137,6 @@ def cuda_binary(module: Any, target: Any) -> bytes:
     """The machine code of a scheduled IRModule for a cuda target, with a GPU or without.
 
     Raises MissingCompiler and CompilationFailed."""
-    compiled = tvmlib.tvm.compile(module, target=tvmlib.with_host(target))
+    with asynchronous_copies(module):
+        compiled = tvmlib.tvm.compile(module, target=tvmlib.with_host(target))
     return compile_source(cuda_source(compiled), str(target.attrs["arch"]))

@@ -9,65 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Model = tuple[nn.Module, tuple[Tensor, ...]]
+from felixlike.bench.networks import Model, Output, bert, mlp, mobilenet_v2, resnet18, vit_b16
+
+__all__ = [
+    "IMAGE",
+    "OPERATORS",
+    "Apply",
+    "Model",
+    "Output",
+    "Product",
+    "bert",
+    "mlp",
+    "mobilenet_v2",
+    "resnet18",
+    "vit",
+]
 
 
-def resnet18(size: int = 224) -> Model:
-    """ResNet-18 (transformers, basic blocks of 64, 128, 256, 512 channels, 2 each) at 1×3×size×size; pooled output."""
-    from transformers import ResNetConfig, ResNetModel
-
-    torch.manual_seed(0)
-    config = ResNetConfig(embedding_size=64, hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic")
-    return Output(ResNetModel(config), "pooler_output").eval(), (torch.randn(1, 3, size, size),)
-
-
-def bert(layers: int = 2, hidden: int = 256, length: int = 64) -> Model:
-    """A BERT encoder on int64 token ids of 1×length; last_hidden_state as output."""
-    from transformers import BertConfig, BertModel
-
-    torch.manual_seed(0)
-    config = BertConfig(
-        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=4 * hidden
-    )
-    ids = torch.randint(0, config.vocab_size, (1, length))
-    return Output(BertModel(config), "last_hidden_state").eval(), (ids,)
-
-
-def mobilenet_v2(size: int = 224) -> Model:
-    """MobileNet-v2 at 1×3×size×size; pooled output."""
-    from transformers import MobileNetV2Config, MobileNetV2Model
-
-    torch.manual_seed(0)
-    model = MobileNetV2Model(MobileNetV2Config())
-    return Output(model, "pooler_output").eval(), (torch.randn(1, 3, size, size),)
-
-
-def vit(layers: int = 2, size: int = 224) -> Model:
-    """A vision transformer of base width with few layers at 1×3×size×size; last_hidden_state as output."""
-    from transformers import ViTConfig, ViTModel
-
-    torch.manual_seed(0)
-    model = ViTModel(ViTConfig(num_hidden_layers=layers, image_size=size))
-    return Output(model, "last_hidden_state").eval(), (torch.randn(1, 3, size, size),)
-
-
-def mlp(batch: int = 8) -> Model:
-    """128 → 256 → 10 with ReLU and softmax."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 10), nn.Softmax(-1))
-    return model.eval(), (torch.randn(batch, 128),)
-
-
-class Output(nn.Module):
-    """One field of what a transformers model returns."""
-
-    def __init__(self, model: Any, field: str) -> None:
-        super().__init__()
-        self.model = model
-        self.field = field
-
-    def forward(self, x: Tensor) -> Any:
-        return getattr(self.model(x), self.field)
+def vit() -> Model:
+    """A vision transformer of base width with two layers."""
+    return vit_b16(layers=2)
 
 
 class Product(nn.Module):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import Side, SideFailed, Sides
-from benchmarks.timing import interleaved, summary
+from felixlike.bench.processes import Side, SideFailed, Sides
+from felixlike.bench.timing import interleaved, summary
 
 
 def _state(process: int) -> str:

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.timing import Timed, Timer, interleaved, summary, timer
+from felixlike.bench.timing import Timed, Timer, interleaved, summary, timer
 from felixlike.hardware import placement
 from felixlike.hardware.probe import usable_processors
 from felixlike.measure.confine import confine
@@ -82,9 +82,12 @@ class Side:
 
 
 class Sides:
-    """A process for each side's name, kept for further comparisons.  A context manager."""
+    """A process for each side's name, kept for further comparisons.  A context manager.
+
+    failures: why sides of the latest comparison were left out, by name."""
 
     def __init__(self) -> None:
+        self.failures: dict[str, str] = {}
         self._found: dict[str, Side] = {}
 
     def __enter__(self) -> Self:
@@ -96,6 +99,7 @@ class Sides:
 
     def compare(self, makes: Mapping[str, Make], *, seconds_a_side: float = 3.0, slot: float = 0.1) -> dict[str, Timed]:
         """As `interleaved`; sides that do not work here are left out, with a word."""
+        self.failures = {}
         timers: dict[str, Timer] = {}
         for name, make in makes.items():
             side = self._found.get(name) or self._found.setdefault(name, Side())
@@ -104,6 +108,7 @@ class Sides:
                 side.times(0)
             except SideFailed as failure:
                 print(f"{name} does not work here: {failure}", flush=True)
+                self.failures[name] = str(failure)
                 side.__exit__(None, None, None)
                 del self._found[name]
                 continue

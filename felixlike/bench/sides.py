@@ -1,4 +1,4 @@
-"""What can be compared: a saved model, untuned TVM, PyTorch eager, torch.compile, ONNX Runtime.
+"""What can be compared: a saved model, untuned TVM, PyTorch eager in two layouts, torch.compile, ONNX Runtime.
 
 In: a function that makes a module and its inputs, which can be pickled. Out: functions that make a call of it
 (`processes.Make`), each run in a process of its own.
@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.processes import Make
+from felixlike.bench.processes import Make
 
 if TYPE_CHECKING:
-    from felixlike.testing.models import Model
+    from felixlike.bench.networks import Model
 
 Call = Callable[[], object]
 
+EAGER, CHANNELS_LAST = "PyTorch eager", "eager, channels last"
+COMPILED, ONNX, UNTUNED = "torch.compile", "ONNX Runtime", "TVM untuned"
 
-def baselines(make: Callable[[], Model]) -> dict[str, Make]:
+
+def baselines(make: Callable[[], Model], names: Sequence[str] = (EAGER, COMPILED, ONNX, UNTUNED)) -> dict[str, Make]:
     """By name what a tuned model is compared with."""
-    kinds = {"PyTorch eager": eager, "torch.compile": compiled, "ONNX Runtime": onnxruntime, "TVM untuned": untuned}
-    return {name: partial(kind, make) for name, kind in kinds.items()}
+    kinds = {EAGER: eager, CHANNELS_LAST: channels_last, COMPILED: compiled, ONNX: onnxruntime, UNTUNED: untuned}
+    return {name: partial(kinds[name], make) for name in names}
 
 
 def saved(path: Path, make: Callable[[], Model]) -> Call:
@@ -48,6 +51,18 @@ def untuned(make: Callable[[], Model]) -> Call:
 def eager(make: Callable[[], Model]) -> Call:
     """PyTorch as it is."""
     return inference(*make())
+
+
+def channels_last(make: Callable[[], Model]) -> Call:
+    """PyTorch as it is, on images (or clips) and weights whose channels lie next to each other."""
+    import torch
+
+    model, inputs = make()
+    kinds: dict[int, Any] = {4: torch.channels_last, 5: torch.channels_last_3d}
+    for tensor in (*model.parameters(), *inputs):
+        if tensor.dim() in kinds:
+            tensor.data = tensor.data.contiguous(memory_format=kinds[tensor.dim()])
+    return inference(model, inputs)
 
 
 def compiled(make: Callable[[], Model]) -> Call:

@@ -1,0 +1,255 @@
+"""Networks that are tuned and compared as a whole: each a function of the batch.
+
+In: the batch, where wanted a size. Out: (module in eval mode, example inputs). Written out, or from a configuration of
+`transformers` in the published sizes. Weights are random and seeded: latency does not depend on them, and nothing is
+downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from felixlike.errors import MissingDependency
+
+Model = tuple[nn.Module, tuple[Tensor, ...]]
+
+_TOKENS = 100
+"""The length of a sequence."""
+
+
+class Output(nn.Module):
+    """One field of what a transformers model returns."""
+
+    def __init__(self, model: Any, field: str) -> None:
+        super().__init__()
+        self.model = model
+        self.field = field
+
+    def forward(self, x: Tensor) -> Any:
+        """The field of the model's output."""
+        return getattr(self.model(x), self.field)
+
+
+def resnet50(batch: int = 1, size: int = 224) -> Model:
+    """ResNet-50 on images of 3×size×size, with its 1000 classes."""
+    transformers = _transformers()
+    torch.manual_seed(0)
+    config = transformers.ResNetConfig(num_labels=1000)  # its defaults are ResNet-50
+    return Output(transformers.ResNetForImageClassification(config), "logits").eval(), _images(batch, size)
+
+
+def mobilenet_v2(batch: int = 1, size: int = 224) -> Model:
+    """MobileNet-v2 on images of 3×size×size; pooled output."""
+    transformers = _transformers()
+    torch.manual_seed(0)
+    model = transformers.MobileNetV2Model(transformers.MobileNetV2Config())
+    return Output(model, "pooler_output").eval(), _images(batch, size)
+
+
+def vit_b16(batch: int = 1, layers: int = 12, size: int = 224) -> Model:
+    """ViT-B/16 on images of 3×size×size; last_hidden_state as output."""
+    transformers = _transformers()
+    torch.manual_seed(0)
+    model = transformers.ViTModel(transformers.ViTConfig(num_hidden_layers=layers, image_size=size))
+    return Output(model, "last_hidden_state").eval(), _images(batch, size)
+
+
+def gpt2(batch: int = 1, layers: int = 12) -> Model:
+    """GPT-2 (the smallest) on 100 tokens; last_hidden_state as output."""
+    transformers = _transformers()
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(n_layer=layers, use_cache=False)
+    ids = torch.randint(0, config.vocab_size, (batch, _TOKENS))
+    return Output(transformers.GPT2Model(config), "last_hidden_state").eval(), (ids,)
+
+
+def resnet18(batch: int = 1, size: int = 224) -> Model:
+    """ResNet-18 (basic blocks of 64, 128, 256, 512 channels, 2 each) on images of 3×size×size; pooled output."""
+    transformers = _transformers()
+    torch.manual_seed(0)
+    config = transformers.ResNetConfig(
+        embedding_size=64, hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic"
+    )
+    return Output(transformers.ResNetModel(config), "pooler_output").eval(), _images(batch, size)
+
+
+def bert(batch: int = 1, layers: int = 2, hidden: int = 256, length: int = 64) -> Model:
+    """A small BERT encoder on int64 token ids; last_hidden_state as output."""
+    transformers = _transformers()
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=4 * hidden
+    )
+    ids = torch.randint(0, config.vocab_size, (batch, length))
+    return Output(transformers.BertModel(config), "last_hidden_state").eval(), (ids,)
+
+
+class Llama(nn.Module):
+    """Blocks of a LLaMA on vectors of tokens, in which no token sees those after it; no embedding, no head."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        modeling = _transformers().models.llama.modeling_llama
+        self.blocks = nn.ModuleList(modeling.LlamaDecoderLayer(config, i) for i in range(config.num_hidden_layers))
+        self.norm = modeling.LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.angles = modeling.LlamaRotaryEmbedding(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors of the tokens after the last block."""
+        places = torch.arange(x.shape[1])[None]
+        angles = self.angles(x, places)
+        seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        mask = torch.zeros(x.shape[1], x.shape[1], dtype=x.dtype).masked_fill(~seen, torch.finfo(x.dtype).min)
+        for block in self.blocks:
+            x = block(x, attention_mask=mask[None, None], position_ids=places, position_embeddings=angles)
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+def llama(batch: int = 1, layers: int | None = None, hidden: int = 4096) -> Model:
+    """Blocks of LLaMA-7B (4096 wide, 32 heads, 11008 in between) on vectors of 100 tokens.
+
+    layers: None for as many of the 32 as fit into memory, with what comparing them needs."""
+    transformers = _transformers()
+    torch.manual_seed(0)
+    between = 11008 * hidden // 4096
+    count = llama_layers() if layers is None else layers
+    config = transformers.LlamaConfig(
+        hidden_size=hidden,
+        intermediate_size=between,
+        num_attention_heads=max(1, hidden // 128),
+        num_key_value_heads=max(1, hidden // 128),
+        num_hidden_layers=count,
+        attn_implementation="eager",
+    )
+    return Llama(config).eval(), (torch.randn(batch, _TOKENS, hidden),)
+
+
+_LAYER_BYTES = 4 * (4 * 4096**2 + 3 * 4096 * 11008)
+"""Of a block's weights."""
+
+_COPIES = 14
+"""Of the weights that are in memory at a time: the original in two precisions, as Relax has them and packed, in the
+artefact that is written, and in the processes of the sides."""
+
+_MOST_LAYERS = 2
+"""A shared library of 2 GiB or more, constants included, cannot be linked."""
+
+
+def llama_layers() -> int:
+    """How many blocks fit into this machine's memory, at least one."""
+    from felixlike.hardware import host_device
+
+    return max(1, min(_MOST_LAYERS, host_device().memory_bytes // (_COPIES * _LAYER_BYTES)))
+
+
+class _Block3d(nn.Module):
+    """Two 3×3×3 convolutions beside which the input, or its projection, passes."""
+
+    def __init__(self, inward: int, outward: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *_convolution3d(inward, outward, stride), nn.ReLU(inplace=True), *_convolution3d(outward, outward, 1)
+        )
+        same = stride == 1 and inward == outward
+        self.beside = nn.Identity() if same else nn.Sequential(*_convolution3d(inward, outward, stride, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
+        return torch.relu(self.body(x) + self.beside(x))
+
+
+def _convolution3d(inward: int, outward: int, stride: int, size: int = 3) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv3d(inward, outward, size, stride, size // 2, bias=False), nn.BatchNorm3d(outward)
+
+
+def r3d_18(batch: int = 1, frames: int = 16, size: int = 112) -> Model:
+    """R3D-18 (Tran et al., 2018) on clips of 3×16×112×112, with the 400 classes of Kinetics."""
+    torch.manual_seed(0)
+    parts: list[nn.Module] = [
+        nn.Conv3d(3, 64, (3, 7, 7), (1, 2, 2), (1, 3, 3), bias=False),
+        nn.BatchNorm3d(64),
+        nn.ReLU(inplace=True),
+    ]
+    inward = 64
+    for outward in (64, 128, 256, 512):
+        parts += [_Block3d(inward, outward, 1 if outward == 64 else 2), _Block3d(outward, outward, 1)]
+        inward = outward
+    parts += [nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(512, 400)]
+    return nn.Sequential(*parts).eval(), (torch.randn(batch, 3, frames, size, size),)
+
+
+def dcgan(batch: int = 1, width: int = 1024) -> Model:
+    """DCGAN's generator (Radford et al., 2016): 100 numbers → 1024 channels of 4×4 → an image of 3×64×64."""
+    torch.manual_seed(0)
+    parts: list[nn.Module] = [nn.ConvTranspose2d(100, width, 4, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    for outward in (width // 2, width // 4, width // 8):
+        parts += [
+            nn.ConvTranspose2d(outward * 2, outward, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(outward),
+            nn.ReLU(),
+        ]
+    parts += [nn.ConvTranspose2d(width // 8, 3, 4, 2, 1, bias=False), nn.Tanh()]
+    return nn.Sequential(*parts).eval(), (torch.randn(batch, 100, 1, 1),)
+
+
+class _LastStep(nn.Module):
+    """An LSTM, of whose outputs the last step is kept."""
+
+    def __init__(self, wide: int, layers: int) -> None:
+        super().__init__()
+        self.cells = nn.LSTM(wide, wide, layers, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last step's output."""
+        steps: Tensor = self.cells(x)[0]
+        return steps[:, -1]
+
+
+def lstm(batch: int = 1, wide: int = 256, layers: int = 2, steps: int = 32) -> Model:
+    """An LSTM of 2 layers of 256 on 32 steps."""
+    torch.manual_seed(0)
+    return _LastStep(wide, layers).eval(), (torch.randn(batch, steps, wide),)
+
+
+def mlp(batch: int = 8) -> Model:
+    """128 → 256 → 10 with ReLU and softmax."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 10), nn.Softmax(-1))
+    return model.eval(), (torch.randn(batch, 128),)
+
+
+NETWORKS: dict[str, Callable[..., Model]] = {
+    "resnet50": resnet50,
+    "mobilenet_v2": mobilenet_v2,
+    "r3d_18": r3d_18,
+    "dcgan": dcgan,
+    "vit_b16": vit_b16,
+    "llama": llama,
+    "gpt2": gpt2,
+    "lstm": lstm,
+}
+"""What `felixlike bench networks` measures; each takes batch=."""
+
+SMALL: dict[str, Callable[..., Model]] = {"resnet18": resnet18, "bert": bert, "mlp": mlp}
+"""What it measures if asked by name."""
+
+
+def _images(batch: int, size: int) -> tuple[Tensor]:
+    return (torch.randn(batch, 3, size, size),)
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise MissingDependency(
+            "this network is made from a configuration of transformers",
+            where="networks",
+            remedy='pip install "felixlike[demo]"',
+        ) from None
+    return transformers

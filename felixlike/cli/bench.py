@@ -1,0 +1,122 @@
+"""`felixlike bench networks`: whole networks, tuned and compared with PyTorch and ONNX Runtime on this machine.
+
+In: names, batches, seconds for each. Out: a JSON file that later runs go on with, and a page beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from felixlike import options as checks
+
+
+def add_parser(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "bench",
+        help="tune whole networks and compare them",
+        description="Tune networks (ResNet-50, MobileNet-v2, R3D-18, DCGAN's generator, ViT-B/16, blocks of LLaMA-7B, "
+        "GPT-2, an LSTM; random weights) and compare them with PyTorch eager, torch.compile and ONNX Runtime, in "
+        "turns, each in a process of its own. After each network the results are written; what they hold already is "
+        "not measured again.",
+    )
+    parser.add_argument("what", choices=("networks",), help="what is measured")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="networks; all eight if none is named")
+    parser.add_argument("--batch", type=int, action="append", help="how many inputs a call has; may be repeated")
+    parser.add_argument("--seconds", type=float, default=100.0, help="time to tune each in, default 100")
+    parser.add_argument("--output", metavar="FILE", default="networks.json", help="results; the page lies beside it")
+    parser.add_argument(
+        "--against",
+        metavar="SIDES",
+        help="what to compare with, by commas: eager, channels-last, compile, onnx, untuned",
+    )
+    parser.add_argument("--again", action="store_true", help="measure again what the results hold already")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no page on the screen")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure; 0, or 1 if a network could not be."""
+    from felixlike.bench import page
+    from felixlike.bench.results import of_this_machine
+    from felixlike.bench.whole import measure
+    from felixlike.cli.terminal import complain
+    from felixlike.errors import FelixlikeError, OutputNotWritable, first_line
+    from felixlike.output import check_writable
+
+    path = checks.path(options.output, "output", error=OutputNotWritable)
+    check_writable(path)
+    seconds = checks.real(options.seconds, "seconds", unit="seconds")
+    batches = [checks.whole(batch, "batch", least=1) for batch in options.batch or (1,)]
+    against = _against(options.against)
+    wanted = [(name, batch) for batch in batches for name in _names(options.names)]
+    found = {page.key(row): row for row in of_this_machine(path).get("rows", [])}
+    failed = False
+    for name, batch in wanted:
+        if not options.again and found.get((name, batch), {}).get("limit") == seconds:
+            continue
+        try:
+            row = measure(name, batch, seconds, against=against, progress=not options.quiet)
+        except (FelixlikeError, RuntimeError, MemoryError) as error:
+            complain(f"{name}, batch {batch}: {type(error).__name__}: {first_line(error)}")
+            failed = True
+            continue
+        found[name, batch] = row
+        _write(path, list(found.values()), quiet=True)
+    _write(path, list(found.values()), quiet=options.quiet)
+    return int(failed)
+
+
+def _write(path: Path, rows: list[dict[str, Any]], *, quiet: bool) -> None:
+    """The results, the page, the picture; the page on the screen too unless it is to be quiet."""
+    from felixlike.bench import page
+    from felixlike.bench.networks import NETWORKS, SMALL
+    from felixlike.bench.results import where, write_for_this_machine
+
+    order = [*NETWORKS, *SMALL]
+    rows = sorted(rows, key=lambda row: (page.key(row)[1], [*order, row["network"]].index(row["network"])))
+    picture = path.with_name(f"{path.stem}-{where()['mcpu']}.svg")
+    drawn = bool(rows) and page.draw(rows, picture)
+    made = write_for_this_machine(
+        path, {"rows": rows}, page.text(rows, picture.name if drawn else ""), command="felixlike bench networks"
+    )
+    if not quiet:
+        print(made)
+
+
+def _names(given: list[str]) -> list[str]:
+    """The networks asked for. Raises InvalidOption."""
+    from felixlike.bench.networks import NETWORKS, SMALL
+    from felixlike.errors import InvalidOption
+    from felixlike.words import choose_from
+
+    known = [*NETWORKS, *SMALL]
+    for name in given:
+        if name not in known:
+            raise InvalidOption(f"there is no network {name!r}", where="bench", remedy=choose_from(name, known))
+    return list(dict.fromkeys(given)) or list(NETWORKS)
+
+
+def _against(given: str | None) -> tuple[str, ...]:
+    """The sides asked for. Raises InvalidOption."""
+    from felixlike.bench import sides
+    from felixlike.bench.whole import OTHERS
+    from felixlike.errors import InvalidOption
+    from felixlike.words import choose_from
+
+    known = {
+        "eager": sides.EAGER,
+        "channels-last": sides.CHANNELS_LAST,
+        "compile": sides.COMPILED,
+        "onnx": sides.ONNX,
+        "untuned": sides.UNTUNED,
+    }
+    if given is None:
+        return OTHERS
+    names = [name.strip() for name in given.split(",")]
+    for name in names:
+        if name not in known:
+            raise InvalidOption(f"{name!r} is no side", where="--against", remedy=choose_from(name, known))
+    return tuple(known[name] for name in names)
