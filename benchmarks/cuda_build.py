@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,7 @@ def main() -> None:
 
 def _line(name: str, rows: list[dict[str, Any]]) -> str:
     def middle(side: str) -> float:
-        return statistics.median(row[side] for row in rows if row[side] is not None)
+        return float(statistics.median(row[side] for row in rows if row[side] is not None))
 
     times = " | ".join(f"{middle(side):.2f}" for side in ("lower", "tvm", "ours"))
     both = [row["tvm"] / row["ours"] for row in rows if row["tvm"] and row["ours"]]
@@ -72,10 +74,11 @@ def _rows(name: str, points: int) -> list[dict[str, Any]]:
             source = codegen.cuda_source(executable)
             row: dict[str, Any] = {"operator": name, "characters": len(source), "lower": time.process_time() - started}
             tvms = _TVMS + source.replace("#include <cuda.h>", "")
-            for side, compiled in (
-                ("tvm", lambda tvms=tvms: nvrtc.compiled(tvms, headers)),
-                ("ours", lambda source=source: codegen.compile_source(source, "sm_90")),
-            ):
+            sides: dict[str, Callable[[], bytes]] = {
+                "tvm": partial(nvrtc.compiled, tvms, headers),
+                "ours": partial(codegen.compile_source, source, "sm_90"),
+            }
+            for side, compiled in sides.items():
                 started = time.process_time()
                 try:
                     compiled()
