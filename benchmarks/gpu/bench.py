@@ -82,13 +82,21 @@ class Bench:
         from felixlike.frontend import import_model
         from felixlike.hardware import kind_of
         from felixlike.search import make_strategy
+        from felixlike.symbolic import SpaceName
         from felixlike.tuning import Budget, Session
 
         imported = import_model(model, inputs, self.target)
         with records.open() as store, self.pool() as pool:
             model_of_costs = load(kind_of(self.target).device)
             strategy = make_strategy("random" if len(imported.tasks) > 1 else "gradient")
-            session = Session(list(imported.tasks), strategy=strategy, model=model_of_costs, pool=pool, store=store)
+            session = Session(
+                list(imported.tasks),
+                strategy=strategy,
+                model=model_of_costs,
+                pool=pool,
+                store=store,
+                space=SpaceName.DEFAULT,  # what the simulated device knows
+            )
             session.run(Budget(seconds=seconds, trials=4 * len(imported.tasks)))
             trials = store.count()
         best = {state.task.key: state.best for state in session.states if state.best is not None}
@@ -106,7 +114,7 @@ class Bench:
         out, and its row says why.
 
         sides: what makes the calls, which leave their results on the GPU."""
-        from benchmarks.timing import interleaved, timer
+        from felixlike.bench.timing import interleaved, timer
 
         self.errors = {}
         calls: dict[str, Call] = {}

@@ -37,7 +37,7 @@ def points(bench: Bench, name: str, seconds: float) -> Row:
     from felixlike.symbolic import sketches
     from felixlike.testing.operators import OPERATORS
 
-    found = sketches(OPERATORS[name](), bench.target)
+    found = sketches(OPERATORS[name](), bench.target, space="all")
     drawn = [(sketch, tuple(p)) for sketch in found for p in sketch.sample(bench.points, seed=7).tolist()]
     with bench.pool() as pool:
         measured = pool.measure(found[0].task, [Candidate(s, p, math.nan, "random") for s, p in drawn])
@@ -69,12 +69,12 @@ def subgraph(bench: Bench, name: str, seconds: float) -> Row:
 
 def network(bench: Bench, name: str, seconds: float) -> Row:
     """A network tuned, and as TVM's default schedules have it, against PyTorch."""
+    from felixlike.bench import networks
     from felixlike.deploy import compile_model
     from felixlike.deploy.compile import lowered_model
     from felixlike.frontend import import_model
-    from felixlike.testing import models
 
-    model, inputs = models.resnet18(64) if bench.rehearsal and name == "resnet18" else getattr(models, name)()
+    model, inputs = networks.resnet18(size=64) if bench.rehearsal and name == "resnet18" else getattr(networks, name)()
     imported = import_model(model, inputs, bench.target)
     if bench.rehearsal:
         lowered_model(imported)
@@ -107,7 +107,7 @@ def search(bench: Bench, name: str, seconds: float) -> Row:
     from felixlike.frontend import make_task
 
     task_name, _, who = name.partition(", ")
-    run = Run("best", task_name, 0, "gradient" if who != STOCK else STOCK)
+    run = Run("default" if bench.rehearsal else "best", task_name, 0, "gradient" if who != STOCK else STOCK)
     if who == STOCK:
         if bench.rehearsal:  # it has no simulated device; what it would run is there
             task = make_task(SUBGRAPHS[task_name](), bench.target, name=task_name)
@@ -153,7 +153,9 @@ def collecting(bench: Bench, name: str, seconds: float) -> Row:
     from felixlike.training.workloads import shipped_lines
 
     lines = shipped_lines()[: 1 if bench.rehearsal else None]
-    wanted = Wanted(candidates=6 if bench.rehearsal else 64, seconds=seconds)
+    wanted = Wanted(
+        candidates=6 if bench.rehearsal else 64, seconds=seconds, space="default" if bench.rehearsal else "all"
+    )
     ended = Counter[str]()
     with records.open(bench.folder / "records.sqlite") as store:
         with bench.pool() if bench.rehearsal else open_pool(bench.target) as pool:

@@ -43,6 +43,17 @@ def version() -> str:
     return f"{major.value}.{minor.value}"
 
 
+def architectures() -> tuple[str, ...]:
+    """Those that the library compiles for, as "sm_90"; none where there is no library."""
+    found = library()
+    count = ctypes.c_int()
+    if found is None or found.nvrtcGetNumSupportedArchs(ctypes.byref(count)):
+        return ()
+    numbers = (ctypes.c_int * count.value)()
+    found.nvrtcGetSupportedArchs(numbers)
+    return tuple(f"sm_{number}" for number in numbers)
+
+
 def _candidates() -> Iterator[str]:
     """Files that exist, then names that the system may know."""
     files = [f"libnvrtc.so.{major}" for major in _MAJORS]

@@ -24,6 +24,7 @@ from felixlike.deploy.streams import Streams
 from felixlike.errors import GradientsStop, InputMismatch, callers_level
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
 from felixlike.frontend.nesting import quoted
+from felixlike.hardware.faults import fault_of
 from felixlike.hardware.placement import settle
 
 _ALIGNMENT = 64
@@ -148,7 +149,10 @@ class Compiled:
                 return self._specially(tensors, _PLAIN)
         with self._lock:
             self._settle()
-            result = self._main(*tensors)
+            try:
+                result = self._main(*tensors)
+            except Exception as error:
+                raise self._explained(error) from error
         if self._alone and type(result) is self._tensor:
             return result
         return self._rebuild(self._leaves(result))
@@ -244,8 +248,15 @@ class Compiled:
                 ready[index] = self._clone(kept, memory_format=self._contiguous)
         with self._lock:
             self._settle()
-            result = self._main(*ready)
+            try:
+                result = self._main(*ready)
+            except Exception as error:
+                raise self._explained(error) from error
         return self._leaves(result)
+
+    def _explained(self, error: Exception) -> Exception:
+        """What is to be said of an error in a call: on a GPU, what CUDA means by it."""
+        return (fault_of(error, where=self.name) if self.device.type != "cpu" else None) or error
 
     def _flat(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """One tensor per input, in order."""

@@ -10,7 +10,8 @@ from torch import nn
 
 from felixlike import codegen, tvmlib
 from felixlike.codegen.compile import _static
-from felixlike.deploy import streams
+from felixlike.deploy import compile_model, streams
+from felixlike.errors import GPUOutOfMemory
 from felixlike.frontend import import_model
 
 
@@ -91,3 +92,20 @@ def test_sizes_that_calls_decide_leave_no_graph() -> None:
         x = relax.Var("x", relax.TensorType((rows, 16), "float32"))
         module = tvmlib.IRModule({"main": relax.Function([x], x, x.ty)})
         assert _static(module) is static
+
+
+def test_what_cuda_says_in_a_call_is_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = compile_model(import_model(nn.ReLU(), (torch.randn(4, 8),)))
+    x = torch.randn(4, 8)
+    compiled(x)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("cuMemAlloc failed with error: CUDA_ERROR_OUT_OF_MEMORY")
+
+    monkeypatch.setattr(compiled, "_main", broken)
+    with pytest.raises(RuntimeError, match="cuMemAlloc failed") as plain:
+        compiled(x)
+    assert type(plain.value) is RuntimeError
+    monkeypatch.setattr(compiled, "device", torch.device("cuda", 0))
+    with pytest.raises(GPUOutOfMemory, match="the GPU has no memory left"):
+        compiled(x)

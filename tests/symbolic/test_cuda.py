@@ -21,7 +21,7 @@ from felixlike.testing.operators import OPERATORS, grouped
 @pytest.fixture(autouse=True)
 def _sources_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """What TVM takes is asked here, not what is worth building."""
-    monkeypatch.setattr("felixlike.symbolic.replay.sketch.LONGEST_SOURCE", 10**12)
+    monkeypatch.setattr("felixlike.symbolic.replay.lengths.LONGEST_SOURCE", 10**12)
 
 
 NAMES = (

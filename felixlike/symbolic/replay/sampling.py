@@ -96,7 +96,7 @@ class Sampler:
                 drawn.append(rows)
             rows = np.concatenate(drawn)
             if found or tried <= _LONG:
-                rows = rows[self._sketch.buildable(rows)]
+                rows = rows[self._sketch.lengths.short(rows)]
             kept.append(rng.permutation(rows) if len(paths) > 1 else rows)
             found, tried = found + len(rows), tried + number
         return np.concatenate([np.empty((0, len(self._sketch.variables)), dtype=np.int64), *kept])[:count]

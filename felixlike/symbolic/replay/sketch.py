@@ -19,13 +19,12 @@ from felixlike import options, tvmlib
 from felixlike.algebra.evaluation import Graph
 from felixlike.errors import InvalidPoint, InvalidSchedule, UnsupportedSketch, WrongSketch
 from felixlike.frontend.task import Task
-from felixlike.hardware import kind_of as kind_of_target
 from felixlike.spaces import Postprocessor
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint, tile_constraints
 from felixlike.symbolic.program.nest import concrete_nest, scheduled_nest
-from felixlike.symbolic.program.source_size import source_characters
 from felixlike.symbolic.program.variables import Kind, Variable, groups
+from felixlike.symbolic.replay.lengths import Lengths
 from felixlike.symbolic.replay.points import Points, all_in_range, in_range, row_of, rows_of
 from felixlike.symbolic.replay.sampling import Sampler
 from felixlike.symbolic.replay.structure import Structure, read_structure
@@ -49,10 +48,6 @@ _PROBED = 64
 """Points at which a program with moved blocks is compared with TVM, more where indices are divided; and those they are
 chosen from."""
 
-LONGEST_SOURCE = 250_000
-"""Characters of CUDA source by formula beyond which candidates are not tried. On an H100, 69 % of those that really had
-over 160,000, and so took 3 s and more of a core, are above, and 4 % of the five best of each workload."""
-
 _PATHS = 8
 """Default for the most combinations of compute locations among the points of one call of `sample`."""
 
@@ -69,7 +64,7 @@ class Sketch:
         self.postprocessors = tuple(postprocessors)
         self._structures: dict[tuple[int, ...], Structure | UnsupportedSketch] = {}
         self._probed: set[tuple[int, ...]] = set()
-        self._lengths: dict[tuple[int, ...], Graph | None] = {}
+        self.lengths = Lengths(self)
         self.location_columns = tuple(i for i, v in enumerate(self.variables) if v.kind is Kind.LOCATION)
 
     def __repr__(self) -> str:
@@ -179,30 +174,14 @@ class Sketch:
         return Sampler(self)
 
     def valid(self, points: Points) -> npt.NDArray[np.bool_]:
-        """bool[n]: which of int64[n, variables] satisfy every constraint, and are not too long to be built. Raises
-        InvalidPoint for a wrong width."""
+        """bool[n]: which of int64[n, variables] satisfy every constraint, and have source that is short enough
+        (`Lengths`). Raises InvalidPoint for a wrong width."""
         points = self.checked(points)
         good = all_in_range(points, self.variables)
-        good[good] = self.buildable(points[good])
+        good[good] = self.lengths.short(points[good])
         if self.understood:
             for locations, rows in self.by_structure(points):
                 good[rows] &= self._placed(points[rows], locations)
-        return good
-
-    def buildable(self, points: Points) -> npt.NDArray[np.bool_]:
-        """bool[n]: for which of int64[n, variables] a GPU's source is short enough for its compiler, as far as formulas
-        tell; all on CPUs."""
-        good = np.ones(len(points), dtype=bool)
-        if self.understood and kind_of_target(self.task.target).binds_threads:
-            for locations, rows in self.by_structure(points):
-                if locations not in self._lengths:
-                    found = self.unprobed(locations)
-                    told = None if isinstance(found, UnsupportedSketch) else source_characters(found.program)
-                    self._lengths[locations] = None if told is None else Graph([told])
-                graph = self._lengths[locations]
-                if graph is not None:
-                    characters = graph.evaluate(self.values(points[rows]), len(rows))[:, 0]
-                    good[rows] = characters <= LONGEST_SOURCE
         return good
 
     def in_range(self, point: Sequence[int]) -> bool:
