@@ -20,9 +20,11 @@ from felixlike import tvmlib
 from felixlike.deploy import operator
 from felixlike.deploy.library import Library
 from felixlike.deploy.likeness import likeness, never
+from felixlike.deploy.streams import Streams
 from felixlike.errors import GradientsStop, InputMismatch, callers_level
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
 from felixlike.frontend.nesting import quoted
+from felixlike.hardware.faults import fault_of
 from felixlike.hardware.placement import settle
 
 _ALIGNMENT = 64
@@ -51,7 +53,7 @@ class Compiled:
     others are read in place. An output that is an input, or a view of it, shares its memory, as in PyTorch. Threads
     may share one: their calls run one after another, each on the calling thread and workers of its own, on different
     cores (felixlike.hardware.placement): TVM_NUM_THREADS, else OMP_NUM_THREADS, else one for each core. Copies
-    (copy.deepcopy) do not wait for each other.
+    (copy.deepcopy) do not wait for each other. On a GPU a call starts kernels on torch's current stream and returns.
     Under torch.compile, torch.export, vmap and the like a call is the operator felixlike::run.
 
     inputs, outputs: one spec per tensor, in order.  signature: how inputs are given.  machine: TVM's virtual machine.
@@ -106,7 +108,6 @@ class Compiled:
         self._forward_mode, self._modes = forward_ad, torch._C._len_torch_dispatch_stack
         self._is_compiling = torch.compiler.is_dynamo_compiling
         self._part, self._own = tvmlib.array_item, torch.utils.dlpack.from_dlpack
-        self._settle = settle if parallel else _nothing
         self._open()
 
     def _open(self) -> None:
@@ -114,6 +115,8 @@ class Compiled:
         self.machine = tvmlib.relax.VirtualMachine(self.runtime, tvmlib.device_of(self.target))
         self._main = self.machine["main"]
         self._lock = threading.Lock()
+        on_gpu = self.device.type != "cpu"
+        self._settle = Streams(self.device) if on_gpu else settle if self.parallel else _nothing
         self._latest: _Kind = (never, None)
         self._kinds: tuple[_Kind, ...] = ()
         self._parts: range | None = None
@@ -146,7 +149,10 @@ class Compiled:
                 return self._specially(tensors, _PLAIN)
         with self._lock:
             self._settle()
-            result = self._main(*tensors)
+            try:
+                result = self._main(*tensors)
+            except Exception as error:
+                raise self._explained(error) from error
         if self._alone and type(result) is self._tensor:
             return result
         return self._rebuild(self._leaves(result))
@@ -242,8 +248,15 @@ class Compiled:
                 ready[index] = self._clone(kept, memory_format=self._contiguous)
         with self._lock:
             self._settle()
-            result = self._main(*ready)
+            try:
+                result = self._main(*ready)
+            except Exception as error:
+                raise self._explained(error) from error
         return self._leaves(result)
+
+    def _explained(self, error: Exception) -> Exception:
+        """What is to be said of an error in a call: on a GPU, what CUDA means by it."""
+        return (fault_of(error, where=self.name) if self.device.type != "cpu" else None) or error
 
     def _flat(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """One tensor per input, in order."""
