@@ -2,14 +2,14 @@
 
 Workloads are split by what they compute; each model learns from the others and orders the measured candidates of those
 held out (`felixlike.training.scores` says what the figures mean). Beside ours: the same before it has seen anything,
-xgboost and a random forest. Then operators that no workload of was learned from, how sure the ensemble should be of
-itself, and what 32 candidates of another family of CPUs bring. Writes docs/results/costmodel.json and .md.
+without its trees, xgboost and a random forest. Then operators that no workload of was learned from, and what the first
+candidates of a workload teach about the rest of it, also on another family of CPUs. Writes docs/results/costmodel.json
+and .md.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,16 +17,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from benchmarks import learning
+from benchmarks.learning import SHOTS
 from benchmarks.predictors import Predictor, cold, forest, network, ours, ours_per_operation, tvms, xgboost
 from benchmarks.results import write
-from felixlike.costmodel import CostModel, Network
-from felixlike.training.fit import Fit, fit, member_scores, scorer
+from felixlike.training.fit import Fit, fit, scorer
 from felixlike.training.packed import opened
 from felixlike.training.samples import Samples, Workload, read, restored
-from felixlike.training.scores import Quality, judge, judged, mean_quality, rank_correlation
+from felixlike.training.scores import Quality, judge, mean_quality
 from felixlike.training.split import held_out, without_operator
 from felixlike.training.tables import operator_rows, summary_table
 
@@ -35,7 +35,6 @@ _STORES = {
     "cpu": ("measurements-cpu.sqlite.xz", "measurements-cpu-intel.sqlite.xz"),
     "cuda": ("measurements-h100.sqlite.xz",),
 }
-_SHOTS = (0, 8, 16, 32)
 Judged = list[tuple[Workload, Quality]]
 
 
@@ -73,7 +72,8 @@ def _of_kind(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.tvm:
         seen = tvms(Path("out") / "tvm-features", tasks)
         trees.append(xgboost("xgboost on TVM's features", seen, ranking=True))
-    predictors = [network("ours", options), *trees, *(_ablation(options) if arguments.ablation else [])]
+    without = network("ours without trees", replace(options, trees=0))
+    predictors = [network("ours", options), without, *trees, *(_ablation(options) if arguments.ablation else [])]
     compared: dict[str, dict[str, Judged]] = {}
     for predictor in predictors:
         started = time.monotonic()
@@ -81,15 +81,13 @@ def _of_kind(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
         for space, found in compared[predictor.name].items():
             _say(kind, f"{predictor.name}, {space}", mean_quality([q for _, q in found]), time.monotonic() - started)
     operators = _operators(samples.workloads, replace(options, members=1))
-    sure = _calibration(samples.workloads, options)
+    taught = learning.taught(samples.workloads, spaces.get("MetaSchedule's space", []), options)
     transfer = _transfer(samples.workloads, options) if kind == "cpu" else {}
     count = f"{len(samples)} measured candidates of {len(samples.workloads)} workloads"
     text = [f"## {kind}: {count}", _compared_text(compared)]
     text.append(summary_table("ours, by operator", operator_rows(next(iter(compared["ours"].values())))))
     text.append(summary_table("operator never seen", operators))
-    text.append(
-        f"Spearman's correlation of the ensemble's spread and its error, mean over unseen workloads: {sure:.2f}."
-    )
+    text.append(learning.text(taught))
     if transfer:
         text.append(_transfer_text(transfer))
     return {
@@ -103,7 +101,7 @@ def _of_kind(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
                 for name, by_space in compared.items()
             },
             "operators": {name: asdict(quality) for name, _, quality in operators},
-            "spread": sure,
+            "taught": taught,
             "transfer": transfer,
         },
     }
@@ -165,23 +163,6 @@ def _operators(workloads: Sequence[Workload], options: Fit) -> list[tuple[str, i
     return rows
 
 
-def _calibration(workloads: Sequence[Workload], options: Fit) -> float:
-    """Whether the ensemble is less sure where it is wrong: of each unseen workload, the rank correlation of spread and
-    distance from the truth, both without the workload's constant."""
-    learned, unseen = held_out(workloads)
-    trained = fit(learned, options).network
-    found = []
-    for workload in unseen:
-        timed = np.isfinite(workload.seconds)
-        if timed.sum() < 10:
-            continue
-        scores = member_scores(trained, workload)
-        mean, spread = scores.mean(axis=0), scores.std(axis=0)
-        error = (mean + np.log(workload.seconds))[timed]
-        found.append(rank_correlation(spread[timed], np.abs(error - np.median(error))))
-    return float(np.mean(found))
-
-
 def _transfer(workloads: Sequence[Workload], options: Fit) -> dict[str, dict[str, list[float]]]:
     """Trained on one family of CPUs, judged on another after some candidates of each workload there.
 
@@ -193,7 +174,7 @@ def _transfer(workloads: Sequence[Workload], options: Fit) -> dict[str, dict[str
         at = [w for w in workloads if w.device.startswith(there)]
         elsewhere = [w for w in workloads if not w.device.startswith(there)]
         learned, unseen = held_out(at)
-        judged_on = [w for w in unseen if w.measured > 2 * _SHOTS[-1]]
+        judged_on = [w for w in unseen if w.measured > 2 * SHOTS[-1]]
         if len(judged_on) < 3:
             continue
         apart = [w for w in elsewhere if w.identity not in {u.identity for u in unseen}]
@@ -203,34 +184,12 @@ def _transfer(workloads: Sequence[Workload], options: Fit) -> dict[str, dict[str
         ):
             trained = fit(base, options).network
             found[name] = {"rank": [], "top_1": []}
-            for shots in _SHOTS:
-                qualities = [_after(trained, workload, shots) for workload in judged_on]
-                mean = mean_quality([q for q in qualities if q is not None])
+            for shots in SHOTS:
+                mean, _ = learning.after(trained, judged_on, shots)
                 found[name]["rank"].append(mean.rank)
                 found[name]["top_1"].append(mean.top_1)
                 _say("", f"{name}, {shots} candidates", mean, 0.0)
     return found
-
-
-def _after(trained: Network, workload: Workload, shots: int) -> Quality | None:
-    """The quality on the candidates that were not among the first so many, drawn at random, that it learned from."""
-    model = CostModel(copy.deepcopy(trained), pretrained=True)
-    rng = np.random.default_rng(0)
-    chosen = np.zeros(len(workload), dtype=bool)
-    chosen[rng.permutation(len(workload))[: _SHOTS[-1]]] = True
-    place, start = np.flatnonzero(chosen)[:shots], 0
-    for part in workload.parts:
-        rows = place[(place >= start) & (place < start + len(part.seconds))] - start
-        start += len(part.seconds)
-        model.anchor(workload.key, np.expm1(part.log_features.astype(np.float64)))
-        if len(rows):
-            model.remember(
-                workload.key, np.expm1(part.log_features[rows].astype(np.float64)), part.seconds[rows].tolist()
-            )
-    for _ in range(-(-shots // 16)):
-        model.refresh(workload.key)
-    scores = scorer(model.network)(workload)
-    return judged(scores[~chosen], workload.seconds[~chosen])
 
 
 def _compared_text(compared: dict[str, dict[str, Judged]]) -> str:
@@ -250,8 +209,8 @@ def _transfer_text(transfer: dict[str, dict[str, list[float]]]) -> str:
         "",
         "Rank correlation / top-1 on the other candidates of unseen workloads, after so many were measured:",
         "",
-        f"| | {' | '.join(map(str, _SHOTS))} |",
-        f"| --- |{' --- |' * len(_SHOTS)}",
+        f"| | {' | '.join(map(str, SHOTS))} |",
+        f"| --- |{' --- |' * len(SHOTS)}",
     ]
     for name, found in transfer.items():
         cells = [f"{rank:.2f} / {top:.2f}" for rank, top in zip(found["rank"], found["top_1"], strict=True)]

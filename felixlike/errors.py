@@ -132,6 +132,10 @@ class CompilationFailed(FelixlikeError):
     """TVM could not compile a module that should compile."""
 
 
+class MissingCompiler(FelixlikeError, RuntimeError):
+    """Nothing on this machine compiles CUDA source, or a header that it needs is missing."""
+
+
 class ForkedProcess(FelixlikeError, RuntimeError):
     """A compiled model is called in a process that was forked from one in which it ran already."""
 

@@ -16,6 +16,8 @@ Rows = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float64]
 
 _ARRAYS = ("feature", "threshold", "left", "right", "value", "roots")
+_NUMBERS = ("threshold", "value")
+"""Those of floats; the others are places and columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,9 @@ class Trees:
 
     def check(self, *, columns: int) -> None:
         """Raise ValueError for what would not end, or ask for what no row has: a file may hold anything."""
+        arrays = {array: np.asarray(getattr(self, array)) for array in _ARRAYS}
+        if any(a.ndim != 1 or a.dtype.kind != ("f" if n in _NUMBERS else "i") for n, a in arrays.items()):
+            raise ValueError("these are no arrays of trees")
         count = len(self.feature)
         inner = self.feature >= 0
         same = all(len(array) == count for array in (self.threshold, self.left, self.right, self.value))
@@ -82,7 +87,7 @@ class Trees:
         inside = (
             all(bool(((p >= 0) & (p < count)).all()) for p in places) and int(self.feature.max(initial=-1)) < columns
         )
-        if not (forward and inside and 0 <= self.depth <= 64 and np.isfinite(self.value).all()):
+        if not (forward and inside and 0 <= self.depth <= 64 and np.isfinite([*self.value, self.base]).all()):
             raise ValueError("these are no trees of such rows")
 
     def to_arrays(self, name: str) -> dict[str, Any]:

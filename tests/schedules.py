@@ -59,3 +59,18 @@ def equal_counts(sketch: Sketch, points: Any) -> int:
                 assert np.isclose(ours[column], value, rtol=1e-9), (point, block, column, ours[column], value)
                 checked += 1
     return checked
+
+
+def without_threads(module: Any) -> Any:
+    """A GPU's function as a CPU can run it, if slowly: every thread in turn does all that its block shares.
+
+    Software pipelines stay, without their note that copies are asynchronous."""
+
+    def serial(loop: Any) -> Any:
+        dropped = ("software_pipeline_async_stages", "pragma_unroll_explicit")
+        notes = {key: value for key, value in loop.annotations.items() if key not in dropped}
+        bound = loop.thread_binding is not None
+        kind = tvmlib.tirx.ForKind.SERIAL if bound else loop.kind
+        return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, kind, loop.body, None, notes)
+
+    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.tirx.For, serial)))

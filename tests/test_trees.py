@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from felixlike.trees import Trees
 
@@ -46,3 +48,23 @@ def test_they_say_what_scikit_learn_says() -> None:
     unseen = rng.random((200, 5)).astype(np.float32) * 10
     for asked in (rows, unseen):
         np.testing.assert_allclose(trees.predict(asked), model.predict(asked), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"feature": np.array([2, -1, 1, -1, -1, -1], dtype=np.int16)},  # no such column
+        {"feature": np.zeros(6)},  # no whole numbers
+        {"left": np.array([0, 0, 3, 0, 0, 0], dtype=np.int32)},  # leads to itself
+        {"right": np.array([2, 0, 6, 0, 0, 0], dtype=np.int32)},  # leads nowhere
+        {"roots": np.array([-1], dtype=np.int32)},
+        {"value": np.full(6, np.nan, dtype=np.float32)},
+        {"value": np.zeros(5, dtype=np.float32)},
+        {"base": float("inf")},
+        {"depth": 1000},
+    ],
+)
+def test_what_would_not_end_is_refused(changed: dict[str, Any]) -> None:
+    made().check(columns=2)
+    with pytest.raises(ValueError, match=r"no (trees of such rows|arrays of trees)"):
+        replace(made(), **changed).check(columns=2)

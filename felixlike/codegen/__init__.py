@@ -1,7 +1,8 @@
 """From scheduled functions to machine code: what felixlike compiles, and what functions undergo on the way."""
 
 from felixlike.codegen.compile import compile_primfuncs, compile_relax, default_schedules
-from felixlike.codegen.cuda import cuda_binary
+from felixlike.codegen.cubin import kernels_of
+from felixlike.codegen.cuda import compile_source, cuda_binary, cuda_toolchain, require_toolchain
 from felixlike.codegen.digest import code_digest
 from felixlike.codegen.link import description_in, open_library, relink_relax
 from felixlike.codegen.plain_loops import with_flat_buffers, without_blocks
@@ -10,11 +11,15 @@ __all__ = [
     "code_digest",
     "compile_primfuncs",
     "compile_relax",
+    "compile_source",
     "cuda_binary",
+    "cuda_toolchain",
     "default_schedules",
     "description_in",
+    "kernels_of",
     "open_library",
     "relink_relax",
+    "require_toolchain",
     "with_flat_buffers",
     "without_blocks",
 ]

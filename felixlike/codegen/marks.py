@@ -144,3 +144,10 @@ class Tile(Mark):
     """On a loop that sums up a tile. No rule puts it: `first_and_last` does, for the passes after it."""
 
     key = "felixlike.tile"
+
+
+@dataclass(frozen=True, slots=True)
+class Asynchronous(Mark):
+    """On a loop whose steps a software pipeline overlaps: its copies into shared memory are made asynchronously."""
+
+    key = "felixlike.asynchronous"

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from felixlike.codegen.marks import Blocks, Columns, Guard, Mark, Peel, Prefetch, Skip, Tile, Transpose
+from felixlike.codegen.marks import Asynchronous, Blocks, Columns, Guard, Mark, Peel, Prefetch, Skip, Tile, Transpose
 from felixlike.codegen.passes import (
     first_and_last,
     from_infinity,
     guard,
     keep_nan,
+    only_marked_are_asynchronous,
     peel_columns,
     peel_tails,
     prefetch,
@@ -95,7 +96,10 @@ CPU_PASSES = (
 """For CPUs."""
 
 
-PASSES: dict[str, tuple[Pass, ...]] = {"llvm": CPU_PASSES, "cuda": ()}
+GPU_PASSES = (Pass(only_marked_are_asynchronous, marks=(Asynchronous,)),)
+"""For GPUs; whoever compiles does so in `asynchronous_copies`."""
+
+PASSES: dict[str, tuple[Pass, ...]] = {"llvm": CPU_PASSES, "cuda": GPU_PASSES}
 """For each kind of target."""
 
 

@@ -38,6 +38,11 @@ class TaskSamples:
             self._labels = torch.tensor(labels(self.seconds), dtype=torch.float32)
         return self._labels
 
+    def fastest(self, most: int) -> list[int]:
+        """Rows of all samples, or of so many of the fastest."""
+        order = sorted(range(len(self.seconds)), key=lambda i: self.seconds[i])
+        return sorted(order[:most])
+
 
 def labels(seconds: Sequence[float]) -> list[float]:
     """log(best / seconds) of a task's candidates, at least −SLOWEST, which failures (inf) have; 0 is the best."""

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from felixlike import options
-from felixlike.costmodel.dataset import Dataset
+from felixlike.costmodel.correction import FEWEST, MOST, Correction
+from felixlike.costmodel.dataset import Dataset, TaskSamples, stack
 from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.train import Training, train
 from felixlike.costmodel.weights import InvalidWeights, load_weights, shipped
@@ -33,6 +34,9 @@ ordered the rest of unseen workloads no better after 32 of their candidates (0.8
 _MOST_ANCHORS = 512
 """Unmeasured points remembered of one task."""
 
+_EXACT, _SMOOTH = 0, 1
+"""The models that a correction corrects: of exact points, and the differentiable one."""
+
 
 class CostModel:
     """A network with the samples it learns from.  pretrained: whether it knew something before any measurement."""
@@ -44,6 +48,8 @@ class CostModel:
         self._pretrained = copy.deepcopy(self.network) if pretrained else None
         self.dataset = Dataset()
         self._rng = np.random.default_rng(seed)
+        self._corrections: dict[str, tuple[tuple[int, int], Correction | None]] = {}
+        self._trainings = 0
 
     def version(self) -> str:
         """The same for networks with the same weights."""
@@ -65,21 +71,54 @@ class CostModel:
         """Whether it knows measurements of this run, or of a store."""
         return len(self.dataset) > 0
 
-    def predict(self, features: FeatureArray) -> Scores:
-        """float64[n] for float64[n, stores, columns]: log(1 / latency) up to a constant per task; higher is faster."""
-        return self.predict_with_spread(features)[0]
+    def predict(self, features: FeatureArray, task: str | None = None) -> Scores:
+        """float64[n] for float64[n, stores, columns]: log(1 / latency) up to a constant per task; higher is faster.
+
+        task: whose points they are; what was measured of it then corrects what is known of all tasks."""
+        return self.predict_with_spread(features, task)[0]
 
     @own_modes()
-    def predict_with_spread(self, features: FeatureArray) -> tuple[Scores, Scores]:
-        """Mean and standard deviation over the ensemble, float64[n] each."""
-        scores = self.network.exact(torch.from_numpy(np.log1p(features)).to(torch.float32))
-        return scores.mean(dim=0).double().numpy(), scores.std(dim=0).double().numpy()
+    def predict_with_spread(self, features: FeatureArray, task: str | None = None) -> tuple[Scores, Scores]:
+        """Mean and standard deviation, float64[n] each: of the ensemble, or, for a task with measurements, as they tell
+        (`Correction`)."""
+        logs = torch.from_numpy(np.log1p(features)).to(torch.float32)
+        scores = self.network.exact(logs).double()
+        mean, spread = scores.mean(dim=0), scores.std(dim=0, correction=min(1, len(scores) - 1))
+        correction = self._correction(task)
+        if correction is not None and len(logs):
+            more, spread = correction.with_spread(logs, _EXACT)
+            mean = mean + more
+        return mean.numpy(), spread.numpy()
 
     @own_modes(gradients=False)
-    def score(self, log_features: Tensor) -> Tensor:
-        """float32[members, n] for log(1 + feature) [n, stores, columns]; differentiable, hence of the network alone."""
-        scores: Tensor = self.network(log_features.to(torch.float32))
-        return scores
+    def score(self, log_features: Tensor, task: str | None = None) -> Tensor:
+        """float32[members, n] for log(1 + feature) [n, stores, columns]; differentiable, hence of the network alone,
+        and of what corrects it for a task."""
+        log_features = log_features.to(torch.float32)
+        scores: Tensor = self.network(log_features)
+        correction = self._correction(task)
+        return scores if correction is None else scores + correction.of(log_features, _SMOOTH).to(scores.dtype)
+
+    def _correction(self, task: str | None) -> Correction | None:
+        """What the measurements of a task say of the network as it is."""
+        if task is None or task not in self.dataset.tasks():
+            return None
+        samples = self.dataset.samples(task)
+        state = (len(samples.seconds), self._trainings)
+        found = self._corrections.get(task)
+        if found is None or found[0] != state:
+            found = self._corrections[task] = state, self._corrected(samples)
+        return found[1]
+
+    def _corrected(self, samples: TaskSamples) -> Correction | None:
+        chosen = samples.fastest(MOST)
+        if len(chosen) < FEWEST:
+            return None
+        with torch.no_grad():
+            logs = stack([samples.log_features[i] for i in chosen])
+            exact, smooth = self.network.exact(logs).mean(dim=0), self.network(logs).mean(dim=0)
+            around = stack(samples.anchors) if samples.anchors else None
+            return Correction.fit(logs, samples.labels()[chosen], torch.stack([exact, smooth], dim=1), around)
 
     @own_modes()
     def anchor(self, task: str, features: FeatureArray) -> None:
@@ -101,6 +140,7 @@ class CostModel:
         """Train on all samples there are, more often on those of `focus`; returns the loss.
 
         options: None for a quarter of a second's worth."""
+        self._trainings += 1
         return train(self.network, self.dataset, self._rng, options=options or _ROUND, focus=focus)
 
     @own_modes()

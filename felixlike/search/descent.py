@@ -141,17 +141,17 @@ class _Leg:
         return gradient
 
 
-def descend(walks: Sequence[Walk], model: CostModel, options: Descent) -> list[LogPoints]:
+def descend(walks: Sequence[Walk], model: CostModel, options: Descent, task: str | None = None) -> list[LogPoints]:
     """float64[kept, variables] for each walk: relaxed points on the way down from each seed, the seeds' own included.
 
-    All seeds of all walks go through the network together, as one batch. Warns of seeds that were not led all the way,
-    since some gradient of theirs was no number."""
+    task: whose measurements correct the model.  All seeds of all walks go through the network together, as one batch.
+    Warns of seeds that were not led all the way, since some gradient of theirs was no number."""
     legs = [_Leg(walk) for walk in walks]
     moving = [leg for leg in legs if leg.z.shape[1]]
     for leg in legs:
         leg.keep()
     if moving and options.steps:
-        _walk(moving, model, options)
+        _walk(moving, model, options, task)
     for leg in moving:
         if leg.lost.any():
             what = f"the gradients of {int(leg.lost.sum())} of {len(leg.lost)} seeds were not finite at some step"
@@ -159,13 +159,13 @@ def descend(walks: Sequence[Walk], model: CostModel, options: Descent) -> list[L
     return [np.concatenate(leg.kept) for leg in legs]
 
 
-def _walk(legs: Sequence[_Leg], model: CostModel, options: Descent) -> None:
+def _walk(legs: Sequence[_Leg], model: CostModel, options: Descent, task: str | None) -> None:
     optimizer = torch.optim.Adam([leg.z for leg in legs], lr=options.learning_rate)
     for step in range(options.steps):
         done = step / max(1, options.steps - 1)
         optimizer.param_groups[0]["lr"] = options.learning_rate * options.cooled**done
         wider = options.blur ** (1.0 - done)
-        for leg, gradient in zip(legs, _gradients(legs, model, wider), strict=True):
+        for leg, gradient in zip(legs, _gradients(legs, model, task, wider), strict=True):
             back = leg.pulled_back(wider * leg.relaxed.width)
             if back is not None:
                 gradient = gradient + options.penalty * gradient.norm(dim=1, keepdim=True) * back
@@ -179,10 +179,10 @@ def _walk(legs: Sequence[_Leg], model: CostModel, options: Descent) -> None:
                 leg.keep()
 
 
-def _gradients(legs: Sequence[_Leg], model: CostModel, wider: float) -> list[Tensor]:
+def _gradients(legs: Sequence[_Leg], model: CostModel, task: str | None, wider: float) -> list[Tensor]:
     """Of what is to be small, −score, float64[n, free] for each leg."""
     features = [leg.relaxed(leg.coordinates.log_x(leg.z), wider * leg.relaxed.width) for leg in legs]
     most = max(found.shape[1] for found in features)
     padded = [nn.functional.pad(found, (0, 0, 0, most - found.shape[1])) for found in features]
-    scores = model.score(torch.cat(padded)).mean(dim=0)
+    scores = model.score(torch.cat(padded), task).mean(dim=0)
     return list(torch.autograd.grad(-scores.double().sum(), [leg.z for leg in legs]))

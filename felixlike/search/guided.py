@@ -47,8 +47,12 @@ class Guided(Strategy):
         return getattr(self, "_model", None)
 
     def _learn(self, space: Space) -> None:
-        """Train on what was measured since the last time, if it is of this task or enough to matter to others."""
-        if self._model is not None and (self._fresh[space.task.key] > 1 or self._fresh.total() >= _ENOUGH):
+        """Train on what was measured since the last time, if it is enough to matter to this task. Its own measurements
+        correct what a pretrained model says at once, so that is about others'."""
+        if self._model is None:
+            return
+        own, total = self._fresh[space.task.key], self._fresh.total()
+        if (own > 1 and not self._model.pretrained) or total - own * self._model.pretrained >= _ENOUGH:
             self._fresh.clear()
             self._model.refresh(space.task.key)
 
@@ -65,13 +69,13 @@ class Guided(Strategy):
     ) -> list[Candidate]:
         """Candidates with their predicted score, by the exact formulas; none where there are no formulas.
 
-        optimism: how many standard deviations of the ensemble are added."""
+        optimism: how many standard deviations are added."""
         features = space.features(sketch, points) if len(points) else None
         if features is None:
             return []
         if origin == "random":
             model.anchor(space.task.key, features)
-        mean, spread = model.predict_with_spread(features)
+        mean, spread = model.predict_with_spread(features, space.task.key)
         scores = mean + optimism * spread
         return [
             Candidate(sketch, tuple(p), s if math.isfinite(s) else -math.inf, origin)

@@ -62,7 +62,7 @@ def _scored(space: Space, model: CostModel, rng: np.random.Generator) -> list[Ca
         points = np.unique(sketch.sample(_POOL, int(rng.integers(2**31)), paths=_PATHS), axis=0)
         features = space.features(sketch, points)
         if features is not None:
-            scores = model.predict(features)
+            scores = model.predict(features, space.task.key)
             if cores > 1:
                 scores = scores - np.log(sharing(features, cores))
             found += [

@@ -2,6 +2,7 @@
 
 from felixlike.spaces.bounds import noted_bounds
 from felixlike.spaces.design import (
+    FITS_REGISTERS,
     KEEPS_TO_BOUNDS,
     DesignSpace,
     Postprocessor,
@@ -11,6 +12,7 @@ from felixlike.spaces.design import (
 )
 
 __all__ = [
+    "FITS_REGISTERS",
     "KEEPS_TO_BOUNDS",
     "DesignSpace",
     "Postprocessor",

@@ -62,3 +62,13 @@ def elementwise(schedule: Schedule, block: BlockRef) -> bool:
 def costs(schedule: Schedule, block: BlockRef) -> bool:
     """Whether a condition says where it reads, or a function is called: neither may stand in the hot loop."""
     return bool(tvmlib.found(schedule.get(block).body, tvmlib.ir.Call))
+
+
+def in_step(schedule: Schedule, block: BlockRef, tile: BlockRef) -> bool:
+    """Whether the last dimension that a block writes is the last of what it reads of the tile's output."""
+    statement, source = schedule.get(block), schedule.get(tile).writes[0].source
+    last = statement.iter_vars[-1].var
+    read = next((r for r in statement.reads if r.source.same_as(source)), None)
+    return (
+        read is not None and bool(statement.body.indices[-1].same_as(last)) and bool(read.region[-1].min.same_as(last))
+    )

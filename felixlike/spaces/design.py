@@ -19,9 +19,12 @@ from felixlike.spaces import metaschedule
 from felixlike.spaces.bounds import keeps_to_bounds
 from felixlike.spaces.cases import case_by_case
 from felixlike.spaces.flat import flat
+from felixlike.spaces.flat_threads import flat_threads
 from felixlike.spaces.register_tile import register_tiles
 from felixlike.spaces.rows import row_by_row
 from felixlike.spaces.stages import item_bits
+from felixlike.spaces.thread_bounds import fits_registers
+from felixlike.spaces.thread_tile import thread_tiles
 from felixlike.spaces.transposed_copies import transposed_copies
 from felixlike.tvmlib.typing import Schedule, Trace
 
@@ -48,8 +51,8 @@ class DesignSpace:
     postprocessors: tuple[Postprocessor, ...]
 
 
-KEEPS_TO_BOUNDS = "KeepsToBounds"
-"""The name of our own postprocessor."""
+KEEPS_TO_BOUNDS, FITS_REGISTERS = "KeepsToBounds", "FitsRegisters"
+"""The names of our own postprocessors: of CPUs' tiles and of GPUs'."""
 
 
 def default_space(task: Task) -> DesignSpace:
@@ -74,7 +77,11 @@ def own_space(task: Task) -> DesignSpace:
 
 def _postprocessor(name: str) -> Postprocessor:
     """What a name in the table of a rule stands for."""
-    own = {KEEPS_TO_BOUNDS: keeps_to_bounds, "RewriteLayout": _rewrite_layout}.get(name)
+    own = {
+        KEEPS_TO_BOUNDS: keeps_to_bounds,
+        FITS_REGISTERS: fits_registers,
+        "RewriteLayout": _rewrite_layout,
+    }.get(name)
     return Postprocessor(name, metaschedule.postprocessor(own), own) if own else _theirs(name)
 
 
@@ -116,7 +123,7 @@ class Rule:
     postprocessors: tuple[str, ...]
 
 
-def _whole(rule: Callable[[Any, int], list[Any]]) -> Rule:
+def _whole(rule: Callable[[Any, int], list[Any]], postprocessors: tuple[str, ...] = ("DisallowDynamicLoop",)) -> Rule:
     """A rule that does a whole function at once: for its root block, the first that MetaSchedule asks for.  rule: takes
     the schedule and the elements of a vector."""
 
@@ -124,7 +131,7 @@ def _whole(rule: Callable[[Any, int], list[Any]]) -> Rule:
         is_root = schedule.get_sref(block).parent is None
         return rule(schedule, device.unit.lanes(item_bits(schedule))) if is_root else []
 
-    return Rule(rule.__name__, apply, ("DisallowDynamicLoop",))
+    return Rule(rule.__name__, apply, postprocessors)
 
 
 _CPU_RULES = (
@@ -145,5 +152,20 @@ _CPU_RULES = (
     _whole(flat),
 )
 
-RULES: dict[str, tuple[Rule, ...]] = {"llvm": _CPU_RULES, "cuda": ()}
+_GPU_RULES = (
+    Rule(
+        thread_tiles.__name__,
+        thread_tiles,
+        (
+            "DisallowDynamicLoop",
+            "RewriteCooperativeFetch",
+            "RewriteReductionBlock",
+            FITS_REGISTERS,
+            "VerifyGPUCode",
+        ),
+    ),
+    _whole(flat_threads, ("DisallowDynamicLoop", "VerifyGPUCode")),
+)
+
+RULES: dict[str, tuple[Rule, ...]] = {"llvm": _CPU_RULES, "cuda": _GPU_RULES}
 """Our rules for each kind of target, the first that applies wins."""

@@ -49,7 +49,7 @@ def flat(sch: Schedule, lanes: int) -> list[Schedule]:
         return []
     new = sch.copy()
     try:
-        stages = _inlined(new)
+        stages = inlined(new)
         if not stages or not all(_in_vectors(new, stage, lanes) for stage in stages):
             return []
     except tvmlib.ScheduleError:
@@ -57,7 +57,7 @@ def flat(sch: Schedule, lanes: int) -> list[Schedule]:
     return [new]
 
 
-def _inlined(sch: Schedule) -> list[Stage]:
+def inlined(sch: Schedule) -> list[Stage]:
     """What is left once everything but the outputs is computed where it is read; none where something sums up."""
     stages = stages_of(sch)
     if any(stage.reduced for stage in stages):

@@ -32,7 +32,7 @@ from felixlike.codegen.marks import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
 from felixlike.hardware import Device
 from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, VectorUnit
-from felixlike.spaces.blocks import costs, realize_of
+from felixlike.spaces.blocks import costs, in_step, realize_of
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, read_contraction, without_groups
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled
@@ -181,7 +181,7 @@ def _tile(
     note_bounds(schedule, block, bounds)
     if panel is not None:
         _vectorize(schedule, panel, apart, roles.lanes)
-    if contraction.written[-1] == roles.vector.place and _in_step(schedule, last, block):
+    if contraction.written[-1] == roles.vector.place and in_step(schedule, last, block):
         _vectorize(schedule, last, 1, roles.lanes)
         for loop in schedule.get_loops(last)[2 + len(home) : -1] if home else []:
             schedule.unroll(loop)
@@ -255,16 +255,6 @@ def _moved_last(places: Sequence[int | None], axis: Axis) -> Callable[..., list[
     """The map of a buffer's indices that puts an axis last.  places: the axis of each dimension."""
     moved = places.index(axis.place)
     return lambda *indices: [*indices[:moved], *indices[moved + 1 :], indices[moved]]
-
-
-def _in_step(schedule: Schedule, block: BlockRef, tile: BlockRef) -> bool:
-    """Whether the last dimension that a block writes is the last of what it reads of the tile's output."""
-    statement, source = schedule.get(block), schedule.get(tile).writes[0].source
-    last = statement.iter_vars[-1].var
-    read = next((r for r in statement.reads if r.source.same_as(source)), None)
-    return (
-        read is not None and bool(statement.body.indices[-1].same_as(last)) and bool(read.region[-1].min.same_as(last))
-    )
 
 
 def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: int) -> None:

@@ -10,6 +10,7 @@ from felixlike import options, tvmlib
 from felixlike.errors import InvalidModel
 from felixlike.frontend.buffers import buffers_of
 from felixlike.frontend.task import Task, make_task
+from felixlike.hardware import kind_of as target_kind
 from felixlike.hardware import resolve_target
 from felixlike.spaces import DesignSpace, default_space, own_space
 from felixlike.symbolic.replay.sketch import Sketch
@@ -26,7 +27,7 @@ class SpaceName(StrEnum):
     OWN = "own"
     """Our rules; nothing where none applies."""
     BEST = "best"
-    """Our rules, MetaSchedule's where none applies."""
+    """Our rules, MetaSchedule's where none applies; on GPUs both compete."""
     ALL = "all"
     """Both."""
 
@@ -59,16 +60,19 @@ def stored_sketch(task: Task, trace: str) -> Sketch | None:
         if not tvmlib.refusal(error):
             raise
         return None
-    design = default_space(task) if _leaves_loops(schedule.trace) else own_space(task)
+    design = own_space(task) if _is_own(schedule.trace, task.target) else default_space(task)
     if not design.traces:
         design = default_space(task)
     return Sketch(task, schedule.trace, design.postprocessors, 0)
 
 
-def _leaves_loops(trace: Any) -> bool:
-    """Whether a trace leaves it to MetaSchedule's postprocessor which loops are parallel: it notes how many may be."""
-    notes = (str(i.attrs[0]) for i in trace.insts if str(i.kind.name) == "Annotate")
-    return "meta_schedule.parallel" in notes
+def _is_own(trace: Any, target: Any) -> bool:
+    """Whether a trace is one of our rules'.  On CPUs MetaSchedule's leave it to a postprocessor which loops are
+    parallel, and note how many may be; on GPUs ours have notes of ours."""
+    notes = [str(i.attrs[0]) for i in trace.insts if str(i.kind.name) == "Annotate"]
+    if target_kind(target).binds_threads:
+        return any(note.startswith("felixlike.") for note in notes)
+    return "meta_schedule.parallel" not in notes
 
 
 def check_space(space: str) -> SpaceName:
@@ -81,6 +85,7 @@ def _spaces(task: Task, space: str) -> list[DesignSpace]:
     if name is SpaceName.DEFAULT:
         return [default_space(task)]
     own = own_space(task)
-    if name is SpaceName.OWN or (name is SpaceName.BEST and own.traces):
+    wins = own.traces and not target_kind(task.target).binds_threads  # ours for GPUs were made without one
+    if name is SpaceName.OWN or (name is SpaceName.BEST and wins):
         return [own]
     return [own, default_space(task)]

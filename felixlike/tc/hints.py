@@ -63,7 +63,7 @@ class Hinted(Strategy):
         features = space.features(sketch, points)
         scores = np.zeros(len(points))
         if features is not None and self._model is not None and self._model.trained:
-            scores = np.asarray(self._model.predict(features), dtype=np.float64)
+            scores = np.asarray(self._model.predict(features, space.task.key), dtype=np.float64)
         rows = zip(points.tolist(), scores.tolist(), strict=True)
         return [Candidate(sketch, tuple(point), score, "hinted") for point, score in rows]
 

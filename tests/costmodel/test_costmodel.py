@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from felixlike.costmodel.train import train
 from felixlike.costmodel.weights import FORMAT
 from felixlike.errors import InvalidOption
 from felixlike.features import NAMES, VERSION, FeatureArray
+from felixlike.trees import Trees
 
 
 def _samples(count: int, seed: int) -> tuple[FeatureArray, list[float]]:
@@ -122,6 +124,54 @@ def test_weights_survive_a_file(tmp_path: Path) -> None:
     torch.testing.assert_close(network(features), other(features))
     assert load("cpu", tmp_path / "w.pt").pretrained
     assert read_card(tmp_path / "w.pt") == {"data": "0123", "unseen": {"rank": 0.5}}
+
+
+def _with_trees(threshold: float = 5.0) -> Network:
+    """A network and one tree, which asks for the first column and says ±3."""
+    network = Network(seed=3, members=2, width=16)
+    network.trees = Trees(
+        feature=np.array([0, -1, -1], dtype=np.int16),
+        threshold=np.array([threshold, 0, 0], dtype=np.float32),
+        left=np.array([1, 0, 0], dtype=np.int32),
+        right=np.array([2, 0, 0], dtype=np.int32),
+        value=np.array([0, 3, -3], dtype=np.float32),
+        roots=np.array([0], dtype=np.int32),
+        base=0.0,
+        depth=1,
+    )
+    return network
+
+
+def test_trees_survive_a_file_and_say_half_of_an_exact_score(tmp_path: Path) -> None:
+    save_weights(_with_trees(), tmp_path / "w.pt")
+    network = load_weights(tmp_path / "w.pt")
+    logs = torch.rand(4, 2, len(NAMES)) * 8
+    first = logs[:, :, 0].double().expm1().sum(dim=1).log1p()
+    assert set((first <= 5.0).tolist()) == {False, True}
+    expected = torch.where(first <= 5.0, 3.0, -3.0).to(logs.dtype)
+    torch.testing.assert_close(network.exact(logs), 0.5 * (network(logs).detach() + expected))
+    model = load("cpu", tmp_path / "w.pt")
+    features = np.expm1(logs.numpy().astype(np.float64))
+    np.testing.assert_allclose(model.predict(features), network.exact(logs).mean(dim=0), rtol=1e-4, atol=1e-5)
+    assert network.exact(logs[:0]).shape == (2, 0)
+
+
+def test_the_version_knows_trees(tmp_path: Path) -> None:
+    versions = []
+    for threshold in (5.0, 6.0):
+        save_weights(_with_trees(threshold), tmp_path / "w.pt")
+        versions.append(load("cpu", tmp_path / "w.pt").version())
+    assert versions[0] != versions[1]
+
+
+@pytest.mark.parametrize("broken", [{"feature": np.array([9999, -1, -1], dtype=np.int16)}, {"base": float("nan")}])
+def test_bad_trees_are_refused(broken: dict[str, Any], tmp_path: Path) -> None:
+    network = _with_trees()
+    assert network.trees is not None
+    network.trees = replace(network.trees, **broken)
+    save_weights(network, tmp_path / "w.pt")
+    with pytest.raises(InvalidWeights, match="for another network"):
+        load("cpu", tmp_path / "w.pt")
 
 
 class _Evil:

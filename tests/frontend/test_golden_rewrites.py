@@ -188,7 +188,14 @@ def test_every_rewrite_has_a_text() -> None:
         for value in vars(passes).values()
         if isinstance(value, FunctionType) and value.__module__.startswith("felixlike.frontend.")
     ]
-    assert set(MINIMAL) == {*rewrites.__all__, *ours} - {"fuse", "fuse_dynamic", "rewrites_of", "_ours", "_run", "_tvms"}
+    assert set(MINIMAL) == {*rewrites.__all__, *ours} - {
+        "fuse",
+        "fuse_dynamic",
+        "rewrites_of",
+        "_ours",
+        "_run",
+        "_tvms",
+    }
 
 
 @pytest.mark.parametrize("name", MINIMAL)

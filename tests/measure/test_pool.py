@@ -144,7 +144,8 @@ def test_more_candidates_than_a_batch_are_asked_for_as_needed(pool: MeasurePool)
     results = pool.stream(TASK, endless())
     places = [next(results)[0] for _ in range(10)]
     results.close()
-    assert sorted(places[:8]) == list(range(8))
+    assert len(set(places)) == 10
+    assert set(places) <= set(range(16))  # in the order in which they are done
     assert asked == 16
 
 

@@ -166,7 +166,7 @@ def test_evolution_prefers_what_the_model_likes(convolution: Space) -> None:
     assert scores == sorted(scores, reverse=True)
     features = convolution.features(evolved[0].sketch, np.array([evolved[0].point]))
     assert features is not None
-    assert model.predict(features)[0] == pytest.approx(evolved[0].score, abs=1e-4)
+    assert model.predict(features, convolution.task.key)[0] == pytest.approx(evolved[0].score, abs=1e-4)
 
 
 def test_strategies_are_made_by_name_or_given_as_they_are() -> None:

@@ -11,7 +11,10 @@ import workloads
 
 from felixlike import codegen
 from felixlike.errors import InvalidSchedule
+from felixlike.frontend import make_task
+from felixlike.hardware import resolve_target
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
+from felixlike.symbolic.space import stored_sketch
 from felixlike.testing import oracles
 from felixlike.testing.operators import OPERATORS
 
@@ -128,3 +131,22 @@ def test_groups_take_no_more_room_than_tvm_gives_them() -> None:
     ]
     assert all(sketch.accepts(point) for point in points)
     assert sketch.valid(np.array(points)).all()
+
+
+def test_stored_traces_find_their_postprocessors() -> None:
+    """A trace of ours and one of MetaSchedule's are told apart, whatever kind of operator they are of."""
+    for func in (workloads.matmul(), workloads.chain(30, 52)):
+        task = make_task(func, resolve_target("sm_90"), name="stored")
+        for space in ("own", "default"):
+            for sketch in sketches(task, space=space):
+                stored = stored_sketch(task, sketch.trace_json())
+                assert stored is not None
+                names = [[p.name for p in s.postprocessors] for s in (sketch, stored)]
+                assert names[0] == names[1]
+
+
+def test_both_spaces_compete_unless_one_is_asked_for() -> None:
+    task = make_task(workloads.matmul(), resolve_target("sm_90"), name="both")
+    own, theirs = ([s.key for s in sketches(task, space=space)] for space in ("own", "default"))
+    assert own
+    assert [s.key for s in sketches(task, space="best")] == own + theirs

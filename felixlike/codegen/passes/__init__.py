@@ -1,5 +1,6 @@
 """Passes over scheduled functions, a file each; `codegen/pipeline.py` has their order."""
 
+from felixlike.codegen.passes.asynchronous import asynchronous_copies, only_marked_are_asynchronous
 from felixlike.codegen.passes.columns import peel_columns
 from felixlike.codegen.passes.first_and_last import first_and_last
 from felixlike.codegen.passes.guards import guard
@@ -15,10 +16,12 @@ from felixlike.codegen.passes.vector_math import FUNCTIONS, vectorise_math
 
 __all__ = [
     "FUNCTIONS",
+    "asynchronous_copies",
     "first_and_last",
     "from_infinity",
     "guard",
     "keep_nan",
+    "only_marked_are_asynchronous",
     "peel_columns",
     "peel_tails",
     "prefetch",

@@ -132,14 +132,19 @@ def _loads(expression: Any) -> list[Any]:
 
 
 def lanes_of(schedule: Any, *, fused_whole: bool) -> dict[str, int]:
-    """For each block the iterations of its vector loop; 1 on GPUs, where loops are not vectors one by one, and in nests
-    that are fused whole and split, if MetaSchedule's postprocessor does that."""
+    """For each block the iterations of its vector loop; 1 for copies that a GPU's threads share, whose loops are not
+    vectors one by one, and in nests that are fused whole and split, if MetaSchedule's postprocessor does that."""
     found: list[tuple[str, int]] = []
+    bound: list[str] = []
 
     def visit(stmt: Any, lanes: int) -> None:
         match type(stmt).__name__:
             case "For" if stmt.thread_binding is not None:
-                pass
+                thread = str(stmt.thread_binding.thread_tag)
+                if thread not in bound:  # threads within threads share a copy
+                    bound.append(thread)
+                    visit(stmt.body, lanes)
+                    bound.remove(thread)
             case "For":
                 vector = stmt.kind == tvmlib.tirx.ForKind.VECTORIZED
                 whole = fused_whole and str(stmt.loop_var.name).endswith("_fused_1")

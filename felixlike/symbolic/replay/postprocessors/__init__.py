@@ -10,6 +10,7 @@ from felixlike.symbolic.replay.postprocessors.model import MODELS, Model, modell
 from felixlike.symbolic.replay.postprocessors.parallel_vectorize_unroll import Limits, parallel_vectorize_unroll
 from felixlike.symbolic.replay.postprocessors.reduction_block import initial_path
 from felixlike.symbolic.replay.postprocessors.rewrite_layout import rewrite_layout
+from felixlike.symbolic.replay.postprocessors.thread_bounds import thread_bounds
 from felixlike.symbolic.replay.postprocessors.tile_bounds import tile_bounds
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "refusals",
     "rewrite_layout",
     "shared_bytes",
+    "thread_bounds",
     "tile_bounds",
 ]

@@ -13,13 +13,14 @@ from typing import TypeAlias
 from felixlike.algebra.expression import const
 from felixlike.errors import UnsupportedSketch
 from felixlike.frontend.task import Task
-from felixlike.spaces import KEEPS_TO_BOUNDS
+from felixlike.spaces import FITS_REGISTERS, KEEPS_TO_BOUNDS
 from felixlike.symbolic.program import Constraint, Program
 from felixlike.symbolic.replay.postprocessors.compact_allocation import compact_allocation
 from felixlike.symbolic.replay.postprocessors.cooperative_fetch import cooperative_fetch
 from felixlike.symbolic.replay.postprocessors.gpu_code import gpu_constraints
 from felixlike.symbolic.replay.postprocessors.parallel_vectorize_unroll import Limits, parallel_vectorize_unroll
 from felixlike.symbolic.replay.postprocessors.rewrite_layout import rewrite_layout
+from felixlike.symbolic.replay.postprocessors.thread_bounds import thread_bounds
 from felixlike.symbolic.replay.postprocessors.tile_bounds import tile_bounds
 from felixlike.symbolic.replay.replay import Replay
 
@@ -89,5 +90,6 @@ MODELS: dict[str, Model] = {
     "RewriteLayout": Model(buffers=lambda program, _, task: rewrite_layout(program, task.layout_free)),
     "VerifyGPUCode": Model(refuses=_limits_of_a_gpu),
     KEEPS_TO_BOUNDS: Model(refuses=lambda program, replay, _: tile_bounds(replay, program)),
+    FITS_REGISTERS: Model(refuses=lambda program, replay, _: thread_bounds(replay, program)),
 }
 """By the names in `DesignSpace.postprocessors`."""

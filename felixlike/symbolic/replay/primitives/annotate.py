@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from felixlike.algebra.expression import Expr, const
+from felixlike.symbolic.replay.loops import members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.tvmlib.typing import Instruction
 
@@ -36,7 +37,7 @@ def _annotate(state: Replay, instruction: Instruction, _: int) -> None:
         case _ if isinstance(value, Sequence) and not isinstance(value, str):
             state.schedule.annotate(target, key, list(value))
         case _:
-            state.schedule.annotate(target, key, value)
+            state.schedule.annotate(members(target)[-1], key, value)
 
 
 def _unannotate(state: Replay, instruction: Instruction, _: int) -> None:

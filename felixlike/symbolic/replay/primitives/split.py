@@ -6,8 +6,9 @@
                                          …[i_0·t1·t2 + i_1·t2 + i_2]
 
 On GPUs a loop is also split by numbers of threads that need not divide it; it is then split in name only, and a share
-of the program says into what; unless a block moves in between the new loops. On CPUs vectors are split off, whose
-length must divide the loop, unless that has a number of iterations: then a guard skips the rest.
+of the program says into what; unless a block moves in between the new loops. On CPUs, and on GPUs where the trace says
+that it needs no predicate, vectors are split off, whose length must divide the loop, unless (on CPUs) that has a number
+of iterations: then a guard skips the rest.
 
 The outermost extent comes back from TVM as ⌈512 / (t1·t2)⌉; under perfect tiling that is the variable t0.
 """
@@ -35,7 +36,7 @@ def _split(state: Replay, instruction: Instruction, _: int) -> None:
     loop, *inputs = instruction.inputs
     factors = [state.get(f) for f in inputs]
     if not all(isinstance(f, Variable) for f in factors):
-        if not state.binds_threads:
+        if not state.binds_threads or bool(instruction.attrs[1]):
             state.put(instruction.outputs, _off(state, state.get(loop), factors, bool(instruction.attrs[0])))
             return
         sizes = [f if isinstance(f, Expr | None) else const(int(f)) for f in factors]

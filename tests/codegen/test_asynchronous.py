@@ -1,0 +1,56 @@
+"""Asynchronous copies: where a loop asks for them, and nowhere else in the module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from felixlike import tvmlib
+from felixlike.codegen import compile_primfuncs
+from felixlike.codegen.cuda import cuda_source
+from felixlike.codegen.pipeline import lower
+from felixlike.hardware import resolve_target
+from felixlike.symbolic import sketches
+from felixlike.testing.operators import matmul
+
+GPU = resolve_target("sm_90")
+_NOTE = "software_pipeline_async_stages"
+
+
+def _scheduled(space: str, *, marked: bool, name: str) -> Any:
+    """A pipelined product of a space, at some valid point."""
+    key = "felixlike.asynchronous"
+    found = sketches(matmul(128, 128, 128), GPU, space=space)
+    sketch = next(s for s in found if _NOTE in s.trace_json() and (key in s.trace_json()) is marked)
+    points = sketch.sample(64, seed=0)
+    (point,) = points[np.argsort(points[:, -1], kind="stable")[:1]].tolist()
+    return sketch.schedule(point).mod["main"].with_attr("global_symbol", name)
+
+
+def _notes(func: Any) -> int:
+    return sum(_NOTE in loop.annotations for loop in tvmlib.found(func.body, tvmlib.tirx.For))
+
+
+def test_only_marked_loops_copy_asynchronously() -> None:
+    ours, theirs = _scheduled("own", marked=True, name="ours"), _scheduled("default", marked=False, name="theirs")
+    alone = tvmlib.IRModule({"theirs": theirs})
+    assert lower(alone, GPU) is alone
+    assert "ptx_cp_async_legacy" not in cuda_source(compile_primfuncs(alone, GPU))
+    both = lower(tvmlib.IRModule({"ours": ours, "theirs": theirs}), GPU)
+    assert [_notes(both[name]) for name in ("ours", "theirs")] == [1, 0]
+    source = cuda_source(compile_primfuncs(both, GPU))
+    kernels = source.split('extern "C"')
+    copied = {
+        name: sum("ptx_cp_async_legacy" in k for k in kernels if f" {name}_kernel(" in k) for name in ("ours", "theirs")
+    }
+    assert copied == {"ours": 1, "theirs": 0}
+
+
+def test_settings_of_the_caller_stay() -> None:
+    ours = tvmlib.IRModule({"main": _scheduled("own", marked=True, name="main")})
+    with tvmlib.transform.PassContext(config={"tirx.disable_cse_tir": True}):
+        source = cuda_source(compile_primfuncs(ours, GPU))
+    assert "cse_v" not in source
+    assert "ptx_cp_async_legacy" in source
+    assert "tirx.use_async_copy" not in tvmlib.transform.PassContext.current().config

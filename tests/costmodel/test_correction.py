@@ -1,0 +1,101 @@
+"""What was measured of a task corrects what is said of its other points."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from felixlike.costmodel import CostModel, Network
+from felixlike.costmodel.correction import FEWEST, Correction
+from felixlike.features import NAMES
+
+COLUMN = NAMES.index("buffer0_bytes")
+
+
+def logs(count: int, seed: int) -> torch.Tensor:
+    """float32[count, 2, columns] of which two columns of each store vary."""
+    drawn = torch.rand(count, 2, 2, generator=torch.Generator().manual_seed(seed))
+    found = torch.full((count, 2, len(NAMES)), 3.0)
+    found[:, :, [COLUMN, COLUMN + 7]] = 2.0 + 8.0 * drawn
+    return found
+
+
+def truth(points: torch.Tensor) -> torch.Tensor:
+    return torch.sin(points[:, 0, COLUMN] / 2.0) - 0.1 * points[:, 1, COLUMN + 7]
+
+
+def fitted(points: torch.Tensor) -> Correction:
+    found = Correction.fit(points, truth(points), torch.zeros(len(points), 1), logs(200, seed=9))
+    assert found is not None
+    return found
+
+
+def test_the_rest_is_ordered_and_near_points_are_surer() -> None:
+    measured, rest = logs(48, seed=1), logs(100, seed=2)
+    correction = fitted(measured)
+    told, spread = correction.with_spread(rest, 0)
+    assert np.corrcoef(told, truth(rest))[0, 1] > 0.8
+    torch.testing.assert_close(correction.of(rest, 0), told)
+    known, here = correction.with_spread(measured, 0)
+    assert np.corrcoef(known, truth(measured))[0, 1] > 0.95
+    assert float(here.max()) < float(spread.median())
+    assert float(spread.max()) <= float(correction.sizes[0])
+    error = (told - truth(rest)).abs()
+    assert float(error[spread > spread.median()].mean()) > float(error[spread <= spread.median()].mean())
+
+
+def test_each_shared_model_has_a_correction_of_its_own() -> None:
+    measured, rest = logs(32, seed=1), logs(50, seed=2)
+    shared = torch.stack([torch.zeros(32), truth(measured)], dim=1)
+    both = Correction.fit(measured, truth(measured), shared)
+    assert both is not None
+    assert float(both.of(rest, 0).std()) > 0.1
+    assert float(both.of(rest, 1).abs().max()) < 1e-6  # nothing is wrong with it
+
+
+def test_slopes_agree_with_finite_differences() -> None:
+    correction = fitted(logs(24, seed=1))
+    points = logs(5, seed=3).double().requires_grad_(True)
+    correction.of(points, 0).sum().backward()  # type: ignore[no-untyped-call]
+    assert points.grad is not None
+    step = 0.05
+    for store, column in ((0, COLUMN), (1, COLUMN + 7)):
+        ahead, behind = points.detach().clone(), points.detach().clone()
+        ahead[:, store, column] += step
+        behind[:, store, column] -= step
+        slope = (correction.of(ahead, 0) - correction.of(behind, 0)) / (2 * step)
+        torch.testing.assert_close(points.grad[:, store, column], slope, rtol=0.1, atol=0.02)
+
+
+def test_too_few_or_equal_points_correct_nothing() -> None:
+    few, same = logs(FEWEST - 1, seed=1), logs(1, seed=1).expand(20, -1, -1)
+    assert Correction.fit(few, truth(few), torch.zeros(len(few), 1)) is None
+    assert Correction.fit(same, truth(same), torch.zeros(20, 1)) is None
+
+
+def test_a_model_knows_what_was_measured_at_once_and_of_that_task_alone() -> None:
+    model = CostModel(Network(seed=0, members=2, width=16), pretrained=True)
+    measured, rest = (np.expm1(logs(count, seed).double().numpy()) for count, seed in ((48, 1), (100, 2)))
+    wanted = truth(logs(100, 2)).numpy()
+    before, version = model.predict(rest, "t"), model.version()
+    model.anchor("t", rest)
+    model.remember("t", measured, np.exp(-truth(logs(48, 1)).numpy()).tolist())
+    assert model.version() == version  # without training
+    after = model.predict(rest, "t")
+    assert np.corrcoef(after, wanted)[0, 1] > max(0.7, np.corrcoef(before, wanted)[0, 1] + 0.1)
+    np.testing.assert_array_equal(model.predict(rest), before)
+    np.testing.assert_array_equal(model.predict(rest, "another"), before)
+    smooth = model.score(logs(100, 2), "t").mean(dim=0).detach().numpy()
+    assert np.corrcoef(smooth, wanted)[0, 1] > 0.7
+
+
+def test_failures_correct_too() -> None:
+    model = CostModel(Network(seed=0, members=1, width=16), pretrained=True)
+    measured = np.expm1(logs(32, 1).double().numpy())
+    slow = measured[:, 0, COLUMN] > np.median(measured[:, 0, COLUMN])
+    model.remember("t", measured, [float("inf") if s else 1e-3 for s in slow])
+    rest = np.expm1(logs(100, 2).double().numpy())
+    said = model.predict(rest, "t") - model.predict(rest)
+    failing = rest[:, 0, COLUMN] > np.median(measured[:, 0, COLUMN])
+    assert said[~failing].mean() > said[failing].mean() + 0.5
+    assert np.isfinite(said).all()

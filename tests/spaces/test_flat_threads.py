@@ -1,0 +1,89 @@
+"""Flat on GPUs: right, exact, in whole vectors; declined where neighbours are no neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import workloads
+from schedules import equal_counts, run, without_threads
+
+from felixlike import tvmlib
+from felixlike.features import formulas
+from felixlike.hardware import resolve_target
+from felixlike.measure.reference import double_precision
+from felixlike.symbolic import Sketch, concrete_nest, sketches
+from felixlike.testing import oracles
+from felixlike.testing.operators import OPERATORS
+from felixlike.testing.tvm_view import tvm_view
+from felixlike.tvmlib import te, topi
+
+SM_90 = resolve_target("sm_90")
+
+
+def _of(operator: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> Any:
+    inputs = [te.placeholder(shape, name=f"x{number}", dtype=dtype) for number, shape in enumerate(shapes)]
+    outputs = operator(*inputs)
+    return te.create_prim_func([*inputs, *(outputs if isinstance(outputs, list) else [outputs])])
+
+
+CASES: dict[str, tuple[Any, int]] = {
+    "chain": (workloads.chain(30, 52), 4),
+    "two": (_of(topi.nn.relu, (5, 7, 6)), 2),
+    "outputs": (_of(lambda x: [topi.exp(x), topi.nn.relu(x)], (5, 8)), 4),
+    "a number a channel": (_of(lambda x, a: topi.multiply(x, topi.reshape(a, (1, 6, 1))), (2, 6, 12), (6,)), 4),
+    "doubles": (_of(topi.tanh, (40,), dtype="float64"), 2),
+    "channels": (_of(lambda x, y: topi.concatenate([x, y], axis=1), (2, 3, 8), (2, 5, 8)), 4),
+}
+
+
+def _sketch(name: str) -> Sketch:
+    (sketch,) = sketches(CASES[name][0], SM_90, space="own")
+    return sketch
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_answers_in_vectors(name: str) -> None:
+    sketch = _sketch(name)
+    module, width = sketch.task.module, CASES[name][1]
+    rng = np.random.default_rng(0)
+    arguments = [rng.uniform(-3, 3, [int(e) for e in p.shape]).astype(str(p.dtype)) for p in module["main"].params]
+    exact = [argument.astype("float64") for argument in arguments]
+    truth = run(double_precision(module), exact)
+    for point in sketch.sample(2, seed=0).tolist():
+        scheduled = sketch.schedule(point).mod
+        loops = tvmlib.found(scheduled["main"].body, tvmlib.tirx.For)
+        assert {int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED} == {width}
+        for got, true in zip(run(without_threads(scheduled), arguments), truth, strict=True):
+            np.testing.assert_allclose(got, true, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_formulas_are_exact(name: str) -> None:
+    sketch = _sketch(name)
+    points = sketch.sample(3, seed=1)
+    if name != "channels":  # what a condition leaves out is not walked
+        assert equal_counts(sketch, points) > 50
+    names = [v.name for v in sketch.variables]
+    for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
+        schedule = sketch.schedule(point)
+        assert concrete_nest(sketch.program, dict(zip(names, point, strict=True))) == oracles.tvm_nest(schedule)
+        theirs = oracles.tvm_features(sketch, schedule)
+        known = ~np.isnan(ours)
+        assert known.mean() > 0.75
+        np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        _of(lambda x: topi.transpose(x, (1, 0)), (64, 64)),
+        _of(topi.nn.relu, (8, 7)),
+        _of(lambda x: topi.sum(x, axis=1), (16, 16)),
+        OPERATORS["rotated"](),  # vectors would reach over the seam
+    ],
+)
+def test_declined(func: Any) -> None:
+    assert sketches(func, SM_90, space="own") == ()

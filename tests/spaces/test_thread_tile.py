@@ -1,0 +1,228 @@
+"""Thread tiles: right, exact in their formulas, within the limits of registers; and what the CUDA compiler makes of
+them, where it is at hand."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import workloads
+from schedules import comes_back, equal_counts, run, without_threads
+
+from felixlike import tvmlib
+from felixlike.codegen import nvrtc
+from felixlike.codegen.cubin import kernels_of
+from felixlike.codegen.cuda import cuda_binary
+from felixlike.features import formulas
+from felixlike.frontend import make_task
+from felixlike.hardware import resolve_target
+from felixlike.measure.reference import double_precision
+from felixlike.spaces import FITS_REGISTERS, own_space
+from felixlike.spaces.thread_axes import multiple_of
+from felixlike.symbolic import Sketch, concrete_nest, sketches
+from felixlike.testing import oracles
+from felixlike.testing.operators import OPERATORS
+from felixlike.testing.tvm_view import tvm_view
+from felixlike.tvmlib import te, topi
+
+SM_90 = resolve_target("sm_90")
+SMALL = [
+    "matmul",
+    "matmul_odd",
+    "matvec",
+    "dense_bias_relu",
+    "batch_matmul",
+    "conv1d",
+    "conv2d_3x3",
+    "conv2d_1x1",
+    "conv2d_7x7_strided",
+    "conv2d_dilated",
+    "conv2d_odd",
+    "conv2d_nhwc",
+    "conv2d_grouped",
+    "grouped_nhwc",
+    "depthwise_strided",
+    "conv3d",
+]
+
+
+def _split_sum(rows: int = 8, columns: int = 12, *, relu: bool) -> Any:
+    """A product that is worth splitting, with an epilogue or without."""
+    return workloads.matmul(rows, 256, columns, relu=relu)
+
+
+@cache
+def _sketches(name: str, *, small: bool = True) -> tuple[Sketch, ...]:
+    made = {"split": lambda: _split_sum(relu=True), "split_alone": lambda: _split_sum(relu=False)}.get(name)
+    return sketches(made() if made else OPERATORS[name](small_size=small), SM_90, space="own")
+
+
+def _is_pipelined(sketch: Sketch) -> bool:
+    return "felixlike.asynchronous" in sketch.trace_json()
+
+
+def _is_split(sketch: Sketch) -> bool:
+    return "RFactor" in sketch.trace_json()
+
+
+@pytest.mark.parametrize("name", [*SMALL, "split", "split_alone"])
+def test_answers(name: str) -> None:
+    """Every sketch at random points, pipelines of shared tiles included, against float64."""
+    for sketch in _sketches(name):
+        module = sketch.task.module
+        rng = np.random.default_rng(0)
+        arguments = [rng.uniform(-1, 1, [int(e) for e in p.shape]) for p in module["main"].params]
+        truth = run(double_precision(module), arguments)[-1]
+        single = [argument.astype("float32") for argument in arguments]
+        for point in sketch.sample(1 if name.startswith("split") else 2, seed=3).tolist():
+            got = run(without_threads(sketch.schedule(point).mod), single)[-1]
+            np.testing.assert_allclose(got, truth, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", [*SMALL, "split"])
+def test_formulas_equal_what_is_counted(name: str) -> None:
+    for sketch in _sketches(name):
+        assert sketch.understood, sketch.reason
+        assert equal_counts(sketch, sketch.sample(2, seed=5)) > 50
+
+
+@pytest.mark.parametrize("name", ["matmul", "matmul_odd", "matvec", "dense_bias_relu", "batch_matmul", "conv2d_1x1"])
+def test_nests_and_features_are_tvms(name: str) -> None:
+    for sketch in _sketches(name, small=False):
+        points = sketch.sample(2, seed=7)
+        names = [v.name for v in sketch.variables]
+        for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
+            schedule = sketch.schedule(point)
+            nest = concrete_nest(sketch.program, dict(zip(names, point, strict=True)))
+            assert nest == oracles.tvm_nest(schedule), point
+            theirs = oracles.tvm_features(sketch, schedule)
+            known = ~np.isnan(ours)
+            assert known.mean() > 0.75
+            np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["matmul_odd", "batch_matmul", "conv2d_3x3", "matvec"])
+def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
+    accepted = refused = 0
+    for sketch in _sketches(name, small=False):
+        drawn = np.concatenate([sketch.sample(2, seed=1), sketch.sampler.any.draw(12, np.random.default_rng(2))])
+        valid = sketch.valid(drawn)
+        assert valid[:2].all()
+        assert valid.tolist() == [sketch.accepts(point) for point in drawn.tolist()]
+        accepted, refused = accepted + int(valid.sum()), refused + int((~valid).sum())
+    assert accepted
+    assert refused
+
+
+def test_limits_have_reasons() -> None:
+    plain = _sketches("conv2d_3x3", small=False)[-1]
+    reasons = [limit.reason for limit in plain.constraints]
+    for words in ("at most 64 accumulators", "share 65536 registers", "unrolls at most 3072 steps", "at least as many"):
+        assert any(words in reason for reason in reasons), words
+    assert FITS_REGISTERS in [postprocessor.name for postprocessor in plain.postprocessors]
+
+
+def test_traces_come_back_and_points_convert() -> None:
+    task = make_task(OPERATORS["dense_bias_relu"](small_size=True), SM_90, name="dense")
+    for trace in own_space(task).traces:
+        schedule = tvmlib.Schedule(task.module)
+        trace.apply_to_schedule(schedule, remove_postproc=False)
+        comes_back(schedule, task.module)
+    for sketch in _sketches("dense_bias_relu"):
+        for point in sketch.sample(2, seed=2).tolist():
+            assert sketch.point(sketch.schedule(point).trace) == tuple(point)
+
+
+def test_ways_of_a_task() -> None:
+    """Pipelines where there are steps enough, and split reductions where outputs are few and long."""
+
+    def ways(name: str) -> list[tuple[bool, bool]]:
+        return sorted((_is_pipelined(s), _is_split(s)) for s in _sketches(name, small=False))
+
+    plain, piped = [(False, False)], [(True, False)] * 2
+    assert ways("matmul") == [*plain, (False, True), *piped, (True, True)]
+    assert ways("depthwise") == plain  # windows alone are summed over, whole
+    assert ways("conv2d_3x3") == [*plain, *piped]  # 64 channels are soon done
+
+
+def test_large_outputs_are_not_split() -> None:
+    found = sketches(workloads.matmul(2048, 1024, 2048), SM_90, space="own")
+    assert found
+    assert not any(map(_is_split, found))
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        workloads.softmax(),
+        workloads.max_pool(),
+        te.create_prim_func(
+            [
+                a := te.placeholder((8, 8), name="A"),
+                b := te.placeholder((8, 8), name="B"),
+                topi.nn.softmax(topi.matmul(a, b)),
+            ]
+        ),
+    ],
+)
+def test_declined(func: Any) -> None:
+    assert sketches(func, SM_90, space="own") == ()
+
+
+@pytest.mark.parametrize(("extent", "multiple"), [(3, 1), (64, 1), (77, 4), (113, 8), (53, 4), (197, 4), (1009, 16)])
+def test_axes_are_padded_where_it_pays(extent: int, multiple: int) -> None:
+    assert multiple_of(extent) == multiple
+
+
+@pytest.fixture
+def compiler() -> None:
+    if nvrtc.library() is None:
+        pytest.skip('NVRTC is not on this machine: pip install "felixlike[cuda]"')
+
+
+def _kernels(sketch: Sketch, values: dict[str, int]) -> Any:
+    point = [values[v.name] for v in sketch.variables]
+    assert sketch.valid(np.array([point])).all()
+    return kernels_of(cuda_binary(sketch.schedule(point).mod, SM_90), "sm_90")
+
+
+GOOD = {
+    # 128 × 128 outputs a block of 256 threads, 64 each
+    "matmul": {"i.0": 4, "i.1": 2, "i.2": 16, "j.0": 4, "j.1": 2, "j.2": 16, "k.0": 64, "k.1": 2},
+    "dense_bias_relu": {"i.0": 1, "i.1": 2, "i.2": 16, "j.0": 24, "j.1": 2, "j.2": 16, "k.0": 96, "k.1": 2},
+    "batch_matmul": {"b.0": 12, "b.1": 1, "i.0": 2, "i.1": 1, "i.2": 16, "j.0": 2, "j.1": 1, "j.2": 16, "k.0": 8},
+    "conv2d_3x3": {"ff.0": 2, "ff.1": 2, "ff.2": 4, "yy.0": 7, "yy.1": 8, "yy.2": 1, "xx.0": 2, "xx.1": 1, "xx.2": 7},
+    "conv2d_nhwc": {"yy.0": 7, "yy.1": 8, "yy.2": 1, "xx.0": 7, "xx.1": 1, "xx.2": 2, "ff.0": 1, "ff.1": 1, "ff.2": 16},
+}
+REST = {
+    "batch_matmul": {"k.1": 2},
+    "conv2d_3x3": {"rc.0": 32, "rc.1": 2},
+    "conv2d_nhwc": {"rc.0": 16, "rc.1": 1},
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.usefixtures("compiler")
+def test_good_points_do_not_spill(name: str) -> None:
+    """Tiles as hand-written kernels have them, in every number of stages."""
+    compared = 0
+    for sketch in _sketches(name, small=False):
+        if _is_split(sketch):
+            continue
+        fetched = {v.name: v.choices[0] for v in sketch.variables if v.name.startswith("fetch")}
+        (kernel,) = _kernels(sketch, GOOD[name] | REST.get(name, {}) | fetched)
+        assert kernel.local_bytes == 0, kernel
+        assert kernel.registers <= 168, kernel
+        compared += 1
+    assert compared == 3
+
+
+@pytest.mark.usefixtures("compiler")
+def test_random_points_compile() -> None:
+    for name in ("matmul_odd", "matvec"):
+        for sketch in _sketches(name, small=False):
+            (point,) = sketch.sample(1, seed=5).tolist()
+            kernels = kernels_of(cuda_binary(sketch.schedule(point).mod, SM_90), "sm_90")
+            assert len(kernels) == 1 + _is_split(sketch)
