@@ -90,7 +90,7 @@ def _logcumsumexp(x: Any, dim: int) -> Any:
     return x
 
 
-def _distances(a: Any, b: Any, p: float, compute_mode: int | None = None) -> Any:
+def _distances(a: Any, b: Any, p: float, _: int | None = None) -> Any:
     """aten._cdist_forward: of each row of a to each of b."""
     apart = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
     if p == 0:
