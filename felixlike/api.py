@@ -34,15 +34,20 @@ if TYPE_CHECKING:
     import torch
 
 
+_MOST_THREADS = 1024
+"""Of a call, whatever somebody asks for."""
+
+
 class Optimized:
     """A tuned model: a callable from torch tensors to torch tensors, with a report of how it came about.
 
     report: what was done to every task; prints itself, `report.save_html(path)` writes a page with pictures,
     `report.plot()` draws.  inputs: names, shapes and dtypes it takes.  outputs: the same of what it
-    gives, nested as its result is.
+    gives, nested as its result is.  threads: how many a call runs on; None for what TVM_NUM_THREADS or OMP_NUM_THREADS
+    say, else one for each core. May be set at any time. Calls of several threads run side by side, each with so many.
 
     It can be pickled, and so be sent to other processes: as what `save` writes, machine code included, so unpickle only
-    what you trust. copy.deepcopy shares code and constants, and calls of the copies do not wait for each other. Under
+    what you trust. copy.deepcopy shares code and constants. Under
     torch.compile and torch.export a call is one operator, felixlike::run, so no graph breaks."""
 
     def __init__(self, compiled: deploy.Compiled, report: Report) -> None:
@@ -52,6 +57,15 @@ class Optimized:
         self.inputs = compiled.inputs
         self.outputs = compiled.structure.builder()(compiled.outputs)
         self.__signature__ = compiled.as_python()
+
+    @property
+    def threads(self) -> int | None:
+        """How many threads a call runs on; None for what the environment says."""
+        return self._compiled.threads or None
+
+    @threads.setter
+    def threads(self, count: int | None) -> None:
+        self._compiled.threads = _threads(count)
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         """The model's outputs, nested as the model nests them. Raises InputMismatch for wrong inputs.
@@ -91,9 +105,18 @@ class Optimized:
 
 
 @own_modes()
-def load(path: str | Path) -> Optimized:
-    """A saved model. It holds machine code: load only files you trust. Raises InvalidArtefact."""
-    return _optimized(*deploy.load(path))
+def load(path: str | Path, *, threads: int | None = None) -> Optimized:
+    """A saved model. It holds machine code: load only files you trust. threads: as of `optimize`, whatever the model
+    was saved with. Raises InvalidArtefact, InvalidOption."""
+    count = _threads(threads)
+    loaded = _optimized(*deploy.load(path))
+    loaded.threads = count or None
+    return loaded
+
+
+def _threads(count: int | None) -> int:
+    """A number of threads as compiled models have it, 0 for None. Raises InvalidOption."""
+    return 0 if count is None else options.whole(count, "threads", least=1, most=_MOST_THREADS, otherwise="None")
 
 
 def _unpickled(content: bytes) -> Optimized:
@@ -129,6 +152,7 @@ def optimize(
     progress: bool | str = True,
     tracker: str | None = None,
     key: str | None = None,
+    threads: int | None = None,
 ) -> Optimized:
     """Tune a model and return a callable that runs faster.
 
@@ -149,6 +173,7 @@ def optimize(
     raises KeyboardInterrupt.
     target: "cpu", "cuda" and their like, or a TVM target; with "simulated:cpu" the search asks a surrogate of such a
     device, and what it finds is compiled for this CPU (docs/simulated.md).
+    threads: how many the result's calls run on, None for what the environment says (Optimized.threads).
     tracker, key: measure on the servers of TVM's tracker at HOST:PORT under this key, which must be of the target's
     kind, as this machine is; see docs/rpc.md. Raises InvalidBudget, InvalidOption, UnknownTarget, InvalidShape,
     InvalidModel and its kinds, StoreError, InvalidWeights, TrackerFailed, WrongDevice, ForkedProcess before any long
@@ -158,7 +183,7 @@ def optimize(
     started = time.monotonic()
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
-    seed, space = options.seed(seed), check_space(space)
+    seed, space, count = options.seed(seed), check_space(space), _threads(threads)
     target = resolve_target(target)
     require_runnable(target)
     device = device_name(target)  # raises where the GPU it needs is missing
@@ -171,6 +196,7 @@ def optimize(
             model, shapes, example_inputs, real, measure=0 not in (rounds, trials), seed=seed
         )
         dynamic = Optimized(compiled, stated)
+        dynamic.threads = count or None
         tell(found, stated.model, dynamic)
         return dynamic
     pool_of = _pool_of(target, tracker, key)
@@ -229,6 +255,7 @@ def optimize(
             finish.verify(compiled, model)
         report = finish.report(About(device=devices, seed=seed, started=started, tuned=tuned), log)
         optimized = Optimized(compiled, report)
+        optimized.threads = count or None
     finish.tell(optimized)
     return optimized
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from felixlike import options as checks
-from felixlike.errors import FelixlikeError, FelixlikeWarning, InvalidOption, first_line
+from felixlike.errors import FelixlikeError, FelixlikeWarning, InvalidModel, InvalidOption, first_line
 from felixlike.words import choose_from
 
 Graph = Callable[..., Any]
@@ -195,6 +195,7 @@ class _Made:
         self._weights = [(i, x, _version(x)) for i, x in enumerate(inputs) if isinstance(x, Tensor) and static[i]]
         bound = Bound(graph, inputs, self.places).eval()
         examples = tuple(inputs[i].detach() for i in self.places)
+        _check_unchanged(bound, examples)
         limits: dict[str, Any] = {"trials": 0}
         if not options.background and options.seconds:
             limits = {"seconds": options.seconds, "trials": options.trials}
@@ -207,6 +208,21 @@ class _Made:
     def holds(self, inputs: Sequence[Any]) -> bool:
         """Whether the weights are still those that were compiled in."""
         return all(inputs[i] is x and _version(x) == version for i, x, version in self._weights)
+
+
+def _check_unchanged(bound: Bound, examples: Sequence[Tensor]) -> None:
+    """Raise InvalidModel for a graph that writes to its inputs, a cache say, which what is compiled never does.
+
+    Runs it once, on copies."""
+    with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        copies = [example.clone() for example in examples]
+        before = [copy._version for copy in copies]
+        bound(*copies)
+    changed = [i for i, copy in enumerate(copies) if copy._version != before[i]]
+    if changed:
+        raise InvalidModel(
+            f"it changes input {changed[0]} in place", where="graph", remedy="return what was changed as an output"
+        )
 
 
 def _version(tensor: Tensor) -> int:

@@ -105,6 +105,20 @@ def test_what_cannot_be_taken_runs_as_before_with_one_warning(options: dict[str,
         torch.testing.assert_close(compiled(x), spectrum(x))
 
 
+def test_graphs_that_write_to_their_inputs_run_as_before(options: dict[str, Any]) -> None:
+    def step(x: Tensor, cache: Tensor) -> Tensor:
+        cache[:, 2] = x
+        return cache.sum(1)
+
+    compiled, cache = torch.compile(step, backend="felixlike", options=options), torch.zeros(3, 4)
+    with (
+        torch.no_grad(),
+        pytest.warns(NotCompiled, match="runs as before: InvalidModel: graph: it changes input . in place"),
+    ):
+        assert compiled(torch.ones(3), cache).tolist() == [1.0] * 3
+    assert cache[:, 2].tolist() == [1.0] * 3
+
+
 def test_several_outputs_and_views(options: dict[str, Any]) -> None:
     def split(x: Tensor, y: Tensor) -> dict[str, Tensor]:
         left, right = (x @ y).chunk(2, dim=1)

@@ -22,16 +22,19 @@ _TOKENS = 100
 
 
 class Output(nn.Module):
-    """One field of what a transformers model returns."""
+    """One field of what a transformers model returns; with its other arguments, if it is given some."""
 
-    def __init__(self, model: Any, field: str) -> None:
+    def __init__(self, model: Any, field: str, **more: Tensor) -> None:
         super().__init__()
         self.model = model
         self.field = field
+        self.names = list(more)
+        for name, tensor in more.items():
+            self.register_buffer(name, tensor)
 
     def forward(self, x: Tensor) -> Any:
         """The field of the model's output."""
-        return getattr(self.model(x), self.field)
+        return getattr(self.model(x, **{name: getattr(self, name) for name in self.names}), self.field)
 
 
 def resnet50(batch: int = 1, size: int = 224) -> Model:
@@ -64,7 +67,8 @@ def gpt2(batch: int = 1, layers: int = 12) -> Model:
     torch.manual_seed(0)
     config = transformers.GPT2Config(n_layer=layers, use_cache=False)
     ids = torch.randint(0, config.vocab_size, (batch, _TOKENS))
-    return Output(transformers.GPT2Model(config), "last_hidden_state").eval(), (ids,)
+    mask = _causal(_TOKENS)  # else transformers asks of every call which sequences the tokens belong to
+    return Output(transformers.GPT2Model(config), "last_hidden_state", attention_mask=mask).eval(), (ids,)
 
 
 def resnet18(batch: int = 1, size: int = 224) -> Model:
@@ -102,10 +106,9 @@ class Llama(nn.Module):
         """Vectors of the tokens after the last block."""
         places = torch.arange(x.shape[1])[None]
         angles = self.angles(x, places)
-        seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-        mask = torch.zeros(x.shape[1], x.shape[1], dtype=x.dtype).masked_fill(~seen, torch.finfo(x.dtype).min)
+        mask = _causal(x.shape[1]).to(x.dtype)
         for block in self.blocks:
-            x = block(x, attention_mask=mask[None, None], position_ids=places, position_embeddings=angles)
+            x = block(x, attention_mask=mask, position_ids=places, position_embeddings=angles)
         normed: Tensor = self.norm(x)
         return normed
 
@@ -237,6 +240,12 @@ NETWORKS: dict[str, Callable[..., Model]] = {
 
 SMALL: dict[str, Callable[..., Model]] = {"resnet18": resnet18, "bert": bert, "mlp": mlp}
 """What it measures if asked by name."""
+
+
+def _causal(tokens: int) -> Tensor:
+    """What is added to scores so that no token sees those after it."""
+    seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+    return torch.zeros(tokens, tokens).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
 
 
 def _images(batch: int, size: int) -> tuple[Tensor]:

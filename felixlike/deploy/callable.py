@@ -6,11 +6,9 @@ one question to torch, whether those of the next call are like them.
 """
 
 import inspect
-import os
 import threading
 import uuid
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -30,9 +28,6 @@ from felixlike.hardware.placement import settle
 _ALIGNMENT = 64
 """Bytes. Generated code loads whole vectors from buffers it takes to be so aligned, and crashes on others."""
 
-_compiled: "weakref.WeakSet[Compiled]" = weakref.WeakSet()
-"""All that there are."""
-
 _KINDS = 4
 """How many kinds of inputs (made in inference mode, needing gradients, spread …) are remembered."""
 
@@ -51,12 +46,13 @@ class Compiled:
     Outputs come nested as the model nests them, and never carry gradients. Inputs are not changed. A tensor that is
     not contiguous, or does not start at a multiple of 64 bytes (a slice, some numpy arrays), is copied first; all
     others are read in place. An output that is an input, or a view of it, shares its memory, as in PyTorch. Threads
-    may share one: their calls run one after another, each on the calling thread and workers of its own, on different
-    cores (felixlike.hardware.placement): TVM_NUM_THREADS, else OMP_NUM_THREADS, else one for each core. Copies
-    (copy.deepcopy) do not wait for each other. On a GPU a call starts kernels on torch's current stream and returns.
+    may share one: their calls run side by side, each on the calling thread and workers of its own, on different cores
+    (felixlike.hardware.placement): as many as `threads` says, else TVM_NUM_THREADS, else OMP_NUM_THREADS, else one for
+    each core. On a GPU a call starts kernels on torch's current stream and returns.
     Under torch.compile, torch.export, vmap and the like a call is the operator felixlike::run.
 
-    inputs, outputs: one spec per tensor, in order.  signature: how inputs are given.  machine: TVM's virtual machine.
+    inputs, outputs: one spec per tensor, in order.  signature: how inputs are given.  machine: TVM's virtual machine of
+    the first thread that calls; others have one each, with the same code and constants.
     key: tells models apart where graphs call them; copies and saved models have the same."""
 
     def __init__(
@@ -74,11 +70,12 @@ class Compiled:
         library: Library | None = None,
         parallel: bool = True,
         sizes: Sizes | None = None,
+        threads: int = 0,
     ) -> None:
         """runtime: a runnable VM module with "main".  key: empty for a new one.  lowered: the Relax module it was
         generated from, if compiled in this process.  library: the shared library it was loaded from otherwise.
         parallel: whether it may run on several threads.  sizes: those that a call decides, if there are any; the
-        specifications then have the largest."""
+        specifications then have the largest.  threads: of a call, 0 for what the environment says."""
         import torch
         from torch.autograd import forward_ad
 
@@ -108,20 +105,32 @@ class Compiled:
         self._forward_mode, self._modes = forward_ad, torch._C._len_torch_dispatch_stack
         self._is_compiling = torch.compiler.is_dynamo_compiling
         self._part, self._own = tvmlib.array_item, torch.utils.dlpack.from_dlpack
+        self.threads = threads
         self._open()
 
     def _open(self) -> None:
         """Make what every copy has for itself: a virtual machine, which one call at a time may use."""
-        self.machine = tvmlib.relax.VirtualMachine(self.runtime, tvmlib.device_of(self.target))
-        self._main = self.machine["main"]
-        self._lock = threading.Lock()
+        self.machine = self._virtual_machine()
+        self._first = [self.machine["main"]]
+        self._here = threading.local()
         on_gpu = self.device.type != "cpu"
         self._settle = Streams(self.device) if on_gpu else settle if self.parallel else _nothing
         self._latest: _Kind = (never, None)
         self._kinds: tuple[_Kind, ...] = ()
         self._parts: range | None = None
         operator.register(self)
-        _compiled.add(self)
+
+    def _virtual_machine(self) -> Any:
+        return tvmlib.relax.VirtualMachine(self.runtime, tvmlib.device_of(self.target))
+
+    def _arrive(self) -> Any:
+        """The calling thread's entry, in its first call."""
+        try:
+            main = self._first.pop()  # which one thread gets, whatever the others do meanwhile
+        except IndexError:
+            main = self._virtual_machine()["main"]
+        self._here.main = main
+        return main
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         """The model's output for its arguments.  Raises InputMismatch for wrong number, name, nesting, constant, shape,
@@ -147,12 +156,15 @@ class Compiled:
             place = self._place(tensor)
             if not place or place % _ALIGNMENT:
                 return self._specially(tensors, _PLAIN)
-        with self._lock:
-            self._settle()
-            try:
-                result = self._main(*tensors)
-            except Exception as error:
-                raise self._explained(error) from error
+        self._settle(self.threads)
+        try:
+            main = self._here.main
+        except AttributeError:
+            main = self._arrive()
+        try:
+            result = main(*tensors)
+        except Exception as error:
+            raise self._explained(error) from error
         if self._alone and type(result) is self._tensor:
             return result
         return self._rebuild(self._leaves(result))
@@ -164,7 +176,7 @@ class Compiled:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Compiled":
-        """One with the same code and constants, which never change, but memory and a lock of its own."""
+        """One with the same code and constants, which never change, but memory of its own."""
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
         copied._open()
@@ -246,12 +258,12 @@ class Compiled:
             if place % _ALIGNMENT or not place or index in spread:
                 kept = tensor.detach() if tensor.requires_grad else tensor
                 ready[index] = self._clone(kept, memory_format=self._contiguous)
-        with self._lock:
-            self._settle()
-            try:
-                result = self._main(*ready)
-            except Exception as error:
-                raise self._explained(error) from error
+        self._settle(self.threads)
+        main = getattr(self._here, "main", None) or self._arrive()
+        try:
+            result = main(*ready)
+        except Exception as error:
+            raise self._explained(error) from error
         return self._leaves(result)
 
     def _explained(self, error: Exception) -> Exception:
@@ -334,14 +346,5 @@ def _as_tensor(value: Any) -> str:
     return "give a torch tensor" + (": torch.from_numpy(x)" if isinstance(value, np.ndarray) else "")
 
 
-def _nothing() -> None:
+def _nothing(_: int) -> None:
     """One thread needs no place."""
-
-
-def _unlock() -> None:
-    """In a forked process: another thread may have been in a call, which ends only where it was forked from."""
-    for compiled in _compiled:
-        compiled._lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_unlock)

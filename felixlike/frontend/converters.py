@@ -9,6 +9,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.frontend.known_sizes import size_of
+from felixlike.frontend.windows import WINDOWS
 
 
 def _embedding(node: Any, importer: Any) -> Any:
@@ -227,7 +228,36 @@ def _slice(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(tvmlib.relax.op.strided_slice(importer.env[data], **cut))
 
 
-CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
+_MOST_FACTORS = 8
+
+
+def _power(node: Any, importer: Any) -> Any:
+    """aten.pow with a small whole exponent: products, as PyTorch does it; TVM calls a function for every element."""
+    relax, emit = tvmlib.relax, importer.block_builder.emit
+    base, exponent = node.args
+    if not isinstance(exponent, int | float) or not 1 < exponent <= _MOST_FACTORS or exponent != int(exponent):
+        return importer._pow(node)
+    data = importer.env[base]
+    found, rest, square = None, int(exponent), data
+    while True:
+        if rest % 2:
+            found = square if found is None else emit(relax.op.multiply(found, square))
+        rest //= 2
+        if not rest:
+            return found
+        square = emit(relax.op.multiply(square, square))
+
+
+def _full(node: Any, importer: Any) -> Any:
+    """aten.full and its like: TVM cannot make infinities, as of masks."""
+    value, given = node.args[1], node.meta["val"]
+    shape = [size_of(size, importer) for size in given.shape]
+    dtype = str(given.dtype).removeprefix("torch.")
+    found = tvmlib.relax.const(value, dtype)
+    return importer.block_builder.emit(tvmlib.relax.op.broadcast_to(found, shape))
+
+
+CONVERTERS: dict[str, Callable[[Any, Any], Any]] = WINDOWS | {
     "embedding.default": _embedding,
     "convolution.default": _convolution,
     "addmm.default": _addmm,
@@ -236,6 +266,7 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "mm.default": _matmul,
     "amax.default": _reduction("max"),
     "amin.default": _reduction("min"),
+    "pow.Tensor_Scalar": _power,
     "prod.dim_int": _reduction("prod"),
     "div.Tensor_mode": _rounded_quotient,
     "elu.default": _elu,
@@ -246,6 +277,8 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "var_mean.correction": _variance_and_mean,
     "clamp.Tensor": _clamp,
     "clamp.default": _clamp,
+    "full.default": _full,
+    "full_like.default": _full,
     "hypot.default": _hypot,
     "mul.Tensor": _product,
     "native_group_norm.default": _group_norm,

@@ -75,6 +75,7 @@ def _typed(value: Any, node: Any, importer: Any, where: str) -> Any:
     kind = getattr(value, "ty", None)
     if not hasattr(expected, "dtype") or not isinstance(kind, tvmlib.relax.TensorType) or not node.users:
         return value
+    _check_sizes(kind, expected, node, where)
     want, have = _name(expected.dtype), str(kind.dtype)
     if want == have:
         return value
@@ -85,6 +86,20 @@ def _typed(value: Any, node: Any, importer: Any, where: str) -> Any:
         where=where,
         remedy="write that part with other operators, or in float32",
     )
+
+
+def _check_sizes(kind: Any, expected: Any, node: Any, where: str) -> None:
+    """Refuse what has another shape than PyTorch says, which only a mistake of the importer's gives."""
+    want = [*expected.shape]
+    if kind.shape is None or not all(isinstance(size, int) for size in want):
+        return
+    have = [getattr(size, "value", size) for size in getattr(kind.shape, "values", ())]
+    if all(isinstance(size, int) for size in have) and have != want:
+        raise UnsupportedOperator(
+            f"{_operator(node)} gives {want}, which TVM's importer makes {have}",
+            where=where,
+            remedy="write that part with other operators",
+        )
 
 
 def _operator(node: Any) -> str:

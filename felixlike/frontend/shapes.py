@@ -287,6 +287,8 @@ def _tensor_example(value: Any, *, where: str) -> Example:
             where=where,
             remedy="give a dense tensor on the CPU",
         )
+    if value.is_nested:
+        raise InvalidShape("the example tensor is a nested one", where=where, remedy="give a dense tensor")
     for size in value.shape:
         _size(int(size), where=where)
     value = value.detach()

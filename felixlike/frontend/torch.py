@@ -18,6 +18,7 @@ from felixlike.errors import (
     UnsupportedOperator,
     first_line,
 )
+from felixlike.frontend import decompositions
 from felixlike.frontend.converters import CONVERTERS
 from felixlike.frontend.dtypes import check_dtypes, check_tensor, with_right_types
 from felixlike.frontend.halves import in_single_precision
@@ -140,7 +141,7 @@ def _convert(
     specs = _program_inputs(program, name, dynamic=dynamic)
     with quiet(), callers_dtype(), tvmlib.builders_end_their_blocks():
         try:
-            program = program.run_decompositions()
+            program = program.run_decompositions(decompositions.table())
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)

@@ -38,10 +38,11 @@ class Share:
 
 class _Here(threading.local):
     """What belongs to the calling thread.  home: processors that no worker of its pool is bound to, none before the
-    pool is there.  workers: those of its pool.  lost: whether they stayed behind in the process this one was forked
-    from."""
+    pool is there.  asked: for how many threads it was made ready, 0 for `threads()`.  workers: those of its pool.
+    lost: whether they stayed behind in the process this one was forked from."""
 
     home: frozenset[int] = frozenset()
+    asked: int = 0
     workers: tuple[Share, ...] = ()
     lost: bool = False
 
@@ -79,13 +80,14 @@ def within(cores: Sequence[frozenset[int]], mask: frozenset[int], count: int) ->
     return own if len(own) >= count else list(cores)
 
 
-def settle() -> None:
-    """Have the calling thread's pool of `threads()` ready, with no worker on the core that the caller is on.
+def settle(count: int = 0) -> None:
+    """Have the calling thread's pool of so many threads ready, with no worker on the core that the caller is on.
 
-    Called before compiled code is run; costs a fraction of a microsecond while there is nothing to do.  Changes nothing
-    of the caller.  Raises ForkedProcess."""
-    if _processor() not in _here.home:
-        _resettle()
+    count: 0 for `threads()`.  A pool never grows: where a thread's first call asked for fewer, those are what there is.
+    Called before compiled code is run; costs a fraction of a microsecond while there is nothing to do, and some 100
+    after a call that asked for another number.  Changes nothing of the caller.  Raises ForkedProcess."""
+    if _processor() not in _here.home or count != _here.asked:
+        _resettle(count)
 
 
 def hold() -> None:
@@ -115,7 +117,7 @@ def unbound() -> Iterator[None]:
 def placed() -> tuple[Share, ...]:
     """The calling thread, on the processor that it is on, and the workers of its pool, each with what it is bound to;
     no processors where the system does not tell."""
-    settle()
+    settle(_here.asked)
     numbers = [threading.get_native_id(), *(worker.thread for worker in _here.workers)]
     if sys.platform != "linux":
         return tuple(Share(number, frozenset()) for number in numbers)
@@ -131,7 +133,7 @@ def apart(places: Sequence[Share]) -> bool:
     return sum(map(len, used)) == len(set().union(*used))
 
 
-def _resettle() -> None:
+def _resettle(count: int) -> None:
     if _here.lost:
         raise ForkedProcess(
             "this process was forked from one in which a compiled model had been called: the threads it runs on "
@@ -139,21 +141,25 @@ def _resettle() -> None:
             where=f"process {os.getpid()}",
             remedy='start processes by "spawn" (multiprocessing.get_context("spawn")), or before the first call',
         )
-    if not _here.home:
-        _launch()
+    if not _here.home or count != _here.asked:
+        _launch(count)
     else:
         _give_way()
 
 
-def _launch() -> None:
-    """Have TVM make the calling thread's pool, and bind its workers."""
-    count, own = threads(), threading.get_native_id()
+def _launch(asked: int) -> None:
+    """Have TVM make the calling thread's pool, or use another number of its workers, and bind them."""
+    count, own = asked or threads(), threading.get_native_id()
+    most = max(count, threads()) if not _here.home else count  # the first call decides how large a pool is for good
     if sys.platform != "linux":
+        tvmlib.launch_threads([0] * most)
         tvmlib.launch_threads([0] * count)
-        _here.home = frozenset([_ANYWHERE])
+        _here.home, _here.asked = frozenset([_ANYWHERE]), asked
         return
     cores = within(usable_processors(), frozenset(os.sched_getaffinity(0)), count)
     with unbound():  # while a pool is made, TVM takes what its caller may run on for all there is
+        if most > count:
+            tvmlib.launch_threads([min(core) for core in shares(cores, 0, most)])
         numbers = tvmlib.launch_threads([min(core) for core in shares(cores, 0, count)])
     processor = _processor()
     first = next((i for i, core in enumerate(cores) if processor in core), 0)
@@ -162,7 +168,7 @@ def _launch() -> None:
     _here.workers = tuple(map(Share, workers, others))
     for worker in _here.workers:
         _bind(worker.thread, worker.processors)
-    _here.home = home | {processor}
+    _here.home, _here.asked = home | {processor}, asked
 
 
 def _give_way() -> None:

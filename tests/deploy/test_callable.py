@@ -259,14 +259,13 @@ def test_outputs_are_described_as_they_are_nested() -> None:
 
 
 def test_copies(scale: Compiled) -> None:
-    """A deep copy has memory and a lock of its own."""
+    """A deep copy has memory of its own."""
     x, by = inputs()
     other = copy.deepcopy(scale)
     assert copy.copy(scale) is scale
     assert other.runtime is scale.runtime
-    with scale._lock:
-        got = other(x, by)
-    assert torch.equal(got, scale(x, by))
+    assert torch.equal(other(x, by), scale(x, by))
+    assert other._here.main is not scale._here.main
     kept = weakref.ref(scale)
     assert kept() is scale
     gone = weakref.ref(other)
@@ -290,6 +289,25 @@ def test_output_class_of_transformers() -> None:
     assert [spec.name for spec in compiled.outputs] == ["output['last_hidden_state']", "output['pooler_output']"]
     assert got.keys() == want.keys()
     torch.testing.assert_close(got.last_hidden_state, want.last_hidden_state)
+
+
+def test_calls_of_threads_do_not_wait_for_each_other() -> None:
+    """Both are on their way to the kernels at the same time, each with a virtual machine of its own."""
+    model, (x,) = mlp()
+    compiled = compile_model(import_model(model, x))
+    want, meeting, got = compiled(x), threading.Barrier(2), []
+    compiled._settle = lambda count: meeting.wait(60) and None
+
+    def work(given: torch.Tensor) -> None:
+        got.append((compiled(given), compiled._here.main))
+
+    threads = [threading.Thread(target=work, args=(given,)) for given in (x, x.t().contiguous().t())]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [torch.equal(answer, want) for answer, _ in got] == [True, True]
+    assert got[0][1] is not got[1][1]
 
 
 def test_threads_share_one() -> None:

@@ -138,8 +138,7 @@ assert forked(is_refused)
 time.sleep(0.5)
 assert forked(is_refused), "while the workers were asleep"
 assert forked(lambda: is_refused(lambda: felixlike.optimize(torch.nn.Linear(8, 8), [(2, 8)], progress=False)))
-with call._lock:  # as if another thread were in a call
-    assert forked(works_in_a_thread, os._exit)
+assert forked(works_in_a_thread, os._exit)
 with multiprocessing.get_context("fork").Pool(1) as pool:
     try:
         pool.apply(calls, (x,))
@@ -149,3 +148,39 @@ with multiprocessing.get_context("fork").Pool(1) as pool:
 assert works()
 """
     run(program, model)
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="one core is all there is")
+def test_a_call_runs_on_as_many_threads_as_it_is_told(model: Path) -> None:
+    program = """
+def used():
+    assert bool((call(x) == 2).all())
+    places = placement.placed()
+    assert placement.apart(places)
+    return len(places)
+
+most = placement.threads()
+call.threads = 1
+assert used() == 1
+call.threads = 2
+assert used() == 2
+call.threads = 1
+assert used() == 1
+call.threads = 0
+assert used() == most
+other = deploy.load(MODEL)[0]
+other.threads = 1
+assert (used(), other(x).sum().item(), len(placement.placed()), used()) == (most, 8192.0, 1, most)
+counts = []
+def work():
+    call.threads = 1
+    counts.append(used())
+    call.threads = most + 1
+    counts.append(used())
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+assert counts == [1, most], counts  # a pool does not grow
+assert os.sched_getaffinity(0) == mask and dict(os.environ) == before
+"""
+    run(program.replace("MODEL", repr(str(model))), model)

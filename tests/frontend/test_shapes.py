@@ -190,3 +190,9 @@ def test_one_of_two_names() -> None:
     assert either(None, None) is None
     with pytest.raises(InvalidOption, match=r"example_inputs: shapes and example_inputs are both given\. give one"):
         either((1, 2), torch.ones(1))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused() -> None:
+    with pytest.raises(InvalidShape, match="the example tensor is a nested one"):
+        read_shapes((torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),))

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from felixlike import tvmlib
-from felixlike.measure.reference import double_precision
+from felixlike.measure import reference
+from felixlike.measure.reference import double_precision, in_quick_order
 from felixlike.testing.faulty import elementwise, matmul, te, topi
+from felixlike.testing.operators import OPERATORS
 
 
 def computed(func: Any, *inputs: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -53,3 +55,40 @@ def test_integers_and_shapes_stay() -> None:
     assert (str(x.dtype), str(y.dtype)) == ("float64", "int32")
     assert [int(extent) for extent in x.shape] == [8, 32]
     assert str(module["main"].params[0].dtype) == "float32"  # the original is untouched
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "matmul",
+        "matvec",
+        "dense_bias_relu",
+        "batch_matmul",
+        "conv2d_odd",
+        "conv2d_strided",
+        "softmax",
+        "conv3d",
+        "sum_all",
+    ],
+)
+def test_the_order_of_loops_changes_no_sum(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each output's terms are added one after another as before, so that not a bit differs."""
+    monkeypatch.setattr(reference, "_LARGE", 1)
+    module = double_precision(
+        tvmlib.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
+    )
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal([int(size) for size in p.shape]) for p in module["main"].params]
+    answers = []
+    for each in (module, in_quick_order(module)):
+        tensors = [tvmlib.runtime.tensor(array) for array in arrays]
+        tvmlib.tvm.compile(each, target="llvm")["main"](*tensors)
+        answers.append(tensors[-1].numpy())
+    assert np.array_equal(*answers)
+
+
+def test_large_products_go_through_tiles_with_columns_last() -> None:
+    module = double_precision(tvmlib.IRModule({"main": OPERATORS["dense_bias_relu"]()}))
+    assert "for k_0, i, k_1, j_1 in T.grid(12, 128, 64, 512):" in in_quick_order(module).script()
+    small = tvmlib.IRModule({"main": matmul(64)})
+    assert in_quick_order(small).script() == small.script()

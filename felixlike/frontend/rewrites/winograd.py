@@ -49,7 +49,7 @@ _INPUT, _OUTPUT, _WEIGHTS = 15.0, 8.0, 16.0
 machine does at the same time; measured where two cores do 350 GFLOPS; no benchmark repeats that."""
 
 _GAIN = 1.2
-"""How much faster it should be by that count.  Chosen by hand; `benchmarks.networks` and the row "conv2d 3×3" of
+"""How much faster it should be by that count.  Chosen by hand; `felixlike bench networks` and the row "conv2d 3×3" of
 `benchmarks.space` show what the rewrite does as it is."""
 
 
