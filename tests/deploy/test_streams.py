@@ -102,7 +102,7 @@ def test_what_cuda_says_in_a_call_is_put_into_words(monkeypatch: pytest.MonkeyPa
     def broken(*_: object) -> None:
         raise RuntimeError("cuMemAlloc failed with error: CUDA_ERROR_OUT_OF_MEMORY")
 
-    monkeypatch.setattr(compiled, "_main", broken)
+    monkeypatch.setattr(compiled._here, "main", broken)
     with pytest.raises(RuntimeError, match="cuMemAlloc failed") as plain:
         compiled(x)
     assert type(plain.value) is RuntimeError
