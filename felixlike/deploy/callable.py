@@ -114,7 +114,9 @@ class Compiled:
         self._first = [self.machine["main"]]
         self._here = threading.local()
         on_gpu = self.device.type != "cpu"
-        self._settle = Streams(self.device) if on_gpu else settle if self.parallel else _nothing
+        self._settle: Callable[[int], object] = (
+            Streams(self.device) if on_gpu else settle if self.parallel else _nothing
+        )
         self._latest: _Kind = (never, None)
         self._kinds: tuple[_Kind, ...] = ()
         self._parts: range | None = None
