@@ -90,7 +90,9 @@ def _publish(rows: list[Row], arguments: argparse.Namespace) -> None:
         for key in ("nests", "counts", "entries", "unknown", "accepted", "refused")
     }
     data = {"rows": [dataclasses.asdict(r) for r in rows], "total": total, "left_out": dict(_kinds(rows))}
-    name = f"exactness_{arguments.target}" if arguments.space == "default" else f"exactness_{arguments.space}_space"
+    own = "" if arguments.space == "default" else f"{arguments.space}_space"
+    target = "" if own and arguments.target == "cpu" else arguments.target
+    name = "_".join(filter(None, ("exactness", own, target)))
     command = f"exactness --target {arguments.target} --space {arguments.space} --points {arguments.points}"
     write(name, data, _text(rows, total), command=command)
 

@@ -88,7 +88,7 @@ def _subgraph(
                 wanted.seconds, wanted.elapsed = stock(name, arguments.stock, seed)
             else:
                 with _pool(target) as pool:
-                    _search(wanted, task, pool, arguments.candidates)
+                    search(wanted, task, pool, arguments.candidates)
             runs[wanted.name] = wanted
             keep(file, asdict(wanted))
             print(
@@ -108,7 +108,8 @@ def _pool(target: Any) -> MeasurePool | SimulatedPool:
     return SimulatedPool(target) if simulated(target) is not None else MeasurePool(target, reuse=False)
 
 
-def _search(run: Run, task: Task, pool: MeasurePool | SimulatedPool, candidates: int) -> None:
+def search(run: Run, task: Task, pool: MeasurePool | SimulatedPool, candidates: int, seconds: float = math.inf) -> None:
+    """Search a task as a run says, and note what came of every candidate."""
     model = CostModel(seed=run.seed) if run.strategy.endswith("cold") else load(kind_of(task.target).device)
     started, spent = time.monotonic(), 0.0  # spent: what a simulated device would have taken
 
@@ -130,7 +131,7 @@ def _search(run: Run, task: Task, pool: MeasurePool | SimulatedPool, candidates:
             space=run.space,
             observe=observe,
         )
-        session.run(Budget(trials=candidates))
+        session.run(Budget(trials=candidates, seconds=seconds if math.isfinite(seconds) else None))
     best = session.states[0].best
     if best is not None:
         run.sketch, run.point = best[1].sketch.key, list(best[1].point)

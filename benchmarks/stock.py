@@ -6,6 +6,7 @@ its own. Writes a line of JSON a candidate: seconds a call (null for failures), 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -17,15 +18,21 @@ from typing import Any
 from benchmarks.results import kept
 from benchmarks.subgraphs import SUBGRAPHS
 from felixlike.frontend import make_task
-from felixlike.hardware import resolve_target
+from felixlike.hardware import kind_of, resolve_target
 
 
-def stock(name: str, trials: int, seed: int) -> tuple[list[float], list[float]]:
-    """(seconds, elapsed) of every candidate that stock MetaSchedule measures of a subgraph, inf for failures."""
+def stock(
+    name: str, trials: int, seed: int, *, target: str = "cpu", limit: float | None = None
+) -> tuple[list[float], list[float]]:
+    """(seconds, elapsed) of every candidate that stock MetaSchedule measures of a subgraph, inf for failures.
+
+    limit: seconds after which it is ended, with what it has."""
     with tempfile.TemporaryDirectory(prefix="felixlike-stock-") as folder:
         file = Path(folder) / "curve.jsonl"
-        command = [sys.executable, "-m", "benchmarks.stock", name, str(trials), str(file), str(seed)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "benchmarks.stock", name, str(trials), str(file), str(seed), target]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, check=True, timeout=limit, **quiet)  # type: ignore[call-overload]
         rows = kept(file)
     return [row["seconds"] or float("inf") for row in rows], [row["elapsed"] for row in rows]
 
@@ -33,10 +40,11 @@ def stock(name: str, trials: int, seed: int) -> tuple[list[float], list[float]]:
 def main() -> None:
     """See the module's docstring."""
     name, trials, file, seed = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+    target = resolve_target(sys.argv[5])
     from felixlike import tvmlib
 
     ms = tvmlib.ms
-    task = make_task(SUBGRAPHS[name](), resolve_target("cpu"), name=name)
+    task = make_task(SUBGRAPHS[name](), target, name=name)
     started = time.monotonic()
 
     @tvmlib.derived_object
@@ -59,7 +67,18 @@ def main() -> None:
             trials,
             measure_callbacks=[*defaults, update, Note()],
             seed=seed + 1,
+            builder="local" if kind_of(target).on_host else ms.builder.LocalBuilder(initializer=_our_compiler),
         )
+
+
+def _our_compiler() -> None:
+    """In each of MetaSchedule's builders: CUDA source is compiled as felixlike does it: neither side pays more."""
+    from felixlike import codegen, tvmlib
+
+    def compiled(code: str, *_: Any) -> bytes:
+        return codegen.compile_source(code, str(tvmlib.Target.current().attrs["arch"]))
+
+    tvmlib.tvm_ffi.register_global_func("tvm_callback_cuda_compile", compiled, override=True)
 
 
 if __name__ == "__main__":

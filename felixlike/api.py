@@ -166,10 +166,11 @@ def optimize(
     and goes on from there with larger limits.
     strategy: a name, "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random" or a registered one, or a
     strategy with options: felixlike.search.Gradient(seeds=64).
-    space: whose sketches are searched: "best" (our rules, MetaSchedule's where none applies), "own", "default"
-    (MetaSchedule's) or "all". weights: of the cost model, None for those shipped. seed: fixes the choice of candidates,
-    given the same measurements. progress: True, False or "plain". Ctrl-C ends the search early and returns the best so
-    far; once more, while that is made, leaves out what is still to be checked; a third time raises KeyboardInterrupt.
+    space: whose sketches are searched: "best" (our rules, MetaSchedule's where none applies; on GPUs both),
+    "own", "default" (MetaSchedule's) or "all". weights: of the cost model, None for those shipped. seed: fixes the
+    choice of candidates, given the same measurements. progress: True, False or "plain". Ctrl-C ends the search early
+    and returns the best so far; once more, while that is made, leaves out what is still to be checked; a third time
+    raises KeyboardInterrupt.
     target: "cpu", "cuda" and their like, or a TVM target; with "simulated:cpu" the search asks a surrogate of such a
     device, and what it finds is compiled for this CPU (docs/simulated.md).
     threads: how many the result's calls run on, None for what the environment says (Optimized.threads).

@@ -84,6 +84,26 @@ class UnknownTarget(FelixlikeError, ValueError):
     """The target's name is not known, or the device it needs is not there."""
 
 
+class NoGPU(UnknownTarget):
+    """A GPU is wanted, and there is none, or no driver for it."""
+
+
+class WrongArchitecture(UnknownTarget):
+    """Code, or a target, is for GPUs of another architecture than this machine's."""
+
+
+class GPUFailed(FelixlikeError, RuntimeError):
+    """A kernel could not be started on a GPU, or broke off."""
+
+
+class GPUOutOfMemory(GPUFailed, MemoryError):
+    """A GPU has no memory left."""
+
+
+class KernelOverLimits(GPUFailed):
+    """A kernel asks for more registers, threads or shared memory than a GPU has."""
+
+
 class InvalidDevice(FelixlikeError, ValueError):
     """A description of a device lacks a value, or has one that no device has."""
 

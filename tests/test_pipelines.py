@@ -38,7 +38,7 @@ def test_a_pipeline_is_what_the_tables_say() -> None:
         "transposed_copies",
         "flat",
     ]
-    assert [rule.name for rule in gpu.rules] == ["thread_tiles", "flat_threads"]
+    assert [rule.name for rule in gpu.rules] == ["thread_tiles", "row_threads", "flat_threads"]
     assert (cpu.passes, gpu.passes) == (passes_of_code.CPU_PASSES, passes_of_code.GPU_PASSES)
     assert [rewrite.name for rewrite in cpu.rewrites if rewrite not in gpu.rewrites] == [
         "with_channels_last",
@@ -48,7 +48,7 @@ def test_a_pipeline_is_what_the_tables_say() -> None:
     ]
     assert set(gpu.rewrites) < set(cpu.rewrites)
     assert str(gpu).startswith("cuda, on cuda\ngraph: with_total_order, ")
-    assert str(gpu).endswith("\nrules: thread_tiles, flat_threads\ncode: only_marked_are_asynchronous")
+    assert str(gpu).endswith("\nrules: thread_tiles, row_threads, flat_threads\ncode: only_marked_are_asynchronous")
 
 
 def test_other_kinds_are_refused() -> None:

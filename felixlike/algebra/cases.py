@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby, product
+from itertools import groupby, islice, product
+
+import numpy as np
 
 from felixlike.algebra.comparison import at_least, select
-from felixlike.algebra.evaluation import evaluate
+from felixlike.algebra.evaluation import Graph
 from felixlike.algebra.expression import Expr, Group, Number, const, group_of
 from felixlike.algebra.factors import divisors
 from felixlike.errors import UnsupportedSketch
@@ -25,8 +27,12 @@ _MOST = 200
 _MOST_ALIKE = 5000
 """Combinations of values that are tried where one quantity may be all that matters."""
 
-_MOST_SPLITS = 250_000
-"""Ways to split one loop, its extent met or not, that are looked through."""
+_MOST_LISTED, _OF_A_KIND = 400_000, 4
+"""Combinations that are listed there, and of how many for which the quantities are the same the numbers are asked, if
+there are more than are tried."""
+
+_MOST_SPLITS = 50_000
+"""Ways to split one loop that are looked through."""
 
 Case = tuple[int, ...]
 
@@ -41,14 +47,37 @@ def by_cases(
     quantities: expressions of the variables, or several together, one of which may be all that the numbers depend on;
     the first of which that is true is told apart in place of the variables.
     Raises UnsupportedSketch for variables that are no tile factors, and where there are too many combinations."""
-    told, cases = _cases(variables, _MOST_ALIKE if quantities else _MOST)
+    told, cases = _cases(variables, _MOST_LISTED if quantities else _MOST)
+    parts = [quantity if isinstance(quantity, tuple) else (quantity,) for quantity in quantities]
+    keys: list[tuple[Sequence[Expr], list[Case]]] = [(part, _values(part, cases)) for part in parts]
+    if len(cases) > _MOST_ALIKE:
+        few = _some([case for _, case in keys])
+        cases = [cases[place] for place in few]
+        keys = [(part, [case[place] for place in few]) for part, case in keys]
+    else:
+        keys.append((told, [key for key, _ in cases]))
     found = [numbers(values) for _, values in cases]
-    keys: list[tuple[Sequence[Expr], list[Case]]] = []
-    for quantity in quantities:
-        parts = quantity if isinstance(quantity, tuple) else (quantity,)
-        keys.append((parts, [tuple(round(evaluate(part, values)) for part in parts) for _, values in cases]))
-    keys.append((told, [key for key, _ in cases]))
     return tuple(_by_first(keys, column) for column in zip(*found, strict=True))
+
+
+def _values(parts: Sequence[Expr], cases: Sequence[tuple[Case, dict[str, int]]]) -> list[Case]:
+    """The values of expressions for each combination."""
+    columns = {name: np.array([values[name] for _, values in cases], dtype=np.float64) for name in cases[0][1]}
+    found = Graph(list(parts)).evaluate(columns, len(cases))
+    return [tuple(row) for row in np.rint(found).astype(np.int64).tolist()]
+
+
+def _some(keys: Sequence[Sequence[Case]]) -> list[int]:
+    """Places of a few of the combinations for which all quantities are the same, of each such kind.
+
+    That they are alike in the numbers, too, is then known of these few only, which lie far apart."""
+    places: dict[tuple[Case, ...], list[int]] = {}
+    for place, together in enumerate(zip(*keys, strict=True)):
+        places.setdefault(together, []).append(place)
+    if len(places) * _OF_A_KIND > _MOST_ALIKE:
+        raise _too_many()
+    spread = (np.linspace(0, len(of) - 1, min(len(of), _OF_A_KIND)).astype(int).tolist() for of in places.values())
+    return sorted(of[at] for of, chosen in zip(places.values(), spread, strict=True) for at in chosen)
 
 
 def _by_first(keys: Sequence[tuple[Sequence[Expr], Sequence[Case]]], column: Sequence[Number]) -> Expr:
@@ -60,7 +89,7 @@ def _by_first(keys: Sequence[tuple[Sequence[Expr], Sequence[Case]]], column: Seq
             if len(alone) > _MOST and len(set(column)) > 1:
                 raise _too_many()
             return _told(told, sorted(alone.items()))
-    raise AssertionError("the values of all variables suffice")
+    raise _too_many()  # none of the quantities suffices, and not all combinations were tried
 
 
 def _suffice(cases: Sequence[Case], column: Sequence[Number]) -> bool:
@@ -135,10 +164,20 @@ def _telling(group: Group, members: Sequence[Expr]) -> Sequence[Expr]:
 
 def _of_group(group: Group, members: Sequence[Expr]) -> Iterator[tuple[Case, dict[str, int]]]:
     whole = len(members) == group.size
-    allowed = [[d for d in divisors(group.product) if m.low <= d <= m.high] for m in members]
-    if math.prod(map(len, allowed)) > _MOST_SPLITS:
+    splits = list(islice(_splits(group.product, members, whole=whole), _MOST_SPLITS + 1))
+    if len(splits) > _MOST_SPLITS:
         raise UnsupportedSketch(f"too many ways to split {group.name} to tell them apart", where="indices")
-    for values in product(*allowed):
-        together = math.prod(values)
-        if together == group.product if whole else group.product % together == 0:
-            yield values[1:] if whole else values, {m.name: v for m, v in zip(members, values, strict=True)}
+    for values in splits:
+        yield values[1:] if whole else values, {m.name: v for m, v in zip(members, values, strict=True)}
+
+
+def _splits(extent: int, members: Sequence[Expr], *, whole: bool) -> Iterator[Case]:
+    """The values of the members whose product divides an extent, or is it."""
+    if not members:
+        if not whole or extent == 1:
+            yield ()
+        return
+    first, *others = members
+    for value in divisors(extent):
+        if first.low <= value <= first.high:
+            yield from ((value, *rest) for rest in _splits(extent // value, others, whole=whole))

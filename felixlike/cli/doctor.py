@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,6 +16,7 @@ from importlib import metadata
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.cli.doctor_gpu import examine_gpu, seen_by_tvm
 from felixlike.cli.finding import Finding, findings_text
 from felixlike.errors import FelixlikeError, InvalidOption
 from felixlike.words import counted
@@ -58,9 +58,10 @@ def examine() -> Iterator[Finding]:
     yield from versions
     yield _compiler()
     yield _memory()
-    yield _gpu()
+    yield from examine_gpu()
     if not any(f.problem for f in versions):
         yield from _tvm()
+        yield from seen_by_tvm()
         yield _cache()
 
 
@@ -117,11 +118,6 @@ def _cache() -> Finding:
         writable = False
     wrong = "" if writable else "it cannot be written, so formulas and predictions are made anew in every run"
     return Finding("cache", str(folder), wrong, "Make it writable, or set XDG_CACHE_HOME.", fatal=False)
-
-
-def _gpu() -> Finding:
-    tool = shutil.which("nvidia-smi")
-    return Finding("GPU", f"driver found ({tool})" if tool else "none found; the CPU is the target")
 
 
 def _tvm() -> Iterator[Finding]:

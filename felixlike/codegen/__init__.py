@@ -1,8 +1,8 @@
 """From scheduled functions to machine code: what felixlike compiles, and what functions undergo on the way."""
 
-from felixlike.codegen.compile import compile_primfuncs, compile_relax, default_schedules
+from felixlike.codegen.compile import compile_primfuncs, compile_relax, cuda_binary, default_schedules
 from felixlike.codegen.cubin import kernels_of
-from felixlike.codegen.cuda import compile_source, cuda_binary, cuda_toolchain, require_toolchain
+from felixlike.codegen.cuda import compile_source, cuda_source, cuda_toolchain, require_toolchain
 from felixlike.codegen.digest import code_digest
 from felixlike.codegen.link import description_in, open_library, relink_relax
 from felixlike.codegen.plain_loops import with_flat_buffers, without_blocks
@@ -13,6 +13,7 @@ __all__ = [
     "compile_relax",
     "compile_source",
     "cuda_binary",
+    "cuda_source",
     "cuda_toolchain",
     "default_schedules",
     "description_in",

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.codegen.cuda import cuda_compiler
+from felixlike.codegen.cuda import compile_source, cuda_compiler, cuda_source
 from felixlike.codegen.lone_output import lone_output
 from felixlike.codegen.passes import asynchronous_copies
 from felixlike.codegen.pipeline import lower
@@ -28,8 +28,22 @@ def compile_primfuncs(module: Any, target: Any, *, kernels: list[Kernel] | None 
         return tvmlib.tvm.compile(module, target=target)
 
 
-def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
+def cuda_binary(module: Any, target: Any) -> bytes:
+    """The machine code of a scheduled IRModule for a cuda target, with a GPU or without.
+
+    Raises MissingCompiler and CompilationFailed."""
+    module = lower(module, target)
+    with asynchronous_copies(module):
+        compiled = tvmlib.tvm.compile(module, target=tvmlib.with_host(target))
+    return compile_source(cuda_source(compiled), str(target.attrs["arch"]))
+
+
+def compile_relax(module: Any, target: Any, *, graphs: bool = True) -> tuple[Any, Any]:
     """Lower a fused Relax module and compile it.  Returns (lowered module, VM executable).
+
+    graphs: on GPUs, the kernels between the one that reads an input and the one that writes the output become a CUDA
+    graph at the first call, which later calls start at once, in memory that is theirs for good; unless calls decide
+    sizes.
 
     The second half of TVM's own pipelines (relax/backend/cpu_generic/pipeline.py, relax/backend/cuda/pipeline.py): the
     first half, legalising and fusing, must have been done, so that what was tuned is what is compiled."""
@@ -40,10 +54,18 @@ def compile_relax(module: Any, target: Any) -> tuple[Any, Any]:
     pipeline = tvmlib.relax_pipeline(kind.name)
     with target, nullcontext() if kind.on_host else cuda_compiler(target):
         lowered = lone_output(tvmlib.transform.Sequential(pipeline.dataflow_lower_passes(target))(module))
-        lowered = tvmlib.transform.Sequential(pipeline.finalize_passes(target))(lowered)
+        captured = {"relax.backend.use_cuda_graph": True} if graphs and kind.binds_threads and _static(module) else {}
+        with tvmlib.transform.PassContext(config=captured):
+            lowered = tvmlib.transform.Sequential(pipeline.finalize_passes(target))(lowered)
         ready = lower(lowered, target)
         with asynchronous_copies(ready):
             return lowered, tvmlib.tvm.compile(ready, target=target, relax_pipeline=None)
+
+
+def _static(module: Any) -> bool:
+    """Whether no size of a Relax module's functions is left to its calls."""
+    functions = [func for func in module.functions.values() if isinstance(func, tvmlib.relax.Function)]
+    return not any(tvmlib.relax.analysis.defined_symbolic_vars(func) for func in functions)
 
 
 def default_schedules(module: Any, target: Any) -> Any:

@@ -46,7 +46,8 @@ def kernels_of(binary: bytes, arch: str) -> tuple[Kernel, ...]:
 def _kernels(binary: bytes, arch: str) -> Iterator[Kernel]:
     sections = {section.name: section for section in _sections(binary)}
     symbols = _symbols(sections)
-    registers, stacks = {}, {}
+    registers: dict[str, int] = {}
+    stacks: dict[str, int] = {}
     for attribute, values in _attributes(sections[".nv.info"].content):
         if attribute in (_REGISTERS, _STACK):
             (registers if attribute == _REGISTERS else stacks)[symbols[values[0]]] = values[1]

@@ -20,7 +20,6 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen import nvrtc
 from felixlike.codegen.cubin import kernels_of
-from felixlike.codegen.passes import asynchronous_copies
 from felixlike.errors import CompilationFailed, MissingCompiler
 from felixlike.hardware.occupancy import Kernel
 
@@ -31,6 +30,9 @@ _MODE = "TVM_CUDA_COMPILE_MODE"
 """TVM's variable, which chooses between "nvrtc" and "nvcc"."""
 
 _TVMS_HEADERS = re.compile(r"\A\s*#ifdef __CUDACC_RTC__\n.*?#include <cuda\.h>\n#endif\n", re.DOTALL)
+
+_BUILT_IN = "#include <sm_61_intrinsics.h>\n"
+"""Sums of four products of bytes, which NVRTC knows without that header."""
 
 _PREAMBLE = """\
 typedef signed char int8_t; typedef unsigned char uint8_t; typedef short int16_t; typedef unsigned short uint16_t;
@@ -44,15 +46,6 @@ typedef int int32_t; typedef unsigned int uint32_t; typedef long long int64_t; t
 #define NAN __int_as_float(0x7fffffff)
 #endif
 """
-
-_EIGHT_INTEGERS = """\
-#pragma nv_diag_suppress 1444
-static __device__ inline long long two_integers(int x, int y) { return (long long)(unsigned)x | (long long)y << 32; }
-static __device__ inline longlong4 make_longlong4(int a, int b, int c, int d, int e, int f, int g, int h) {
-  return make_longlong4(two_integers(a, b), two_integers(c, d), two_integers(e, f), two_integers(g, h));
-}
-"""
-"""TVM keeps vectors of eight integers in four long ones, reads and writes halves of those, but makes them of eight."""
 
 
 def cuda_toolchain() -> str:
@@ -81,7 +74,7 @@ def compile_source(code: str, arch: str) -> bytes:
     Raises MissingCompiler, and CompilationFailed where the compiler refuses it."""
     if require_toolchain() == "nvcc":
         return _by_nvcc(code, arch)
-    source = _EIGHT_INTEGERS * ("make_longlong4(" in code) + _TVMS_HEADERS.sub("", code, count=1)
+    source = _TVMS_HEADERS.sub("", code, count=1).replace(_BUILT_IN, "")
     options = [f"--gpu-architecture={arch}", "-default-device", "--device-int128"]
     headers = nvrtc.header_folder() if "#include" in source else None
     if headers is not None:
@@ -98,8 +91,7 @@ def compile_source(code: str, arch: str) -> bytes:
 def _by_nvcc(code: str, arch: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="felixlike-nvcc-") as folder:
         source, cubin = Path(folder, "kernels.cu"), Path(folder, "kernels.cubin")
-        eight = "#include <vector_functions.h>\n" + _EIGHT_INTEGERS if "make_longlong4(" in code else ""
-        source.write_text(eight + code)
+        source.write_text(code)
         command = ["nvcc", "-cubin", "-O3", "-arch", arch, "-o", str(cubin), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode or not cubin.is_file():
@@ -112,7 +104,7 @@ def _by_nvcc(code: str, arch: str) -> bytes:
 def cuda_compiler(target: Any, kernels: list[Kernel] | None = None) -> Iterator[None]:
     """TVM compiles CUDA code as `compile_source` does inside, for this target.
 
-    kernels: gets what the compiler says of each kernel.  Without a GPU, TVM only writes source, and compiles nothing."""
+    kernels: gets what the compiler says of each kernel.  Without a GPU, TVM writes source, and compiles nothing."""
     arch = str(target.attrs["arch"])
 
     def compiled(code: str, *_: Any) -> bytes:
@@ -132,13 +124,9 @@ def cuda_compiler(target: Any, kernels: list[Kernel] | None = None) -> Iterator[
 
 def cuda_source(executable: Any) -> str:
     """The CUDA source of an Executable; empty if it has none."""
-    return "".join(imported.inspect_source() for imported in executable.mod.imports if imported.kind == "cuda")
-
-
-def cuda_binary(module: Any, target: Any) -> bytes:
-    """The machine code of a scheduled IRModule for a cuda target, with a GPU or without.
-
-    Raises MissingCompiler and CompilationFailed."""
-    with asynchronous_copies(module):
-        compiled = tvmlib.tvm.compile(module, target=tvmlib.with_host(target))
-    return compile_source(compiled.mod.imports[0].inspect_source(), str(target.attrs["arch"]))
+    waiting, found = [executable.mod], ""
+    while waiting:
+        module = waiting.pop()
+        found += module.inspect_source() if module.kind == "cuda" else ""
+        waiting.extend(module.imports)
+    return found

@@ -1,7 +1,7 @@
 """NVIDIA's compiler as a library, called without any package of Python's: it needs no GPU.
 
-In: CUDA source. Out: a cubin. The library comes with `felixlike[cuda]`, with builds of PyTorch for CUDA (nvidia-cuda-nvrtc),
-or with a CUDA toolkit. Eight functions of it are used (nvrtc.h), which have not changed since CUDA 11.
+In: CUDA source. Out: a cubin. The library comes with `felixlike[cuda]`, with PyTorch's builds for CUDA, which bring the
+package nvidia-cuda-nvrtc, or with a CUDA toolkit. Few functions of it are used (nvrtc.h), unchanged since CUDA 11.
 """
 
 from __future__ import annotations
@@ -41,6 +41,17 @@ def version() -> str:
     major, minor = ctypes.c_int(), ctypes.c_int()
     found.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return f"{major.value}.{minor.value}"
+
+
+def architectures() -> tuple[str, ...]:
+    """Those that the library compiles for, as "sm_90"; none where there is no library."""
+    found = library()
+    count = ctypes.c_int()
+    if found is None or found.nvrtcGetNumSupportedArchs(ctypes.byref(count)):
+        return ()
+    numbers = (ctypes.c_int * count.value)()
+    found.nvrtcGetSupportedArchs(numbers)
+    return tuple(f"sm_{number}" for number in numbers)
 
 
 def _candidates() -> Iterator[str]:

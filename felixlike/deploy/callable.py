@@ -18,9 +18,11 @@ from felixlike import tvmlib
 from felixlike.deploy import operator
 from felixlike.deploy.library import Library
 from felixlike.deploy.likeness import likeness, never
+from felixlike.deploy.streams import InTurn
 from felixlike.errors import GradientsStop, InputMismatch, callers_level
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
 from felixlike.frontend.nesting import quoted
+from felixlike.hardware.faults import fault_of
 from felixlike.hardware.placement import settle
 
 _ALIGNMENT = 64
@@ -46,7 +48,7 @@ class Compiled:
     others are read in place. An output that is an input, or a view of it, shares its memory, as in PyTorch. Threads
     may share one: their calls run side by side, each on the calling thread and workers of its own, on different cores
     (felixlike.hardware.placement): as many as `threads` says, else TVM_NUM_THREADS, else OMP_NUM_THREADS, else one for
-    each core.
+    each core. On a GPU a call starts kernels on torch's current stream and returns.
     Under torch.compile, torch.export, vmap and the like a call is the operator felixlike::run.
 
     inputs, outputs: one spec per tensor, in order.  signature: how inputs are given.  machine: TVM's virtual machine of
@@ -104,14 +106,16 @@ class Compiled:
         self._is_compiling = torch.compiler.is_dynamo_compiling
         self._part, self._own = tvmlib.array_item, torch.utils.dlpack.from_dlpack
         self.threads = threads
-        self._settle = settle if parallel else _nothing
         self._open()
 
     def _open(self) -> None:
         """Make what every copy has for itself: a virtual machine, which one call at a time may use."""
         self.machine = self._virtual_machine()
-        self._first = [self.machine["main"]]
+        main, on_gpu = self.machine["main"], self.device.type != "cpu"
+        self._everybodys = InTurn(main, self.device) if on_gpu else None
+        self._first = [] if on_gpu else [main]
         self._here = threading.local()
+        self._settle = settle if self.parallel and not on_gpu else _nothing
         self._latest: _Kind = (never, None)
         self._kinds: tuple[_Kind, ...] = ()
         self._parts: range | None = None
@@ -123,7 +127,7 @@ class Compiled:
     def _arrive(self) -> Any:
         """The calling thread's entry, in its first call."""
         try:
-            main = self._first.pop()  # which one thread gets, whatever the others do meanwhile
+            main = self._everybodys or self._first.pop()  # which one thread gets, whatever the others do meanwhile
         except IndexError:
             main = self._virtual_machine()["main"]
         self._here.main = main
@@ -158,7 +162,10 @@ class Compiled:
             main = self._here.main
         except AttributeError:
             main = self._arrive()
-        result = main(*tensors)
+        try:
+            result = main(*tensors)
+        except Exception as error:
+            raise self._explained(error) from error
         if self._alone and type(result) is self._tensor:
             return result
         return self._rebuild(self._leaves(result))
@@ -254,7 +261,15 @@ class Compiled:
                 ready[index] = self._clone(kept, memory_format=self._contiguous)
         self._settle(self.threads)
         main = getattr(self._here, "main", None) or self._arrive()
-        return self._leaves(main(*ready))
+        try:
+            result = main(*ready)
+        except Exception as error:
+            raise self._explained(error) from error
+        return self._leaves(result)
+
+    def _explained(self, error: Exception) -> Exception:
+        """What is to be said of an error in a call: on a GPU, what CUDA means by it."""
+        return (fault_of(error, where=self.name) if self.device.type != "cpu" else None) or error
 
     def _flat(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """One tensor per input, in order."""

@@ -25,6 +25,22 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
 
     schedules: task key → scheduled PrimFunc, IRModule with "main", or Schedule; None or empty gives the module as TVM
     has it without tuning. Raises InvalidSchedule for a key or function that does not fit, CompilationFailed."""
+    lowered, executable = lowered_model(imported, schedules)
+    return Compiled(
+        executable.jit(),
+        inputs=imported.inputs,
+        outputs=outputs_of(imported.module["main"], imported.structure, where=imported.name),
+        signature=imported.signature,
+        structure=imported.structure,
+        target=imported.target,
+        name=imported.name,
+        lowered=lowered,
+        parallel=tvmlib.runs_in_parallel(lowered),
+    )
+
+
+def lowered_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
+    """(lowered Relax module, executable) of a model, which need not be able to run here.  See compile_model."""
     module = imported.module
     chosen = {key: _primfunc(schedule) for key, schedule in (schedules or {}).items()}
     if chosen:
@@ -40,17 +56,7 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
             where=imported.name,
             remedy='a schedule may be the cause: try other ones, as space="default" has them' if chosen else _OTHERWISE,
         ) from error
-    return Compiled(
-        executable.jit(),
-        inputs=imported.inputs,
-        outputs=outputs_of(imported.module["main"], imported.structure, where=imported.name),
-        signature=imported.signature,
-        structure=imported.structure,
-        target=imported.target,
-        name=imported.name,
-        lowered=lowered,
-        parallel=tvmlib.runs_in_parallel(lowered),
-    )
+    return lowered, executable
 
 
 def _primfunc(schedule: Any) -> Any:

@@ -104,8 +104,10 @@ def _views(program: Program, memo: Memo) -> list[StoreView]:
 
 
 def _run(path: tuple[Loop, ...]) -> tuple[Loop, ...]:
-    """The loops a store is run in: a copy that the threads of a block make together is made once for all of them."""
-    if not any(loop.share is not None and loop.share.among("threadIdx.x") for loop in path):
+    """The loops a store is run in: a copy that the threads of a block make together, each of whom has such loops around
+    it, is made once for all of them."""
+    within = any(loop.share is None and loop.thread == "threadIdx.x" for loop in path)
+    if not within or not any(loop.share is not None and loop.share.among("threadIdx.x") for loop in path):
         return path
     return tuple(loop for loop in path if loop.thread not in WITHIN_BLOCK or loop.share is not None)
 

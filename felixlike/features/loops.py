@@ -9,7 +9,7 @@ Loops of extent 1 vanish, unless the unroll note is on them. Follows TVM's per_s
 from felixlike.algebra.comparison import at_least, select
 from felixlike.algebra.expression import Expr, add, ceildiv, const, mul
 from felixlike.features.view import StoreView
-from felixlike.symbolic.program import PIPELINE
+from felixlike.symbolic.program import PIPELINE, WITHIN_BLOCK
 from felixlike.symbolic.replay.postprocessors import extent_of
 
 
@@ -36,7 +36,7 @@ def loops(view: StoreView) -> dict[str, Expr]:
         if loop.share is None and not loop.thread
     )
     serial = serial + add(at_least(extent, 2) for kind, extent in parts if kind == "serial")
-    bound = add(at_least(extent_of(view.path, thread), 2) for thread in ("blockIdx.x", "vthread.x", "threadIdx.x"))
+    bound = add(at_least(extent_of(view.path, thread), 2) for thread in ("blockIdx.x", *WITHIN_BLOCK))
     bound = bound + at_least(extent_of(view.path, PIPELINE), 2)
     noted = view.path[0].unroll if view.path else const(0)
     unrolled = [loop.extent for loop in view.loops if loop.kind == "unrolled"]

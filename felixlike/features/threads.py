@@ -12,15 +12,16 @@ from felixlike.algebra.comparison import at_least, select
 from felixlike.algebra.expression import Expr, add, const, mul
 from felixlike.features.view import StoreView
 from felixlike.symbolic.program import Buffer, Loop
-from felixlike.symbolic.replay.postprocessors import extent_of, shared_bytes
+from felixlike.symbolic.replay.postprocessors import extent_of, shared_bytes, threads_of
 
 _THREAD = "threadIdx.x"
-_BOUND = {"block_extent": "blockIdx.x", "vthread_extent": "vthread.x", "thread_extent": _THREAD}
+_BOUND = {"block_extent": "blockIdx.x", "vthread_extent": "vthread.x"}
 
 
 def threads(view: StoreView) -> dict[str, Expr]:
     """Extents of the bindings, and bytes."""
     counts = {name: extent_of(view.path, thread) for name, thread in _BOUND.items()}
+    counts["thread_extent"] = threads_of(view.path)
     own = add(b.most * b.item_bytes for b in view.program.buffers if b.scope == "local")
     return {**counts, "shared_bytes": shared_bytes(view.program), "local_bytes": own}
 

@@ -9,8 +9,9 @@ from functools import cache
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.errors import UnknownTarget
+from felixlike.errors import NoGPU, WrongArchitecture
 from felixlike.hardware.device import Device
+from felixlike.hardware.driver import driver
 
 _KIB, _MIB, _GIB = 2**10, 2**20, 2**30
 
@@ -41,18 +42,20 @@ def gpu_at_hand() -> tuple[str, str] | None:
 
 
 def require_gpu(target: Any) -> str:
-    """The name of the GPU that runs code for a CUDA target.  Raises UnknownTarget where there is none of its
-    architecture."""
+    """The name of the GPU that runs code for a CUDA target.  Raises NoGPU where there is none, WrongArchitecture where
+    it is of another architecture."""
     found, wanted = gpu_at_hand(), str(target.attrs["arch"])
     if found is None:
-        raise UnknownTarget(
-            "no GPU was found on this machine, so CUDA code can be looked at, but not tuned",
+        asked = driver()
+        why = "there is no NVIDIA driver" if not asked.version else asked.problem or "TVM does not see it"
+        raise NoGPU(
+            f"no GPU was found on this machine ({why}), so CUDA code can be looked at, but not tuned",
             where="target",
-            remedy='use "cpu"; felixlike.symbolic and felixlike explain take CUDA targets without a GPU',
+            remedy='use "cpu", or see `felixlike doctor`; felixlike.symbolic and felixlike explain need no GPU',
         )
     name, own = found
     if own != wanted:
-        raise UnknownTarget(
+        raise WrongArchitecture(
             f"it is for {wanted}, the {name} of this machine is {own}", where="target", remedy=f'use "{own}"'
         )
     return name

@@ -78,6 +78,7 @@ class Local:
                         self._processes.end(trial)
                 for first, answer in take_turns(timed, limits.timing, limits.run_seconds):
                     self._processes.end(first)
+                    answer = {**answer, "kernels": first.kernels}
                     result = measurement(answer, build_seconds=first.build_seconds, run_seconds=answer["elapsed"])
                     key = (task.key, verify, first.code)
                     known.keep(key, result)
@@ -125,7 +126,7 @@ class Local:
                 for trial, answer in answers(selector):
                     trial.build_seconds = answer["elapsed"]
                     if answer["status"] is Status.OK:
-                        trial.code = answer["code"]
+                        trial.code, trial.kernels = answer["code"], answer["kernels"]
                         built.append(trial)
                         continue
                     self._processes.end(trial)

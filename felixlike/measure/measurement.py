@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from felixlike.hardware.occupancy import Kernel
+
 
 class Status(StrEnum):
     """How a candidate ended. Only OK has a time."""
@@ -37,6 +39,7 @@ class Measurement:
     deviation / mean); nan for fewer than two.  error: max |got − reference| / max |reference|, the worst output; 0 or
     inf for integers; inf where a finite value became NaN; None if not verified.  message: why it failed, short.
     build_seconds, run_seconds: wall time spent on it, s (run: copying the inputs, checking and timing).
+    kernels: what the compiler of a GPU's code said of each of its kernels; empty for CPUs, and where it was not built.
     device: the name of the server's device it ran on; empty if that was this machine's."""
 
     status: Status
@@ -48,3 +51,4 @@ class Measurement:
     build_seconds: float = 0.0
     run_seconds: float = 0.0
     device: str = ""
+    kernels: tuple[Kernel, ...] = ()

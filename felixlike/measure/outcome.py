@@ -3,6 +3,7 @@
 from math import inf, nan
 
 from felixlike.errors import InvalidSchedule
+from felixlike.hardware.occupancy import Kernel
 from felixlike.measure.evaluator import lower_quartile, variation
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
@@ -11,7 +12,7 @@ _MESSAGE_CHARACTERS = 300
 
 
 def measurement(answer: Message, *, build_seconds: float, run_seconds: float) -> Measurement:
-    """answer: status, and as far as there are any: repeats, error, message, device."""
+    """answer: status, and as far as there are any: repeats, error, message, device, kernels."""
     repeats = tuple(answer.get("repeats", ()))
     seconds = inf
     if answer["status"] is Status.OK:
@@ -26,6 +27,7 @@ def measurement(answer: Message, *, build_seconds: float, run_seconds: float) ->
         build_seconds=build_seconds,
         run_seconds=run_seconds,
         device=answer.get("device", ""),
+        kernels=tuple(map(Kernel.of, answer.get("kernels", ()))),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from felixlike import tvmlib
+from felixlike.hardware.faults import fault_of
 from felixlike.measure.evaluator import evaluate
 from felixlike.measure.limits import Timing
 from felixlike.measure.measurement import Status
@@ -139,6 +140,9 @@ def _tensor(argument: Message, device: Any) -> Any:
 
 def failure(error: Exception, status: Status, started: float) -> Message:
     """The answer to a request that raised an error.  started: by time.perf_counter, when the request came."""
+    fault = fault_of(error, where="kernel")
+    if fault is not None:
+        error = fault
     text = " ".join(str(error).split())
     memory = isinstance(error, MemoryError) or "bad_alloc" in text
     return {

@@ -29,6 +29,8 @@ class Trial:
         self.build_seconds = 0.0
         self.code = ""
         """Digest of the generated code, once it is built."""
+        self.kernels: list[Message] = []
+        """What the CUDA compiler said of its kernels, once it is built."""
         self._server = server
         self._process, self.channel = server.fork()
         self.generation = server.generation

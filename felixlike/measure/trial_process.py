@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from felixlike import codegen, tvmlib
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import placement
+from felixlike.hardware.occupancy import Kernel
 from felixlike.measure import messages, remote_process
 from felixlike.measure.confine import confine, limit_memory
 from felixlike.measure.measurement import Status
@@ -47,13 +48,16 @@ def _serve(channel: socket.socket) -> None:
             code = export(request["module"], target, **request["export"])
             messages.send(channel, {"status": Status.OK, "code": code, "elapsed": time.perf_counter() - started})
             return
-        built, code = build(request["module"], target)
+        kernels: list[Kernel] = []
+        built, code = build(request["module"], target, kernels)
         device = tvmlib.device_of(target)
         device.sync()  # a GPU's context is made here, while others build, and not between two timings
     except Exception as error:
         messages.send(channel, failure(error, Status.BUILD_ERROR, started))
         return
-    messages.send(channel, {"status": Status.OK, "code": code, "elapsed": time.perf_counter() - started})
+    told = [kernel.told() for kernel in kernels]
+    elapsed = time.perf_counter() - started
+    messages.send(channel, {"status": Status.OK, "code": code, "kernels": told, "elapsed": elapsed})
     request = messages.receive(channel)
     started = time.perf_counter()
     stopwatch = None
@@ -71,11 +75,12 @@ def _serve(channel: socket.socket) -> None:
         messages.send(channel, {"status": Status.OK, "repeats": repeats, "elapsed": time.perf_counter() - started})
 
 
-def build(module: str, target: Any) -> tuple[Built, str]:
-    """The compiled library of a module for a target, and the digest of its code.  module: TVM's JSON.
+def build(module: str, target: Any, kernels: list[Kernel] | None = None) -> tuple[Built, str]:
+    """The compiled library of a module for a target, and the digest of its code.  module: TVM's JSON.  kernels: gets
+    what the CUDA compiler says of each.
 
     Looking "main" up makes LLVM generate its machine code here rather than at the first call."""
-    executable, packed = _compile(module, target)
+    executable, packed = _compile(module, target, kernels)
     library = executable.jit()
     library["main"]
     return Built(library, packed), codegen.code_digest(executable)
@@ -92,13 +97,15 @@ def export(module: str, target: Any, *, path: str, compiler: str) -> str:
     return codegen.code_digest(executable)
 
 
-def _compile(module: str, target: Any) -> tuple[Any, list[tuple[int, Sequence[int], str]]]:
+def _compile(
+    module: str, target: Any, kernels: list[Kernel] | None = None
+) -> tuple[Any, list[tuple[int, Sequence[int], str]]]:
     """The executable of a module, constants packed by functions of their own as when it is deployed; what they pack."""
     loaded = tvmlib.ir.load_json(module)
     if PACKING not in module:
-        return codegen.compile_primfuncs(loaded, target), []
+        return codegen.compile_primfuncs(loaded, target, kernels=kernels), []
     kernel, packings = cut(loaded["main"])
     functions = {"main": kernel, **{f"pack{i}": packing.function for i, packing in enumerate(packings)}}
     named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
-    executable = codegen.compile_primfuncs(tvmlib.IRModule(named), target)
+    executable = codegen.compile_primfuncs(tvmlib.IRModule(named), target, kernels=kernels)
     return executable, [(packing.parameter, packing.shape, packing.dtype) for packing in packings]

@@ -27,9 +27,11 @@ def main(control_fd: int, directory: str) -> None:
     sys.modules["torch"] = None  # type: ignore[assignment]
     # Loaded here once, not in every process that needs it.
     from felixlike import tvmlib
+    from felixlike.codegen import nvrtc
     from felixlike.measure import trial_process
 
     tvmlib.load()
+    nvrtc.library()
     gc.collect()
     gc.freeze()  # leaves shared pages alone in the children
     control = socket.socket(fileno=control_fd)

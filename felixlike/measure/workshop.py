@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from felixlike import options, tvmlib
+from felixlike.codegen import require_toolchain
 from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import host_target, kind_of, quickly_compiled, resolve_target
@@ -43,6 +44,8 @@ class Workshop:
         if limits is not None:
             options.of_kind(limits, Limits, "limits", where="MeasurePool", remedy="give measure.Limits(…), or None")
         self.kind = kind_of(target)
+        if not self.kind.on_host:
+            require_toolchain()  # rather than a build error of every candidate
         cores = int(target.attrs.get("num-cores", 1)) if self.kind.on_host else usable_cores()
         self.limits = Limits() if limits is None else limits
         self.target = str(target)

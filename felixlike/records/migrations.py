@@ -15,7 +15,7 @@ def upgrade(connection: sqlite3.Connection, version: int) -> None:
 def _checksums(connection: sqlite3.Connection) -> None:
     """1 → 2: rows get checksums; tables for sketches, runs and commands.
 
-    The next version must freeze this one's TABLES here."""
+    The tables are made as they are now, which the steps after this one then find done."""
     connection.create_function("checksum_of", -1, lambda *values: checksum(values), deterministic=True)
     execute = connection.execute
     execute("DROP INDEX fastest")
@@ -24,7 +24,7 @@ def _checksums(connection: sqlite3.Connection) -> None:
     for statement in TABLES:
         execute(statement)
     for table in ("workloads", "measurements"):
-        names = ", ".join(VALUES[table])
+        names = ", ".join(name for name in VALUES[table] if name != "kernels")
         execute(
             f"INSERT OR IGNORE INTO {table} ({names}, checksum)"
             f" SELECT {names}, checksum_of({names}) FROM old_{table} ORDER BY rowid"
@@ -33,4 +33,11 @@ def _checksums(connection: sqlite3.Connection) -> None:
     execute("DROP TABLE old_workloads")
 
 
-_STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _checksums}
+def _kernels(connection: sqlite3.Connection) -> None:
+    """2 → 3: measurements have what the CUDA compiler said of their kernels. Checksums stay as they are."""
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(measurements)")}
+    if "kernels" not in columns:
+        connection.execute("ALTER TABLE measurements ADD COLUMN kernels TEXT NOT NULL DEFAULT ''")
+
+
+_STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _checksums, 2: _kernels}

@@ -26,7 +26,9 @@ _NUMBERED = ("measurements", "commands")
 """Tables whose rows begin with their number."""
 
 _SHAPES = {len(names) + 1 + (table in _NUMBERED): table for table, names in VALUES.items()}
-"""Columns in the file, the checksum's included → table."""
+_SHAPES[_BEFORE_KERNELS := len(VALUES["measurements"]) + 1] = "measurements"
+"""Columns in the file, the checksum's included → table. Rows of version 2 end with their checksum, and stay as they are
+when the file is upgraded."""
 
 _Pages = Callable[[int], bytes]
 """A page by its number, from 1; shorter than others where the file ends."""
@@ -78,6 +80,8 @@ def _logged(log: bytes, size: int) -> dict[int, bytes]:
 
 def _known(row: Row) -> tuple[str, Row] | None:
     table = _SHAPES.get(len(row))
+    if table == "measurements":  # what the compiler said of kernels follows the checksum
+        row = (*row[:-1], "", row[-1]) if len(row) == _BEFORE_KERNELS else (*row[:-2], row[-1], row[-2])
     if table is None or not isinstance(row[-1], bytes):
         return None
     values = row[1:] if table in _NUMBERED else row

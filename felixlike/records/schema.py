@@ -11,11 +11,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from felixlike.hardware.occupancy import Kernel
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.records.record import Record
 
 APPLICATION = 0x666C6978  # "flix", SQLite's mark of whose file it is
-VERSION = 2
+VERSION = 3
 
 TABLES = (
     """
@@ -57,7 +58,8 @@ TABLES = (
         felixlike TEXT NOT NULL,    -- empty: measured by another tuner
         seed INTEGER NOT NULL,
         time REAL NOT NULL,         -- seconds since 1970, for people only
-        checksum BLOB NOT NULL UNIQUE
+        checksum BLOB NOT NULL UNIQUE,
+        kernels TEXT NOT NULL DEFAULT ''  -- JSON list of what the CUDA compiler said of each; since version 3
     )
     """,
     "CREATE INDEX fastest ON measurements (task, device, status, seconds)",
@@ -86,7 +88,7 @@ TABLES = (
 
 COLUMNS = (
     *("task", "sketch", "point", "status", "seconds", "repeats", "spread", "error", "message"),
-    *("build_seconds", "run_seconds", "device", "target", "tvm", "felixlike", "seed", "time"),
+    *("build_seconds", "run_seconds", "device", "target", "tvm", "felixlike", "seed", "time", "kernels"),
 )
 """Of a measurement."""
 
@@ -106,8 +108,12 @@ Row = tuple[Any, ...]
 
 
 def checksum(values: Sequence[Any]) -> bytes:
-    """16 bytes for a row's values. Collisions are never met by chance (2⁻⁶⁴ among 2³² rows)."""
-    return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).digest()
+    """16 bytes for a row's values. Collisions are never met by chance (2⁻⁶⁴ among 2³² rows).
+
+    An empty text at the end does not count: measurements of which the compiler said nothing have the checksums that
+    they had before there was a column for that (version 2)."""
+    counted = values[:-1] if values and values[-1] == "" else values
+    return hashlib.blake2b(json.dumps(counted).encode(), digest_size=16).digest()
 
 
 def sealed(values: Row) -> Row:
@@ -134,11 +140,12 @@ def to_row(record: Record) -> Row:
         *(_null(found.spread), None if found.error is None else _null(found.error)),
         *(found.message, float(found.build_seconds), float(found.run_seconds)),
         *(record.device, record.target, record.tvm, record.felixlike, int(record.seed), float(record.time)),
+        json.dumps([kernel.told() for kernel in found.kernels]) if found.kernels else "",
     )
 
 
 def from_row(row: Row) -> Record:
-    """The record of a row.  Raises ValueError or TypeError if the row was not written by this module."""
+    """The record of a row.  Raises ValueError, TypeError or KeyError if the row was not written by this module."""
     value = dict(zip(COLUMNS, row, strict=True))
     measurement = Measurement(
         status=Status(value["status"]),
@@ -149,6 +156,7 @@ def from_row(row: Row) -> Record:
         message=value["message"],
         build_seconds=value["build_seconds"],
         run_seconds=value["run_seconds"],
+        kernels=tuple(map(Kernel.of, json.loads(value["kernels"]))) if value["kernels"] else (),
     )
     return Record(
         task=value["task"],

@@ -249,7 +249,8 @@ class Store:
 
     def _select(self, table: str = "measurements") -> str:
         seal = "checksum" if self._file.version > 1 else "NULL"
-        return f"SELECT {', '.join(VALUES[table])}, {seal} FROM {table}"
+        names = ["'' AS kernels" if n == "kernels" and self._file.version < 3 else n for n in VALUES[table]]
+        return f"SELECT {', '.join(names)}, {seal} FROM {table}"
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """The rows of a query, read as they are asked for."""
@@ -271,7 +272,7 @@ class Store:
     def _record(self, row: Row) -> Record:
         try:
             return from_row(opened(row))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise self._file.damaged(f"it holds a damaged row ({error})") from error
 
 

@@ -1,8 +1,9 @@
 """Gradient search: seeds, descent, rounding, exact re-ranking, a diverse choice (Felix §3.4, Algorithm 1, improved).
 
-In: a space, a cost model, what is known. Out: candidates. Seeds are the best of many valid points by the exact
-formulas, random ones and neighbours of the best measured ones, and these themselves; every point passed on the way down
-is rounded to exact factors, checked against the constraints, scored by the exact formulas, and never proposed twice. A
+In: a space, a cost model, what is known. Out: candidates. Seeds are the best of many random valid points by the exact
+formulas and the best points measured so far; every point passed on the way down is rounded to exact factors, checked
+against the constraints, scored by the exact formulas, and never proposed twice. Then the neighbours of the best, on the
+lattice of valid points, over a few generations: what no slope shows, such as the steps of trees, is found by looking. A
 share of each batch is drawn at random, and sketches that are not understood symbolically get theirs by sampling.
 """
 
@@ -28,8 +29,11 @@ from felixlike.search.variation import Variations
 from felixlike.smooth import NoSmoothForm
 from felixlike.symbolic import Points, Sketch
 
+_PARENTS = 128
+"""Points whose neighbours are looked at."""
+
 _CROSSED = 0.25
-"""Share of the neighbours that have parts of two measured points."""
+"""Share of the neighbours that have parts of two points."""
 
 _LEADERS = 3
 """Structures of so many of the best measured points stay in use."""
@@ -41,17 +45,18 @@ class Gradient(Guided):
 
     pool: random points scored before descending.  paths: combinations of compute locations drawn for each sketch in
     the first round.  fresh: new ones in each round after it.  structures: most different (sketch, compute locations)
-    in use and among the seeds.  neighbours: points scored that differ from the best measured ones in one thing, or have
-    parts of two of them: steps that no slope shows.  seeds: starts of the descent.  elite: best measured points among
-    the seeds.  noise: standard deviation of what is added to the elite's start, in log units.  explore: share of a
-    batch drawn at random.  optimism: how many standard deviations are added to a score when choosing.  descent: of
-    Adam. Raises InvalidOption for values out of range."""
+    in use and among the seeds.  neighbours: points in each of `generations` that differ from one of the best in one
+    thing, or have parts of two.  seeds: starts of the descent.  elite: best measured points among the seeds.  noise:
+    standard deviation of what is added to the elite's start, in log units.  explore: share of a batch drawn at random.
+    optimism: how many standard deviations are added to a score when choosing.  descent: of Adam. Raises InvalidOption
+    for values out of range."""
 
     pool: int = 1024
     paths: int = 3
     fresh: int = 2
     structures: int = 5
-    neighbours: int = 256
+    neighbours: int = 1024
+    generations: int = 4
     seeds: int = 32
     elite: int = 8
     noise: float = 0.3
@@ -69,6 +74,7 @@ class Gradient(Guided):
             seeds=1,
             structures=1,
             neighbours=0,
+            generations=0,
             elite=0,
             noise=0.0,
             explore=(0.0, 1.0),
@@ -90,7 +96,8 @@ class Gradient(Guided):
         drawn = [*opaque, *self._explored(pool, known, count - len(opaque), rng)]
         taken = known.seen | {c.key for c in drawn}
         descended = self._descend(space, model, pool, known, rng)
-        chosen = diverse([*descended, *pool], count - len(drawn), taken)
+        polished = self._polished(space, model, [*descended, *pool], known, rng)
+        chosen = diverse([*polished, *descended, *pool], count - len(drawn), taken)
         missing = count - len(drawn) - len(chosen)
         more = draw(space, missing, taken | {c.key for c in chosen}, rng, origin="random") if missing else []
         return [*chosen, *drawn, *more]
@@ -110,24 +117,48 @@ class Gradient(Guided):
         drawn = structures.draw(space, self.pool, rng, first=self.paths, fresh=self.fresh, live=self.structures)
         for sketch, points in drawn:
             found += self.scored(space, model, sketch, points, "random", optimism=self.optimism)
-        found += self._neighbours(space, model, known, rng)
         usable = {sketch.key for sketch in space.understood}
         structures.keep(found, [c for _, c in known.best[: self.elite] if c.sketch.key in usable][:_LEADERS])
         return sorted(found, key=lambda c: -c.score)
 
-    def _neighbours(self, space: Space, model: CostModel, known: Known, rng: np.random.Generator) -> list[Candidate]:
-        """Points one step away from the best measured ones, scored."""
+    def _polished(
+        self,
+        space: Space,
+        model: CostModel,
+        found: Sequence[Candidate],
+        known: Known,
+        rng: np.random.Generator,
+    ) -> list[Candidate]:
+        """Neighbours of the best points found, and of the measured ones, over a few generations."""
+        if not self.neighbours or not self.generations:
+            return []
+        variations = Variations(space)
+        population = [*sorted(found, key=lambda c: -c.score)[:_PARENTS], *self._elite(space, model, known)]
+        every: list[Candidate] = []
+        for _ in range(self.generations if population else 0):
+            scores = np.array([c.score for c in population])
+            odds = np.exp(scores - scores.max())
+            parents = rng.choice(len(population), size=self.neighbours, p=odds / odds.sum())
+            children: list[Candidate] = []
+            for sketch, places in by_sketch([population[i] for i in parents]):
+                ones = np.array([population[parents[i]].point for i in places], dtype=np.int64)
+                variation = variations.of(population[parents[places[0]]])
+                crossed = variation.crossed(ones, ones[rng.permutation(len(ones))], 0.5, rng)
+                points = np.where(rng.random((len(ones), 1)) < _CROSSED, crossed, variation.mutated(ones, rng))
+                points = np.unique(points[sketch.valid(points)], axis=0)
+                children += self.scored(space, model, sketch, points, "neighbour", optimism=self.optimism)
+            every += children
+            best = {c.key: c for c in (*population, *children)}
+            population = sorted(best.values(), key=lambda c: -c.score)[:_PARENTS]
+        return every
+
+    def _elite(self, space: Space, model: CostModel, known: Known) -> list[Candidate]:
+        """The best measured points with the scores that they have by now."""
         elite = [c for _, c in known.best[: self.elite] if c.sketch.understood]
         found: list[Candidate] = []
-        variations = Variations(space)
         for sketch, places in by_sketch(elite):
             points = np.array([elite[i].point for i in places], dtype=np.int64)
-            parents = points[rng.integers(len(points), size=self.neighbours * len(places) // len(elite))]
-            variation = variations.of(elite[places[0]])
-            crossed = variation.crossed(parents, points[rng.integers(len(points), size=len(parents))], 0.5, rng)
-            children = np.where(rng.random((len(parents), 1)) < _CROSSED, crossed, variation.mutated(parents, rng))
-            children = np.unique(children[sketch.valid(children)], axis=0)
-            found += self.scored(space, model, sketch, children, "neighbour", optimism=self.optimism)
+            found += self.scored(space, model, sketch, points, "elite", optimism=self.optimism)
         return found
 
     def _descend(

@@ -21,6 +21,7 @@ from felixlike.spaces.cases import case_by_case
 from felixlike.spaces.flat import flat
 from felixlike.spaces.flat_threads import flat_threads
 from felixlike.spaces.register_tile import register_tiles
+from felixlike.spaces.row_threads import row_threads
 from felixlike.spaces.rows import row_by_row
 from felixlike.spaces.stages import item_bits
 from felixlike.spaces.thread_bounds import fits_registers
@@ -164,6 +165,7 @@ _GPU_RULES = (
             "VerifyGPUCode",
         ),
     ),
+    _whole(row_threads, ("DisallowDynamicLoop", "RewriteReductionBlock", "VerifyGPUCode")),
     _whole(flat_threads, ("DisallowDynamicLoop", "VerifyGPUCode")),
 )
 

@@ -17,8 +17,6 @@ from felixlike.spaces.thread_axes import widest
 from felixlike.spaces.thread_bounds import note_own
 from felixlike.tvmlib.typing import Schedule, Var
 
-_VECTOR = 128
-"""Bits that a thread loads or stores at once."""
 _THREADS = (64, 128, 256, 512)
 """Threads of a block."""
 
@@ -48,7 +46,7 @@ def _in_vectors(sch: Schedule, stage: Stage) -> bool:
         return False
     last = variables[-1]
     bits = max(tvmlib.bits(buffer.dtype) for buffer, _ in (*stage.reads, *stage.writes))
-    width = min(widest(stage.extents[last]), _VECTOR // bits)
+    width = widest(stage.extents[last], bits)
     steps = {stage.step(access, last) for access in stage.reads}
     if width == 1 or _shifted(stage, last) or stage.step(stage.writes[0], last) != 1 or not steps <= {0, 1}:
         return False

@@ -6,7 +6,7 @@ MetaSchedule's default space gives each stage a loop nest of its own and reduces
 and indices, never on names of operators.
 
 Nests are joined by `merge` rather than compute_at, which refuses blocks under a test: those of rows that no vector
-divides. TVM does not look whether loops may be merged; `_rows` does.
+divides. TVM does not look whether loops may be merged; `rows_of_stages` does.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def row_by_row(sch: Schedule, lanes: int) -> list[Schedule]:
 def _scheduled(sch: Schedule, lanes: int, accumulators: int) -> Any:
     """The schedule, or None where the rule does not apply, or would do the same as with fewer accumulators."""
     stages = _between_reductions_inlined(sch)
-    rows = _rows(stages)
+    rows = rows_of_stages(stages)
     if rows is None:
         return None
     if any(str(buffer.dtype) == "bool" for stage in stages if stage.reduced for buffer, _ in stage.writes):
         return None  # TVM knows no least or greatest bool to begin partial results with
     first = next(stage for stage in stages if stage.reduced)
-    read = next((access for access in first.reads if _reads_all_once(first, access)), None)
+    read = next((access for access in first.reads if reads_all_once(first, access)), None)
     if read is None:
         return None
     if first.step(read, first.innermost(first.reduced)) == 1:
@@ -78,7 +78,7 @@ def _scheduled(sch: Schedule, lanes: int, accumulators: int) -> Any:
     return None
 
 
-def _reads_all_once(stage: Stage, access: Access) -> bool:
+def reads_all_once(stage: Stage, access: Access) -> bool:
     """True if a reduction reads every element of a buffer once: contractions read each often, windows overlap."""
     return prod(stage.extents.values()) == prod(int(extent) for extent in access[0].shape)
 
@@ -87,7 +87,7 @@ def _between_reductions_inlined(sch: Schedule) -> list[Stage]:
     """Put the cheap stages between reductions into those that read them; the stages that are left.
 
     Kept: one value a row, which is computed once; and what is costly and read twice, like softmax's exponentials."""
-    _undo_last_reshape(sch)
+    undo_last_reshape(sch)
     stages = stages_of(sch)
     rows = {prod(e for v, e in s.extents.items() if v not in s.reduced) for s in stages if s.reduced}
     for stage in stages:
@@ -98,7 +98,7 @@ def _between_reductions_inlined(sch: Schedule) -> list[Stage]:
     return stages_of(sch)
 
 
-def _undo_last_reshape(sch: Schedule) -> None:
+def undo_last_reshape(sch: Schedule) -> None:
     """Let the stage before a final reshape write the output itself, in its own loops, which know the rows."""
     last = stages_of(sch)[-1]
     plain = all(index in last.extents for _, indices in last.reads for index in indices)
@@ -106,7 +106,7 @@ def _undo_last_reshape(sch: Schedule) -> None:
         sch.reverse_compute_inline(sch.get_sblock(last.name))
 
 
-def _rows(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None:
+def rows_of_stages(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None:
     """For each stage, by name, the variables that number the rows, in one order; None where stages disagree.
 
     Every stage must write and read what others need at its own row: then all of them may run row by row."""

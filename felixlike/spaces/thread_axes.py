@@ -16,6 +16,8 @@ from felixlike.spaces.roles import slides
 
 LANES = 4
 """Elements of float32 in the longest vector that is loaded at once."""
+_VECTOR = 128
+"""Bits that a thread loads or stores at once."""
 _MULTIPLES = ((1, 1.5), (2, 1.25), (4, 1.1), (8, 1.04), (16, 1.01), (32, 1.0))
 """(multiple, how many times slower tiles of it are, about): what an axis of a plain product may be padded to.  Chosen
 by hand: no benchmark compares others."""
@@ -32,7 +34,7 @@ class ThreadAxes:
     def lanes(self, axis: Axis) -> int:
         """Neighbours along an axis that every tile is made of: elements of a vector, 1 where none is wanted."""
         wanted = axis in self.main or (self.is_summed(axis) and any(_ends_in(o, axis) for o in self._operands))
-        return widest(axis.extent) if wanted else 1
+        return widest(axis.extent, self.contraction.item_bits) if wanted else 1
 
     def is_summed(self, axis: Axis) -> bool:
         """Whether a reduction may be done in steps along an axis; windows are summed up whole."""
@@ -88,9 +90,9 @@ def _ends_in(operand: Operand, axis: Axis) -> bool:
     return bool(operand.indices[-1].same_as(axis.variable))
 
 
-def widest(extent: int) -> int:
-    """Elements of the widest vectors that an axis is made of."""
-    return next(width for width in (LANES, 2, 1) if extent % width == 0)
+def widest(extent: int, bits: int) -> int:
+    """Elements, of so many bits, of the widest vectors that an axis is made of."""
+    return next(width for width in (LANES, 2, 1) if extent % width == 0 and width * bits <= _VECTOR)
 
 
 def moved_last(place: int) -> Callable[..., list[Any]]:

@@ -52,9 +52,10 @@ while one is in use.  A sketch each."""
 _MOST_OWN, _MOST_THREADS, _MOST_SUMMING = 8, 64, 256
 """Along one axis: most neighbouring outputs of a thread where no vectors are possible; most threads of a tile; most
 threads of a block that sums up parts."""
-_SMALL, _LONG = 4096, 256
-"""The reduction may be split among blocks if the output has fewer than so many elements a multiprocessor, and it has
-so many steps: 64×64 tiles, the largest usual ones, would leave multiprocessors idle."""
+_SMALL, _LONG, _LONG_AXIS = 4096, 512, 32
+"""The reduction may be split among blocks if the output has fewer than so many elements a multiprocessor, it has so
+many steps, windows included, and its longest axis so many: 64×64 tiles would leave multiprocessors idle.  Chosen by
+hand."""
 _COOPERATIVE = "meta_schedule.cooperative_fetch"
 
 
@@ -65,10 +66,10 @@ def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sc
     if prepared is None:
         return []
     axes = thread_axes(prepared.contraction)
-    steps = math.prod(a.extent for a in axes.contraction.reduction if axes.is_summed(a))
-    outputs = math.prod(a.extent for a in axes.contraction.spatial)
-    ways = [(stages, False) for stages in _STAGES if stages == 1 or steps >= LANES * stages]
-    if outputs < _SMALL * device.cores and steps >= _LONG:
+    summed = [a.extent for a in axes.contraction.reduction if axes.is_summed(a)]
+    ways = [(stages, False) for stages in _STAGES if stages == 1 or math.prod(summed) >= LANES * stages]
+    outputs, steps = (math.prod(a.extent for a in of) for of in (axes.contraction.spatial, axes.contraction.reduction))
+    if outputs < _SMALL * device.cores and steps >= _LONG and max(summed, default=1) >= _LONG_AXIS:
         ways += [(stages, True) for stages in _STAGES[:2]]
     found = []
     for stages, parts in ways:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from felixlike.errors import CompilationFailed, MissingCompiler
 from felixlike.interrupts import Terminated
 from felixlike.tvmlib.versions import check_versions
 
@@ -80,5 +81,5 @@ _FOLDERS = tuple(f"{Path(package.__path__[0])}{os.sep}" for package in (tvm, tvm
 """Where TVM's Python is."""
 
 
-for _interrupt in (KeyboardInterrupt, Terminated):
-    tvm_ffi.register_error(_interrupt.__name__, _interrupt)  # else one that arrives in a callback is a RuntimeError
+for _own in (KeyboardInterrupt, Terminated, CompilationFailed, MissingCompiler):
+    tvm_ffi.register_error(_own.__name__, _own)  # else one that is raised in a callback becomes a RuntimeError

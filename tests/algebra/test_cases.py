@@ -8,13 +8,18 @@ import pytest
 
 from felixlike.algebra.cases import by_cases
 from felixlike.algebra.evaluation import evaluate
-from felixlike.algebra.expression import Group, const, floordiv, var
+from felixlike.algebra.expression import Expr, Group, const, floordiv, var
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.program import Remainder
 from felixlike.symbolic.program.affine import affine
 
 NINE = Group("i", 9, 2)
 OUTER, INNER = (var(f"i.{n}", 1, 9, NINE) for n in range(2))
+
+
+def factors(name: str, extent: int, count: int) -> list[Expr]:
+    """A loop's tile factors."""
+    return [var(f"{name}.{n}", 1, extent, Group(name, extent, count)) for n in range(count)]
 
 
 def test_each_combination_gets_its_number() -> None:
@@ -41,6 +46,31 @@ def test_one_quantity_is_told_apart_where_it_suffices() -> None:
     groups, other = by_cases(parts, numbers, (inner,))
     assert str(groups) == "select([k.2*k.3 ≥ 64], 4, select([k.2*k.3 ≥ 32], 2, 1))"
     assert evaluate(other, {"k.1": 16, "k.2": 2, "k.3": 1, "k.0": 2}) == 16
+
+
+def test_of_very_many_combinations_a_few_of_each_kind_are_tried() -> None:
+    """5 factors of 960: 5250 splits; with 3 of 60 beside them 283,500."""
+    many = factors("f", 960, 5), factors("g", 60, 3)
+    block = many[0][1] * many[0][2] * many[0][3] * many[0][4]
+    asked = 0
+
+    def numbers(values: Mapping[str, int]) -> tuple[int, int]:
+        nonlocal asked
+        asked += 1
+        size = round(evaluate(block, values))
+        return min(size, 60), int(size % 60 != 0)
+
+    whole, rest = by_cases([*many[0], *many[1]], numbers, [block, (block, many[1][0])])
+    assert asked < 2000
+    for split in ((960, 1, 1, 1, 1), (2, 2, 4, 3, 20), (16, 1, 1, 1, 60), (1, 1, 8, 8, 15)):
+        values = dict(zip([v.name for v in many[0]], split, strict=True)) | {"g.0": 60, "g.1": 1, "g.2": 1}
+        assert (evaluate(whole, values), evaluate(rest, values)) == numbers(values)
+
+
+def test_very_many_combinations_that_no_quantity_tells_apart_are_refused() -> None:
+    many = [*factors("f", 960, 5), *factors("g", 60, 3)]
+    with pytest.raises(UnsupportedSketch, match="more than 200 combinations"):
+        by_cases(many, lambda values: (values["f.2"] * values["g.1"],), [many[0]])
 
 
 def test_what_is_no_tile_factor_is_refused() -> None:

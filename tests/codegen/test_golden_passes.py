@@ -9,10 +9,10 @@ import pytest
 from texts import before_and_after
 
 from felixlike import tvmlib
-from felixlike.codegen.marks import Blocks, Columns, Guard, Peel, Prefetch, Skip, Tile, Transpose
-from felixlike.codegen.pipeline import CPU_PASSES
+from felixlike.codegen.marks import Asynchronous, Blocks, Columns, Guard, Peel, Prefetch, Skip, Tile, Transpose
+from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES
 
-BY_NAME = {one.name: one for one in CPU_PASSES}
+BY_NAME = {one.name: one for one in (*CPU_PASSES, *GPU_PASSES)}
 
 
 def _schedule(*tensors: Any) -> Any:
@@ -177,6 +177,18 @@ def vectorise_math() -> Any:
     return _elements(tvmlib.tirx.exp)
 
 
+def only_marked_are_asynchronous() -> Any:
+    """Two pipelines, one of which asks for asynchronous copies."""
+    (x,) = _inputs(x=(8,))
+    y = tvmlib.te.compute((8,), lambda i: x[i] + 1.0, name="y")
+    schedule = _schedule(x, y, tvmlib.te.compute((8,), lambda i: y[i] * 2.0, name="z"))
+    for name in ("y", "z"):
+        (loop,) = schedule.get_loops(schedule.get_sblock(name))
+        schedule.annotate(loop, "software_pipeline_async_stages", [0])
+    Asynchronous().put(schedule, loop)
+    return schedule
+
+
 MINIMAL: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
@@ -193,12 +205,13 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         write_out_halves,
         keep_nan,
         vectorise_math,
+        only_marked_are_asynchronous,
     )
 }
 
 
 def test_every_pass_has_a_text() -> None:
-    assert list(MINIMAL) == [one.name for one in CPU_PASSES]
+    assert list(MINIMAL) == list(BY_NAME)
 
 
 @pytest.mark.parametrize("name", MINIMAL)

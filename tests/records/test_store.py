@@ -206,7 +206,7 @@ def of_unknown_status(path: Path) -> None:
         (of_another_program, r"store\.db: it is a SQLite file of another program"),
         (
             newer,
-            r"store\.db: it has version 7, but this felixlike knows only versions up to 2.*use the newer felixlike",
+            r"store\.db: it has version 7, but this felixlike knows only versions up to 3.*use the newer felixlike",
         ),
         (truncated, r"store\.db: it is damaged"),
         (overwritten, r"store\.db: it is damaged"),

@@ -12,9 +12,8 @@ import workloads
 from schedules import comes_back, equal_counts, run, without_threads
 
 from felixlike import tvmlib
-from felixlike.codegen import nvrtc
+from felixlike.codegen import cuda_binary, nvrtc
 from felixlike.codegen.cubin import kernels_of
-from felixlike.codegen.cuda import cuda_binary
 from felixlike.features import formulas
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
@@ -50,7 +49,7 @@ SMALL = [
 
 def _split_sum(rows: int = 8, columns: int = 12, *, relu: bool) -> Any:
     """A product that is worth splitting, with an epilogue or without."""
-    return workloads.matmul(rows, 256, columns, relu=relu)
+    return workloads.matmul(rows, 512, columns, relu=relu)
 
 
 @cache
@@ -116,6 +115,22 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
     assert refused
 
 
+@pytest.mark.parametrize(("dtype", "summed"), [("int8", "int32"), ("float64", "float64"), ("float16", "float32")])
+def test_other_types(dtype: str, summed: str) -> None:
+    """Vectors of 16 bytes at most, of whatever type; copies of single bytes are not asynchronous, but right."""
+    a, b = te.placeholder((16, 24), name="A", dtype=dtype), te.placeholder((20, 24), name="B", dtype=dtype)
+    k = te.reduce_axis((0, 24), name="k")
+    product = te.compute((16, 20), lambda i, j: te.sum(a[i, k].astype(summed) * b[j, k].astype(summed), axis=k), "C")
+    rng = np.random.default_rng(0)
+    left, right = (rng.integers(-9, 9, shape).astype(dtype) for shape in ((16, 24), (20, 24)))
+    found = sketches(te.create_prim_func([a, b, product]), SM_90, space="own")
+    assert len(found) == 3
+    for sketch in found:
+        (point,) = sketch.sample(1, seed=4).tolist()
+        got = run(without_threads(sketch.schedule(point).mod), [left, right, np.zeros((16, 20), summed)])[-1]
+        assert (got == left.astype(summed) @ right.astype(summed).T).all()
+
+
 def test_limits_have_reasons() -> None:
     plain = _sketches("conv2d_3x3", small=False)[-1]
     reasons = [limit.reason for limit in plain.constraints]
@@ -144,7 +159,8 @@ def test_ways_of_a_task() -> None:
     plain, piped = [(False, False)], [(True, False)] * 2
     assert ways("matmul") == [*plain, (False, True), *piped, (True, True)]
     assert ways("depthwise") == plain  # windows alone are summed over, whole
-    assert ways("conv2d_3x3") == [*plain, *piped]  # 64 channels are soon done
+    assert ways("conv2d_3x3") == ways("matmul")
+    assert ways("batch_matmul") == [*plain, *piped]  # 64 steps are soon done
 
 
 def test_large_outputs_are_not_split() -> None:
@@ -168,7 +184,7 @@ def test_large_outputs_are_not_split() -> None:
     ],
 )
 def test_declined(func: Any) -> None:
-    assert sketches(func, SM_90, space="own") == ()
+    assert not any("felixlike.thread_" in s.trace_json() for s in sketches(func, SM_90, space="own"))
 
 
 @pytest.mark.parametrize(("extent", "multiple"), [(3, 1), (64, 1), (77, 4), (113, 8), (53, 4), (197, 4), (1009, 16)])

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import workloads
 
-from felixlike import codegen
+from felixlike import codegen, tvmlib
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
 from felixlike.symbolic.space import stored_sketch
 from felixlike.testing import oracles
-from felixlike.testing.operators import OPERATORS
+from felixlike.testing.operators import OPERATORS, grouped
+
+
+@pytest.fixture(autouse=True)
+def _sources_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What TVM takes is asked here, not what is worth building."""
+    monkeypatch.setattr("felixlike.symbolic.replay.lengths.LONGEST_SOURCE", 10**12)
+
 
 NAMES = (
     "matmul_relu",
@@ -80,6 +86,16 @@ def test_limits_of_a_block_are_exactly_tvms(product: tuple[Sketch, ...]) -> None
     assert refused
 
 
+def test_groups_of_halves_are_copied_in_vectors_that_tvm_takes() -> None:
+    """Vectors of eight halves across rows that they do not divide have indices too large for it."""
+    te = tvmlib.te
+    a, b = (te.placeholder((64, 64), name=name, dtype="float16") for name in "AB")
+    k = te.reduce_axis((0, 64), name="k")
+    product = te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    for sketch in sketches(te.create_prim_func([a, b, tvmlib.topi.exp(product)]), "sm_90"):
+        assert all(sketch.accepts(point) for point in sketch.sample(8, seed=1).tolist())
+
+
 def test_limits_have_reasons(product: tuple[Sketch, ...]) -> None:
     reasons = [c.reason for c in product[1].constraints]
     for words in ("at most 1024 threads", "as many threads as a warp", "is 49152 bytes", "at least two steps"):
@@ -103,10 +119,10 @@ def test_programs_read_well(product: tuple[Sketch, ...], golden: Callable[[str, 
     golden("programs/cuda_softmax_across_threads", str(sketches(workloads.softmax(), "sm_90")[3].program))
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.skipif(not codegen.cuda_toolchain(), reason="neither NVRTC (felixlike[cuda]) nor nvcc is installed")
 @pytest.mark.parametrize("name", ["matmul_relu", "conv2d", "softmax"])
 def test_schedules_compile(name: str) -> None:
-    """nvcc takes the code of valid points for sm_90."""
+    """The code of valid points for sm_90 is machine code."""
     for sketch in sketches(workloads.ALL[name](), "sm_90"):
         module = sketch.schedule(sketch.sample(1, seed=5)[0]).mod
         assert len(codegen.cuda_binary(module, sketch.task.target)) > 1000
@@ -118,6 +134,17 @@ def test_groups_in_shared_memory_are_understood() -> None:
         assert any(buffer.grouped and buffer.scope == "shared" for buffer in sketch.program.buffers)
         names = [v.name for v in sketch.variables]
         for point in sketch.sample(6, seed=2).tolist():
+            nest = concrete_nest(sketch.program, dict(zip(names, point, strict=True)))
+            assert nest == oracles.tvm_nest(sketch.schedule(point)), point
+
+
+@pytest.mark.parametrize(("channels", "size", "groups"), [(96, 10, 4), (192, 7, 8)])
+def test_groups_of_many_channels_are_understood(channels: int, size: int, groups: int) -> None:
+    """Whose loops can be split in so many ways that only some are tried of those that make blocks of one size."""
+    for sketch in sketches(grouped(channels, size, channels, groups), "sm_90"):
+        assert sketch.understood, sketch.reason
+        names = [v.name for v in sketch.variables]
+        for point in sketch.sample(8, seed=4).tolist():
             nest = concrete_nest(sketch.program, dict(zip(names, point, strict=True)))
             assert nest == oracles.tvm_nest(sketch.schedule(point)), point
 

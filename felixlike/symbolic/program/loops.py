@@ -27,7 +27,7 @@ class Share:
         return any(kind == thread for kind, _ in self.parts)
 
 
-WITHIN_BLOCK = ("threadIdx.x", "vthread.x")
+WITHIN_BLOCK = ("threadIdx.x", "threadIdx.y", "vthread.x")
 """What loops are bound to whose iterations run in one block, and see the same shared memory."""
 
 
@@ -41,7 +41,7 @@ class Loop:
 
     parallel, vector: gates that say whether the loop ends up in the fused parallel or vector loop of a store's nest.
     unroll: largest number of unrolled steps (0: none), noted on the outermost loop of a nest.  thread: on GPUs what it
-    is bound to ("blockIdx.x", "vthread.x", "threadIdx.x", PIPELINE), fused with its neighbours bound to the same; else
+    is bound to ("blockIdx.x" or one of WITHIN_BLOCK, or PIPELINE), fused with its neighbours bound to the same; else
     empty.  kind: what the trace itself says that it is ("parallel", "vector", "unrolled"); else empty.  share: how it
     and its neighbours of the same share are fused and split anew."""
 

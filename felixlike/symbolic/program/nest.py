@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from felixlike.algebra.evaluation import evaluate
 from felixlike.algebra.expression import Expr, Number
 from felixlike.frontend.constants import PACKING
-from felixlike.symbolic.program.loops import PIPELINE, Loop, Share
+from felixlike.symbolic.program.loops import PIPELINE, WITHIN_BLOCK, Loop, Share
 from felixlike.symbolic.program.program import Program
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ def _nest(
     return tuple(loop for loop in loops if loop.extent > 1 or loop.unroll)
 
 
-_FUSED = ("blockIdx.x", "vthread.x", "threadIdx.x", PIPELINE, "parallel", "vector")
+_FUSED = ("blockIdx.x", *WITHIN_BLOCK, PIPELINE, "parallel", "vector")
 """Kinds of neighbouring loops that become one."""
 
 

@@ -30,6 +30,9 @@ _BATCH = 100_000
 _HOPELESS = 3_000_000
 """Random points without a single valid one after which sampling gives up."""
 
+_LONG = 10_000
+"""Valid points without a single one whose source is short, after which long ones are taken."""
+
 _ATTEMPTS = 64
 """Draws from a sketch that is not understood before one that TVM refuses is given."""
 
@@ -92,6 +95,8 @@ class Sampler:
                 rows[:, self._sketch.location_columns] = path
                 drawn.append(rows)
             rows = np.concatenate(drawn)
+            if found or tried <= _LONG:
+                rows = rows[self._sketch.lengths.short(rows)]
             kept.append(rng.permutation(rows) if len(paths) > 1 else rows)
             found, tried = found + len(rows), tried + number
         return np.concatenate([np.empty((0, len(self._sketch.variables)), dtype=np.int64), *kept])[:count]

@@ -157,6 +157,9 @@ def _row(ours: npt.NDArray[np.float64], store: LoweredStore, shape: tuple[int, .
     row[50:57] = 1.0  # log2(1 + 1): no thread loops
     for entry, name in ((50, "block"), (53, "thread"), (56, "vthread")):
         row[entry] = _log(ours[_COLUMN[f"{name}_extent"]])
+    if across := [loop.extent for loop in store.loops if loop.kind == "threadIdx.y"]:
+        row[53] = _log(ours[_COLUMN["thread_extent"]] / math.prod(across))
+        row[54] = _log(math.prod(across))
     outer, target = store.allocated, store.store.target.buffer
     elements = math.prod(shape)
     row[157] = _log(elements * target.item_bytes)  # TVM overlooks aligned steps

@@ -18,14 +18,14 @@ from typing import Any, TypeAlias
 
 from felixlike import tvmlib
 from felixlike.algebra.expression import Expr
-from felixlike.symbolic.program import PIPELINE, Blanket, Loop, Program, Share, Store
+from felixlike.symbolic.program import PIPELINE, WITHIN_BLOCK, Blanket, Loop, Program, Share, Store
 from felixlike.symbolic.program.nest import groups
 from felixlike.testing.tvm_view.words import Words
 
 Value: TypeAlias = Callable[[Expr], int]
 """The value of an expression of the program at the point."""
 
-THREADS = ("blockIdx.x", "vthread.x", "threadIdx.x")
+THREADS = ("blockIdx.x", *WITHIN_BLOCK)
 """What a loop is bound to on GPUs."""
 
 

@@ -5,7 +5,7 @@
 
 from felixlike.symbolic.replay.postprocessors.compact_allocation import compact_allocation
 from felixlike.symbolic.replay.postprocessors.cooperative_fetch import cooperative_fetch
-from felixlike.symbolic.replay.postprocessors.gpu_code import extent_of, gpu_constraints, shared_bytes
+from felixlike.symbolic.replay.postprocessors.gpu_code import extent_of, gpu_constraints, shared_bytes, threads_of
 from felixlike.symbolic.replay.postprocessors.model import MODELS, Model, modelled, refusals
 from felixlike.symbolic.replay.postprocessors.parallel_vectorize_unroll import Limits, parallel_vectorize_unroll
 from felixlike.symbolic.replay.postprocessors.reduction_block import initial_path
@@ -28,5 +28,6 @@ __all__ = [
     "rewrite_layout",
     "shared_bytes",
     "thread_bounds",
+    "threads_of",
     "tile_bounds",
 ]

@@ -6,10 +6,11 @@
     4 bytes · lanes of a vector whose elements lie apart ≤ 16
 
 The last is about the vector of their indices; it matters for elements of less than 4 bytes only. They lie apart where
-the innermost of the loops that are copied has one iteration. `lowest` is a warp where a tiled block has more than 64
-outputs (MultiLevelTiling notes it). A pipeline of one step would hold the initial store too, which its notes do not
-foresee. Registers, hence local buffers, are not limited: TVM leaves them to nvcc. Nor are virtual threads, whatever the
-pass's max_vthread says: they are unrolled before it looks.
+vectors do not divide the innermost of the loops that are copied. TVM's pass sees that only where that loop has one
+iteration; of other such vectors it generates wrong code: eight bytes are put together by shifts of 32-bit numbers.
+`lowest` is a warp where a tiled block has more than 64 outputs (MultiLevelTiling notes it). A pipeline of one step
+would hold the initial store too, which its notes do not foresee. Registers, hence local buffers, are not limited: TVM
+leaves them to nvcc. Nor are virtual threads, whatever the pass's max_vthread says: they are unrolled before it looks.
 Follows TVM's verify_gpu_code.cc.
 """
 
@@ -18,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from felixlike.algebra.comparison import at_least, at_most
-from felixlike.algebra.expression import Expr, add, const, mul
+from felixlike.algebra.comparison import at_least, equals
+from felixlike.algebra.expression import Expr, add, const, floordiv, mul
 from felixlike.algebra.polynomial import expand
 from felixlike.symbolic.program import PIPELINE, Loop, Program, Store
 from felixlike.symbolic.program.constraints import Constraint
@@ -32,7 +33,7 @@ def gpu_constraints(program: Program, target: Any, lowest: Mapping[str, int]) ->
     threads, shared = int(target.attrs["max_threads_per_block"]), int(target.attrs["max_shared_memory_per_block"])
     found: dict[Expr, str] = {}
     for store, path in program.stores():
-        own = extent_of(path, "threadIdx.x")
+        own = threads_of(path)
         found[own - threads] = f"a block has at most {threads} threads"
         found[lowest.get(store.block, 1) - own] = "a block has at least as many threads as a warp"
         found[_apart(store, path)] = "a vector of elements that lie apart has at most 4 of them"
@@ -43,12 +44,13 @@ def gpu_constraints(program: Program, target: Any, lowest: Mapping[str, int]) ->
 
 
 def _apart(store: Store, path: tuple[Loop, ...]) -> Expr:
-    """1 where a copy by vectors gathers more elements than their indices may be, else 0."""
+    """1 where a copy by vectors gathers more elements than a vector of indices may have, else 0."""
     lanes = [extent for loop in path if loop.share is not None for kind, extent in loop.share.parts if kind == "vector"]
     moving = [loop.extent for loop in path if loop.share is not None and not loop.extent.is_const]
     if not lanes or not moving or store.target.buffer.item_bytes >= 4:
         return const(0)
-    return at_least(lanes[-1], _MOST_INDICES + 1) * at_most(moving[-1], 1)
+    whole = equals(moving[-1], floordiv(moving[-1], lanes[-1]) * lanes[-1])
+    return at_least(lanes[-1], _MOST_INDICES + 1) * (1 - whole)
 
 
 _MOST_INDICES = 4
@@ -70,3 +72,8 @@ def extent_of(path: tuple[Loop, ...], thread: str) -> Expr:
         return mul(bound)
     shares = dict.fromkeys(loop.share for loop in path if loop.share is not None)
     return mul([const(1), *(extent for share in shares for kind, extent in share.parts if kind == thread)])
+
+
+def threads_of(path: tuple[Loop, ...]) -> Expr:
+    """Threads of a block that runs a nest, of both dimensions."""
+    return extent_of(path, "threadIdx.x") * extent_of(path, "threadIdx.y")

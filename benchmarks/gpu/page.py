@@ -1,0 +1,140 @@
+"""The page of a device: a chapter for each part, from the journal.
+
+In: rows. Out: Markdown and JSON. Ratios are others' seconds by ours: above 1 we are faster.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu import machine
+from benchmarks.gpu.journal import Journal, Row
+from benchmarks.gpu.parts import PARTS, STOCK
+from benchmarks.results import FOLDER, geometric_mean
+
+_SIDES = ("eager", "eager TF32", "torch.compile", "reduce-overhead", "default", "tuned")
+
+
+def write_page(journal: Journal, folder: Path, *, rehearsal: bool) -> Path:
+    """Write both files; where the page is."""
+    facts = machine.facts(rehearsal=rehearsal)
+    rows = {part.name: journal.rows(part.name) for part in PARTS}
+    name = "gpu_" + re.sub(r"[^a-z0-9]+", "_", str(facts["name"]).lower()).strip("_")
+    page = folder / "page.md" if rehearsal else FOLDER / f"{name}.md"
+    page.write_text(page_text(facts, rows))
+    page.with_suffix(".json").write_text(json.dumps({"machine": facts, "parts": rows}, indent=1) + "\n")
+    print(f"{page}", flush=True)
+    return page
+
+
+def page_text(facts: Mapping[str, Any], rows: Mapping[str, Mapping[str, Row]]) -> str:
+    """Markdown."""
+    lines = [f"# {facts['name']}", "", "; ".join(f"{key}: {value}" for key, value in facts.items()) + "."]
+    lines += ["", "Made by `python -m benchmarks.gpu`. Times are medians of calls that end when the GPU has ended."]
+    for part, found in rows.items():
+        if found:
+            failed = {name: row["failed"] for name, row in found.items() if "failed" in row}
+            right = {name: row for name, row in found.items() if "failed" not in row}
+            lines += ["", f"## {part}", "", *_TABLES[part](right)]
+            lines += ["", *(f"- {name} failed: {words}" for name, words in failed.items())] if failed else []
+    return "\n".join(lines) + "\n"
+
+
+def _points(rows: Mapping[str, Row]) -> list[str]:
+    lines = _table("operator", "sketches", "understood", "points", "right", "others", "largest error", "spilling")
+    total = Counter[str]()
+    for name, row in rows.items():
+        outcomes = Counter[str](row["outcomes"])
+        total.update(outcomes)
+        others = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items() if outcome != "ok") or "–"
+        error = f"{row['error']:.1e}" if row["error"] is not None else "–"
+        kernels = [kernel for of_point in row["kernels"] for kernel in of_point]
+        spilling = f"{sum(k['local_bytes'] > 0 for k in kernels)} of {len(kernels)}" if kernels else "–"
+        counts = (row["sketches"], row["understood"], row["points"], outcomes["ok"])
+        lines.append(_line(name, *counts, others, error, spilling))
+    built = sorted(seconds for row in rows.values() for seconds in row["build_seconds"])
+    median = f" A candidate was built in {built[len(built) // 2]:.2f} s in the median." if built else ""
+    return [*lines, "", "All: " + ", ".join(f"{n} {outcome}" for outcome, n in total.most_common()) + f".{median}"]
+
+
+def _sides(rows: Mapping[str, Row]) -> list[str]:
+    there = [side for side in _SIDES if any(side in row for row in rows.values())]
+    others = [side for side in there if side != "tuned"]
+    lines = _table("", *(f"{side}, ms" for side in there), *(f"{side} ÷ tuned" for side in others), "trials")
+    for name, row in rows.items():
+        times = [f"{row[side] * 1e3:.4f}" if side in row else "–" for side in there]
+        lines.append(_line(name, *times, *(_ratio(row, side) for side in others), row.get("trials", "–")))
+    for side in others:
+        found = [row[side] / row["tuned"] for row in rows.values() if side in row and "tuned" in row]
+        if found:
+            lines += ["", f"{side} ÷ tuned, geometric mean of {len(found)}: **{geometric_mean(found):.2f}**."]
+    simulated = {name: row["simulated_seconds"] for name, row in rows.items() if "simulated_seconds" in row}
+    if simulated:
+        lines += ["", "Simulated, ms: " + ", ".join(f"{n} {s * 1e3:.4f}" for n, s in simulated.items()) + "."]
+    errors = [f"- {name}, {side}: {words}" for name, row in rows.items() for side, words in row["errors"].items()]
+    return [*lines, "", *errors] if errors else lines
+
+
+def _ratio(row: Row, side: str) -> str:
+    return f"{row[side] / row['tuned']:.2f}" if side in row and "tuned" in row else "–"
+
+
+def _search(rows: Mapping[str, Row]) -> list[str]:
+    lines = _table("subgraph", "who", "candidates", "best, µs", "s to 95 % of the best known", "s to 99 %")
+    names = dict.fromkeys(name.partition(", ")[0] for name in rows)
+    for name in names:
+        mine = {who: rows[f"{name}, {who}"] for who in ("ours", STOCK) if f"{name}, {who}" in rows}
+        known = min((s for row in mine.values() for s in row["seconds"] if s), default=math.inf)
+        for who, row in mine.items():
+            best = min((s for s in row["seconds"] if s), default=math.inf)
+            reached = (_reached(row, known / share) for share in (0.95, 0.99))
+            lines.append(_line(name, who, len(row["seconds"]), f"{best * 1e6:.1f}", *reached))
+    return lines
+
+
+def _reached(row: Row, seconds: float) -> str:
+    pairs = zip(row["seconds"], row["elapsed"], strict=True)
+    return next((f"{elapsed:.1f}" for found, elapsed in pairs if found and found <= seconds), "never")
+
+
+def _dynamic(rows: Mapping[str, Row]) -> list[str]:
+    lines = _table("operator", "sizes", "within 10 % of cuBLAS", "faster", "cuBLAS ÷ ours, geometric mean", "stages")
+    for name, row in rows.items():
+        pairs = [(row["cuBLAS"][t], row["ours"][t]) for t in row["ours"] if row["ours"][t] and row["cuBLAS"].get(t)]
+        near, faster = (sum(theirs * most >= ours for theirs, ours in pairs) for most in (1.1, 1.0))
+        mean = f"{geometric_mean([theirs / ours for theirs, ours in pairs]):.2f}" if pairs else "–"
+        lines.append(_line(name, len(pairs), near, faster, mean, "; ".join(row["stages"])))
+    return lines
+
+
+def _collecting(rows: Mapping[str, Row]) -> list[str]:
+    return [
+        f"{row['records']} records in the store; {row['tasks']} tasks in this run: "
+        + (", ".join(f"{n} {outcome}" for outcome, n in row["ended"].items()) or "nothing new")
+        + "."
+        for row in rows.values()
+    ]
+
+
+_TABLES: dict[str, Callable[[Mapping[str, Row]], list[str]]] = {
+    "points": _points,
+    "subgraphs": _sides,
+    "networks": _sides,
+    "search": _search,
+    "dynamic": _dynamic,
+    "collecting": _collecting,
+}
+
+
+def _table(*names: str) -> list[str]:
+    return [_line(*names), "| --- " * len(names) + "|"]
+
+
+def _line(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"

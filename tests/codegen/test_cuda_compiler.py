@@ -1,0 +1,174 @@
+"""CUDA source is compiled without a GPU, and the machine code says what its kernels take."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from felixlike import codegen, tvmlib
+from felixlike.codegen import nvrtc
+from felixlike.codegen.cuda import cuda_compiler
+from felixlike.errors import CompilationFailed, InvalidSchedule, MissingCompiler
+from felixlike.hardware import resolve_target
+from felixlike.hardware.occupancy import Kernel
+from felixlike.symbolic import sketches
+from felixlike.testing.operators import OPERATORS
+
+NVRTC = pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not installed: felixlike[cuda]")
+HEADERS = pytest.mark.skipif(nvrtc.header_folder() is None, reason="cuda_fp16.h is not installed: felixlike[cuda]")
+
+KERNEL = """
+extern "C" __global__ void __launch_bounds__(96) sums(const float* x, float* y) {
+  __shared__ float tile[300];
+  float own[64];
+  for (int i = 0; i < 64; ++i) own[i] = x[i * 96 + threadIdx.x];
+  for (int i = 0; i < 64; ++i) own[(int)x[i] & 63] *= own[(int)y[i] & 63];
+  tile[threadIdx.x] = own[(int)y[0] & 63];
+  __syncthreads();
+  y[threadIdx.x] = tile[95 - threadIdx.x];
+}
+"""
+
+
+def source_of(func: object, *, seed: int = 5, longest: int = 60_000) -> list[str]:
+    """The CUDA source of a point of each sketch for sm_90, short ones."""
+    found = []
+    for sketch in sketches(func, "sm_90"):
+        for point in sketch.sample(6, seed=seed).tolist():
+            try:
+                module = sketch.schedule(point).mod
+            except InvalidSchedule:
+                continue
+            source = codegen.compile_primfuncs(module, sketch.task.target).mod.imports[0].inspect_source()
+            if len(source) < longest:
+                found.append(source)
+                break
+    return found
+
+
+@NVRTC
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_machine_code_says_what_a_kernel_takes(arch: str) -> None:
+    binary = codegen.compile_source(KERNEL, arch)
+    (kernel,) = codegen.kernels_of(binary, arch)
+    assert (kernel.name, kernel.threads, kernel.shared_bytes) == ("sums", 96, 1200)
+    assert kernel.local_bytes == 256
+    assert 8 <= kernel.registers <= 168
+
+
+@NVRTC
+def test_what_is_no_machine_code_says_nothing() -> None:
+    binary = codegen.compile_source(KERNEL, "sm_90")
+    assert codegen.kernels_of(b"// ptx", "sm_90") == ()
+    for end in (10, 60, len(binary) // 2):
+        assert codegen.kernels_of(binary[:end], "sm_90") == ()
+
+
+@NVRTC
+@pytest.mark.parametrize("name", ["matmul", "softmax", "conv2d_grouped", "int8_matmul"])
+def test_generated_source_compiles_without_headers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "header_folder", lambda: None)
+    sources = source_of(OPERATORS[name](small_size=name != "int8_matmul"))
+    assert sources
+    for source in sources:
+        assert "#include <cuda/std/cstdint>" in source
+        (kernel, *_) = codegen.kernels_of(codegen.compile_source(source, "sm_90"), "sm_90")
+        assert kernel.threads == int(re.findall(r"__launch_bounds__\((\d+)\)", source)[0])
+
+
+@NVRTC
+@HEADERS
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_types_compile(dtype: str) -> None:
+    te, topi = tvmlib.te, tvmlib.topi
+    a, b = (te.placeholder((32, 32), name=name, dtype=dtype) for name in "AB")
+    k = te.reduce_axis((0, 32), name="k")
+    product = te.compute((32, 32), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    sources = source_of(te.create_prim_func([a, b, topi.tanh(topi.exp(product))]))
+    assert sources
+    for source in sources:
+        assert codegen.kernels_of(codegen.compile_source(source, "sm_80"), "sm_80")
+
+
+@NVRTC
+def test_half_types_without_their_headers_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "header_folder", lambda: None)
+    with pytest.raises(MissingCompiler, match=r"cuda_fp16\.h.*felixlike\[cuda\]"):
+        codegen.compile_source("#include <cuda_fp16.h>\n" + KERNEL, "sm_90")
+
+
+@NVRTC
+def test_refused_source_quotes_the_error_and_not_the_warnings() -> None:
+    wrong = KERNEL.replace("float own[64];", "float own[64]; int unused; nonsense;")
+    with pytest.raises(CompilationFailed, match=r'NVRTC .* refused it.*identifier "nonsense" is undefined'):
+        codegen.compile_source(wrong, "sm_90")
+
+
+@NVRTC
+def test_forked_processes_compile_with_the_library_of_their_server() -> None:
+    """As candidates' processes do."""
+    assert nvrtc.library() is not None
+    process = os.fork()
+    if process == 0:
+        try:
+            os._exit(0 if codegen.kernels_of(codegen.compile_source(KERNEL, "sm_90"), "sm_90") else 1)
+        except BaseException:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+
+
+@NVRTC
+def test_tvms_callback_is_ours_inside_and_tvms_after() -> None:
+    name = "tvm_callback_cuda_compile"
+    target = resolve_target("sm_90")
+    kernels: list[Kernel] = []
+    with cuda_compiler(target, kernels):
+        binary = tvmlib.tvm_ffi.get_global_func(name)(KERNEL)
+    assert bytes(binary).startswith(b"\x7fELF")
+    assert [kernel.name for kernel in kernels] == ["sums"]
+    with cuda_compiler(target), pytest.raises(CompilationFailed, match=r"NVRTC .* refused it"):
+        tvmlib.tvm_ffi.get_global_func(name)("nonsense")
+    with target, pytest.raises(RuntimeError):  # TVM's own needs headers, or a package, or nvcc
+        tvmlib.tvm_ffi.get_global_func(name)(KERNEL)
+    assert len(kernels) == 1
+
+
+def test_without_any_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "library", lambda: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert codegen.cuda_toolchain() == ""
+    with pytest.raises(MissingCompiler, match=r"neither NVRTC nor nvcc.*pip install .felixlike\[cuda\]"):
+        codegen.compile_source(KERNEL, "sm_90")
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+    with pytest.raises(MissingCompiler, match="TVM_CUDA_COMPILE_MODE=nvcc asks for one that is not there"):
+        codegen.require_toolchain()
+
+
+def test_nvcc_is_called_where_nvrtc_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stand-in for nvcc that writes its arguments, and one that refuses."""
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text('#!/bin/sh\nwhile [ "$1" != "-o" ]; do said="$said $1"; shift; done\necho "$said" > "$2"\n')
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(nvrtc, "library", lambda: None)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert codegen.cuda_toolchain() == "nvcc"
+    assert codegen.compile_source(KERNEL, "sm_80").split() == [b"-cubin", b"-O3", b"-arch", b"sm_80"]
+    nvcc.write_text('#!/bin/sh\necho "kernels.cu(3): error: no such thing" >&2\nexit 1\n')
+    with pytest.raises(CompilationFailed, match=r"nvcc refused it.*no such thing"):
+        codegen.compile_source(KERNEL, "sm_80")
+
+
+def test_bytes_are_never_gathered_in_vectors_that_tvm_writes_wrong_code_for() -> None:
+    """Vectors of eight bytes across rows of four: TVM would shift 32-bit numbers by 32 and more."""
+    taken = 0
+    for sketch in sketches(OPERATORS["int8_matmul"](), "sm_90"):
+        for point in sketch.sample(12, seed=3).tolist():
+            module = sketch.schedule(point).mod
+            source = codegen.compile_primfuncs(module, sketch.task.target).mod.imports[0].inspect_source()
+            assert "<< 32)" not in source, point
+            taken += 1
+    assert taken == 36

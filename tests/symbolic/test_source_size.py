@@ -1,0 +1,61 @@
+"""How long a GPU's source will be is known before it is built, well enough to leave the longest out."""
+
+import numpy as np
+import pytest
+
+from felixlike import codegen
+from felixlike.algebra.evaluation import Graph
+from felixlike.symbolic import Sketch, sketches
+from felixlike.symbolic.program.source_size import source_characters
+from felixlike.symbolic.replay import lengths as module
+from felixlike.testing.operators import OPERATORS
+
+
+def predicted(sketch: Sketch, points: np.ndarray) -> np.ndarray:
+    graph = Graph([source_characters(sketch.structure(()).program)])
+    return graph.evaluate(sketch.values(points), len(points))[:, 0]
+
+
+def test_predicted_lengths_are_near_those_of_the_source() -> None:
+    """Of a product and a softmax: unrolled by threads and loops, copied by vectors, in pipelines."""
+    told, found = [], []
+    for name in ("matmul", "softmax", "conv2d_strided"):
+        for sketch in sketches(OPERATORS[name](), "sm_90"):
+            points = sketch.sample(6, seed=3)
+            told += predicted(sketch, points).tolist()
+            for point in points.tolist():
+                scheduled = sketch.schedule(point).mod
+                executable = codegen.compile_primfuncs(scheduled, sketch.task.target)
+                found.append(len(executable.mod.imports[0].inspect_source()))
+    ratios = np.array(told) / np.array(found)
+    assert 0.6 < np.median(ratios) < 1.7
+    assert (np.abs(np.log(ratios)) < np.log(4)).mean() > 0.85
+    assert np.corrcoef(np.argsort(np.argsort(told)), np.argsort(np.argsort(found)))[0, 1] > 0.8
+    assert max(found) > 50 * min(found)
+
+
+def test_points_of_long_source_are_neither_drawn_nor_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch = sketches(OPERATORS["conv2d_3x3"](), "sm_90")[1]
+    monkeypatch.setattr(module, "LONGEST_SOURCE", 10**9)
+    points = sketch.sample(200, seed=1)
+    lengths = predicted(sketch, points)
+    limit = int(np.median(lengths))
+    monkeypatch.setattr(module, "LONGEST_SOURCE", limit)
+    assert (sketch.valid(points) == (lengths <= limit)).all()
+    drawn = sketch.sample(100, seed=1)
+    assert len(drawn) == 100
+    assert (predicted(sketch, drawn) <= limit).all()
+
+
+def test_where_all_source_is_long_points_are_drawn_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch = sketches(OPERATORS["softmax"](small_size=True), "sm_90")[0]
+    monkeypatch.setattr(module, "LONGEST_SOURCE", 0)
+    assert len(sketch.sample(3, seed=1)) == 3
+
+
+def test_cpus_have_no_such_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST_SOURCE", 0)
+    sketch = sketches(OPERATORS["matmul"](small_size=True))[0]
+    points = sketch.sample(5, seed=1)
+    assert sketch.lengths.short(points).all()
+    assert sketch.valid(points).all()

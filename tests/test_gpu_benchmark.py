@@ -1,0 +1,181 @@
+"""`python -m benchmarks.gpu` up to the last line that needs a GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu.bench import Bench, torch_sides
+from benchmarks.gpu.journal import Journal, Row
+from benchmarks.gpu.page import page_text, write_page
+from benchmarks.gpu.parts import PARTS, Part
+
+
+def bench_in(folder: Path, seconds: float = 60.0) -> Bench:
+    return Bench(folder, rehearsal=True, end=time.monotonic() + seconds, points=1)
+
+
+def part_of(name: str, row: Callable[[Bench, str, float], Row]) -> Part:
+    return Part(name, 0.5, lambda: ("one", "two", "three"), row)
+
+
+def test_parts_are_in_the_order_that_was_asked_for() -> None:
+    assert [part.name for part in PARTS] == ["points", "subgraphs", "networks", "search", "dynamic", "collecting"]
+    assert len(PARTS[1].names()) == 10
+    assert len(PARTS[0].names()) > 40
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "keys"),
+    [
+        ("points", "softmax_3d", {"sketches", "understood", "outcomes", "kernels"}),
+        ("subgraphs", "softmax", {"trials", "simulated_seconds", "called"}),
+        ("networks", "mlp", {"trials", "simulated_seconds", "called"}),
+        ("search", "softmax, ours", {"seconds", "elapsed", "sketch", "point"}),
+        ("search", "softmax, stock", {"seconds", "instructions"}),
+        ("collecting", "records", {"records", "tasks", "ended"}),
+    ],
+)
+def test_every_part_rehearses(part: str, name: str, keys: set[str], tmp_path: Path) -> None:
+    (found,) = (p for p in PARTS if p.name == part)
+    bench = bench_in(tmp_path)
+    command.run_part(bench, replace(found, least=0.0), name)
+    row = bench.journal.rows(part)[name]
+    assert "failed" not in row
+    assert keys <= row.keys()
+    assert not row.get("errors")
+    assert part in write_page(bench.journal, tmp_path, rehearsal=True).read_text()
+
+
+def test_what_is_done_is_not_done_again_and_errors_are_rows(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    def row(_: Bench, name: str, seconds: float) -> Row:
+        done.append(name)
+        assert seconds > 0
+        if name == "two":
+            raise ValueError("no such kernel")
+        return {"value": len(done)}
+
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.note("made up", "one", {"value": 7})
+    journal.begin("made up", "two", 3.0)
+    assert journal.unfinished("made up") == ("two", 3.0)
+    command.run_part(bench_in(tmp_path), part_of("made up", row))
+    assert done == ["two", "three"]
+    rows = journal.rows("made up")
+    assert rows["one"] == {"value": 7}
+    assert rows["two"]["failed"] == "ValueError: no such kernel"
+    assert journal.unfinished("made up") == ("", 0.0)
+
+
+def test_without_time_nothing_begins(tmp_path: Path) -> None:
+    command.run_part(bench_in(tmp_path, seconds=0.0), part_of("made up", lambda *_: {}))
+    assert not (tmp_path / "journal.jsonl").exists()
+
+
+def test_a_row_that_ends_or_holds_its_process_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.begin("made up", "one", 0.1)
+    crashed = subprocess.Popen([sys.executable, "-c", "import os; os._exit(3)"])
+    assert command._watched(crashed, journal, "made up") == "its process ended with 3"
+    monkeypatch.setattr(command, "_START", 0.1)
+    hung = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert "a kernel that hangs" in command._watched(hung, journal, "made up")
+    assert hung.returncode is not None
+
+
+def test_the_command_goes_on_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three processes: the second row ends the first one."""
+    script = tmp_path / "child.py"
+    script.write_text(
+        "import sys, os, pathlib\n"
+        "from benchmarks.gpu.journal import Journal\n"
+        "journal = Journal(pathlib.Path(sys.argv[1]) / 'journal.jsonl')\n"
+        "for name in ('one', 'two', 'three'):\n"
+        "    if name not in journal.rows('made up'):\n"
+        "        journal.begin('made up', name, 1.0)\n"
+        "        if name == 'two': os._exit(7)\n"
+        "        journal.note('made up', name, {})\n"
+    )
+    real = subprocess.Popen
+
+    def child(_: list[str]) -> subprocess.Popen[bytes]:
+        return real([sys.executable, str(script), str(tmp_path)])
+
+    monkeypatch.setattr(subprocess, "Popen", child)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    bench = bench_in(tmp_path)
+    command._in_processes(bench, part_of("made up", lambda *_: {}), bench.end, "")
+    rows = bench.journal.rows("made up")
+    assert list(rows) == ["one", "two", "three"]
+    assert rows["two"] == {"failed": "its process ended with 7"}
+
+
+def test_the_whole_command_rehearses(tmp_path: Path) -> None:
+    given = ["--rehearse", "--folder", str(tmp_path), "--only", "search", "--names", "softmax, stock", "--minutes", "3"]
+    told = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", *given],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env=None,
+    )
+    assert "search: softmax, stock: done" in told.stdout
+    page = json.loads((tmp_path / "page.json").read_text())
+    assert page["machine"]["name"].startswith("no GPU: a rehearsal")
+    assert list(page["parts"]["search"]) == ["softmax, stock"]
+
+
+def test_sides_that_cannot_be_called_say_so(tmp_path: Path) -> None:
+    import torch
+
+    def broken() -> Callable[[], object]:
+        raise RuntimeError("CUDA error: out of memory")
+
+    sides = torch_sides(torch.nn.ReLU(), (torch.randn(4),), device="cpu", compiled=False)
+    row = bench_in(tmp_path).timed({**sides, "broken": broken})
+    assert row["called"] == ["eager", "eager TF32"]
+    assert row["errors"] == {"broken": "RuntimeError: CUDA error: out of memory"}
+
+
+def test_sides_are_timed_against_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, but for the GPU."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    bench = replace(bench_in(tmp_path), rehearsal=False)
+    row = bench.timed({"ours": lambda: lambda: None, "theirs": lambda: lambda: None}, seconds_a_side=0.01)
+    assert row["ours"] > 0
+    assert set(row["quartiles"]) == {"ours", "theirs"}
+
+
+def test_the_page_has_ratios_and_failures() -> None:
+    row = {"eager": 2e-3, "tuned": 1e-3, "trials": 9, "errors": {"torch.compile": "no Triton"}}
+    searched = {"seconds": [2e-5, float("inf"), 1e-5], "elapsed": [1.0, 2.0, 3.5]}
+    slower = {"seconds": [4e-5, 2e-5], "elapsed": [1.0, 8.0]}
+    ranged = {"stages": ["a", "b"], "ours": {"1": 1e-6, "2": 2e-6}, "cuBLAS": {"1": 2e-6, "2": 1e-6}}
+    rows: dict[str, dict[str, Row]] = {
+        "subgraphs": {"softmax": row, "matmul": {"failed": "it hung"}},
+        "search": {"softmax, ours": searched, "softmax, stock": slower},
+        "dynamic": {"dense": ranged},
+    }
+    text = page_text({"name": "A GPU", "driver": "580"}, rows)
+    assert "# A GPU" in text
+    assert "driver: 580" in text
+    assert "| softmax | 2.0000 | 1.0000 | 2.00 | 9 |" in text
+    assert "eager ÷ tuned, geometric mean of 1: **2.00**." in text
+    assert "- matmul failed: it hung" in text
+    assert "- softmax, torch.compile: no Triton" in text
+    assert "| softmax | ours | 3 | 10.0 | 3.5 | 3.5 |" in text
+    assert "| softmax | stock | 2 | 20.0 | never | never |" in text
+    assert "| dense | 2 | 1 | 1 | 1.00 | a; b |" in text
