@@ -18,7 +18,7 @@ from felixlike import tvmlib
 from felixlike.deploy import operator
 from felixlike.deploy.library import Library
 from felixlike.deploy.likeness import likeness, never
-from felixlike.deploy.streams import Streams
+from felixlike.deploy.streams import InTurn
 from felixlike.errors import GradientsStop, InputMismatch, callers_level
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
 from felixlike.frontend.nesting import quoted
@@ -111,12 +111,11 @@ class Compiled:
     def _open(self) -> None:
         """Make what every copy has for itself: a virtual machine, which one call at a time may use."""
         self.machine = self._virtual_machine()
-        self._first = [self.machine["main"]]
+        main, on_gpu = self.machine["main"], self.device.type != "cpu"
+        self._everybodys = InTurn(main, self.device) if on_gpu else None
+        self._first = [] if on_gpu else [main]
         self._here = threading.local()
-        on_gpu = self.device.type != "cpu"
-        self._settle: Callable[[int], object] = (
-            Streams(self.device) if on_gpu else settle if self.parallel else _nothing
-        )
+        self._settle = settle if self.parallel and not on_gpu else _nothing
         self._latest: _Kind = (never, None)
         self._kinds: tuple[_Kind, ...] = ()
         self._parts: range | None = None
@@ -128,7 +127,7 @@ class Compiled:
     def _arrive(self) -> Any:
         """The calling thread's entry, in its first call."""
         try:
-            main = self._first.pop()  # which one thread gets, whatever the others do meanwhile
+            main = self._everybodys or self._first.pop()  # which one thread gets, whatever the others do meanwhile
         except IndexError:
             main = self._virtual_machine()["main"]
         self._here.main = main

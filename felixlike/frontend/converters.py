@@ -252,6 +252,8 @@ def _full(node: Any, importer: Any) -> Any:
     """aten.full and its like: TVM cannot make infinities, as of masks."""
     value, given = node.args[1], node.meta["val"]
     shape = [size_of(size, importer) for size in given.shape]
+    if None in shape or not isinstance(value, int | float):
+        return importer.create_convert_map()[node.target.__name__](node)
     dtype = str(given.dtype).removeprefix("torch.")
     found = tvmlib.relax.const(value, dtype)
     return importer.block_builder.emit(tvmlib.relax.op.broadcast_to(found, shape))

@@ -60,6 +60,21 @@ def lowered_text(*, graphs: bool, target: str = "sm_90") -> str:
     return str(lowered["main"])
 
 
+def test_calls_on_a_gpu_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The streams are put in order, and the entry called, by one thread at a time."""
+    told: list[str] = []
+    monkeypatch.setattr(streams.Streams, "__call__", lambda self: told.append(f"order {turn._lock.locked()}"))
+
+    def main(x: int) -> int:
+        told.append(f"call {turn._lock.locked()}")
+        return x + 1
+
+    turn = streams.InTurn(main, torch.device("cuda", 0))
+    assert turn(3) == 4
+    assert told == ["order True", "call True"]
+    assert not turn._lock.locked()
+
+
 def test_kernels_in_the_middle_become_a_cuda_graph() -> None:
     text = lowered_text(graphs=True)
     assert text.count("vm.builtin.cuda_graph.run_or_capture") == 1
