@@ -115,7 +115,7 @@ class Compiled:
         self._everybodys = InTurn(main, self.device) if on_gpu else None
         self._first = [] if on_gpu else [main]
         self._here = threading.local()
-        self._settle = settle if self.parallel and not on_gpu else _nothing
+        self._settle: Callable[[int], object] = settle if self.parallel and not on_gpu else _nothing
         self._latest: _Kind = (never, None)
         self._kinds: tuple[_Kind, ...] = ()
         self._parts: range | None = None

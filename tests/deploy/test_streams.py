@@ -69,7 +69,7 @@ def test_calls_on_a_gpu_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         told.append(f"call {turn._lock.locked()}")
         return x + 1
 
-    turn = streams.InTurn(main, torch.device("cuda", 0))
+    turn: streams.InTurn = streams.InTurn(main, torch.device("cuda", 0))
     assert turn(3) == 4
     assert told == ["order True", "call True"]
     assert not turn._lock.locked()
