@@ -63,13 +63,13 @@ def lowered_text(*, graphs: bool, target: str = "sm_90") -> str:
 def test_calls_on_a_gpu_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """The streams are put in order, and the entry called, by one thread at a time."""
     told: list[str] = []
-    monkeypatch.setattr(streams.Streams, "__call__", lambda self: told.append(f"order {turn._lock.locked()}"))
 
     def main(x: int) -> int:
         told.append(f"call {turn._lock.locked()}")
         return x + 1
 
     turn: streams.InTurn = streams.InTurn(main, torch.device("cuda", 0))
+    monkeypatch.setattr(streams.Streams, "__call__", lambda self: told.append(f"order {turn._lock.locked()}"))
     assert turn(3) == 4
     assert told == ["order True", "call True"]
     assert not turn._lock.locked()

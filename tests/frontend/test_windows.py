@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -83,7 +83,7 @@ def test_padding_all_the_way_round_and_less_than_nothing() -> None:
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
-def test_convolutions_with_padding_modes(mode: Literal["reflect", "replicate", "circular"]) -> None:
+def test_convolutions_with_padding_modes(mode: Any) -> None:
     _agrees(nn.Conv2d(4, 3, 3, padding=1, padding_mode=mode), *_random(_IMAGE))
 
 
