@@ -59,12 +59,12 @@ def rows(log_features: Tensor) -> Tensor:
 def _summary(logs: Tensor) -> Tensor:
     present = (logs.detach().abs().amax(dim=-1, keepdim=True) > 0).to(logs.dtype)
     logs = torch.cat([logs, ratios(logs) * present], dim=-1)
-    return torch.cat([logs.clamp(max=_MOST).expm1().sum(dim=1).log1p(), logs.amax(dim=1)], dim=-1)
+    return torch.cat([logs.clamp(0.0, _MOST).expm1().sum(dim=1).log1p(), logs.amax(dim=1)], dim=-1)
 
 
 def _per_operation(log_features: Tensor) -> Tensor:
     logs = log_features.double()
-    counts = logs.clamp(max=_MOST).expm1()
+    counts = logs.clamp(0.0, _MOST).expm1()  # smooth features may lie a little below 0
     operations = counts[..., _OPERATIONS].sum(dim=-1)
     total = operations.sum(dim=1, keepdim=True).log1p()
     busiest = logs[torch.arange(len(logs)), operations.argmax(dim=1)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from string import ascii_lowercase
+from typing import NamedTuple
 
 from felixlike.smooth.graph import SmoothGraph, SmoothNode
 
@@ -30,16 +31,16 @@ def smooth_text(graph: SmoothGraph, root: int, *, shifted: frozenset[str] = froz
     shifted: variables whose column is log(1 + value)."""
     order = _below(graph, graph.roots[root])
     uses = Counter(a for i in order for a in graph.nodes[i].args)
-    texts: dict[int, tuple[str, int]] = {}
+    texts: dict[int, _Text] = {}
     lines: list[str] = []
     for i in order:
         text = _text(graph.nodes[i], [texts[a] for a in graph.nodes[i].args], shifted)
         if uses[i] > 1 and graph.nodes[i].args:
             name = _name(len(lines))
-            lines.append(f"{name} = {text[0]}")
-            text = name, _ATOM
+            lines.append(f"{name} = {text.words}")
+            text = _Text(name, _ATOM)
         texts[i] = text
-    return "\n".join([*lines, texts[order[-1]][0]])
+    return "\n".join([*lines, texts[order[-1]].words])
 
 
 def _below(graph: SmoothGraph, root: int) -> list[int]:
@@ -51,24 +52,33 @@ def _below(graph: SmoothGraph, root: int) -> list[int]:
     return sorted(needed)
 
 
-def _text(node: SmoothNode, args: list[tuple[str, int]], shifted: frozenset[str]) -> tuple[str, int]:
-    """The text and how tightly it binds."""
+class _Text(NamedTuple):
+    """binding: how tightly it binds.  terms: those of a sum of terms, in alphabetical order, since which of two equal
+    sums is extracted depends on what else was."""
+
+    words: str
+    binding: int
+    terms: tuple[str, ...] = ()
+
+
+def _text(node: SmoothNode, args: list[_Text], shifted: frozenset[str]) -> _Text:
     match node.op:
         case "Constant":
-            return f"{node.value:.6g}", _ATOM if node.value >= 0 else _SUM
+            return _Text(f"{node.value:.6g}", _ATOM if node.value >= 0 else _SUM)
         case "Column":
-            return (f"ln(1 + {node.name})" if node.name in shifted else f"ln {node.name}"), _ATOM
+            return _Text(f"ln(1 + {node.name})" if node.name in shifted else f"ln {node.name}", _ATOM)
         case "Plus":
-            return f"{args[0][0]} + {args[1][0]}", _SUM
+            terms = tuple(sorted(term for arg in args for term in arg.terms or (arg.words,)))
+            return _Text(" + ".join(terms), _SUM, terms)
         case "Minus":
-            return f"{args[0][0]} - {_wrapped(args[1], _PRODUCT)}", _SUM
+            return _Text(f"{args[0].words} - {_wrapped(args[1], _PRODUCT)}", _SUM)
         case "Times":
-            return f"{_wrapped(args[0], _PRODUCT)}*{_wrapped(args[1], _PRODUCT)}", _PRODUCT
-    return f"{_FUNCTIONS[node.op]}({', '.join(text for text, _ in args)})", _ATOM
+            return _Text(f"{_wrapped(args[0], _PRODUCT)}*{_wrapped(args[1], _PRODUCT)}", _PRODUCT)
+    return _Text(f"{_FUNCTIONS[node.op]}({', '.join(text.words for text in args)})", _ATOM)
 
 
-def _wrapped(text: tuple[str, int], binding: int) -> str:
-    return text[0] if text[1] >= binding else f"({text[0]})"
+def _wrapped(text: _Text, binding: int) -> str:
+    return text.words if text.binding >= binding else f"({text.words})"
 
 
 def _name(number: int) -> str:
