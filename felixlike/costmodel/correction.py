@@ -28,6 +28,9 @@ _FLAT = 0.05
 _FAR = 2.0
 """Residuals beyond this are cut: one outlier should not bend everything near it."""
 
+_ERROR = 0.35
+"""Mean distance of scores from the truth where nothing was measured, about (`python -m benchmarks.costmodel`)."""
+
 FEWEST, MOST = 4, 512
 """Measured candidates that a correction is made of."""
 
@@ -81,10 +84,32 @@ class Correction:
         spread = self.sizes[model] * (1.0 - told).clamp(min=0.0).sqrt()
         return self.offsets[model] + near @ self.weights[:, model], spread
 
+    def with_covariance(self, log_features: Tensor, model: int) -> tuple[Tensor, Tensor]:
+        """What to add, and float64[n, n], the covariance of the corrected scores."""
+        here = self._scaled(log_features)
+        near = _kernel(here, self.known)
+        told = torch.linalg.solve_triangular(self.lower, near.T, upper=False)
+        covariance = self.sizes[model].square() * (_kernel(here, here) - told.T @ told)
+        return self.offsets[model] + near @ self.weights[:, model], covariance
+
     def _near(self, log_features: Tensor) -> Tensor:
         """float64[n, m]: the kernel between points and the measured candidates."""
-        here = (rows(log_features).double()[:, self.columns] - self.mean) * self.scale
-        return _kernel(here, self.known)
+        return _kernel(self._scaled(log_features), self.known)
+
+    def _scaled(self, log_features: Tensor) -> Tensor:
+        return (rows(log_features).double()[:, self.columns] - self.mean) * self.scale
+
+
+def unmeasured(log_features: Tensor) -> Tensor:
+    """float64[n, n]: the covariance of the errors of scores where nothing was measured, of float32[n, stores,
+    columns]."""
+    every = rows(log_features).double()
+    deviation = every.std(dim=0, correction=0)
+    columns = (deviation > _FLAT).nonzero()[:, 0]
+    if not len(columns):
+        return torch.full((len(every), len(every)), _ERROR**2, dtype=torch.float64)
+    scaled = (every[:, columns] - every.mean(dim=0)[columns]) / deviation[columns]
+    return _ERROR**2 * _kernel(scaled, scaled)
 
 
 def _kernel(ones: Tensor, others: Tensor) -> Tensor:

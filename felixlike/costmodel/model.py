@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from felixlike import options
-from felixlike.costmodel.correction import FEWEST, MOST, Correction
+from felixlike.costmodel.correction import FEWEST, MOST, Correction, unmeasured
 from felixlike.costmodel.dataset import Dataset, TaskSamples, stack
 from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.train import Training, train
@@ -89,6 +89,21 @@ class CostModel:
             more, spread = correction.with_spread(logs, _EXACT)
             mean = mean + more
         return mean.numpy(), spread.numpy()
+
+    @own_modes()
+    def joint(self, features: Sequence[FeatureArray], task: str | None = None) -> tuple[Scores, Scores]:
+        """Mean float64[n] and covariance float64[n, n] of the scores of points of several sketches, one after the
+        other: how alike their errors are."""
+        logs = stack([x for some in features for x in torch.from_numpy(np.log1p(some)).to(torch.float32)])
+        with torch.no_grad():
+            mean = self.network.exact(logs).double().mean(dim=0)
+            correction = self._correction(task)
+            if correction is None:
+                covariance = unmeasured(logs)
+            else:
+                more, covariance = correction.with_covariance(logs, _EXACT)
+                mean = mean + more
+        return mean.numpy(), covariance.numpy()
 
     @own_modes(gradients=False)
     def score(self, log_features: Tensor, task: str | None = None) -> Tensor:

@@ -1,6 +1,7 @@
 """A batch of good candidates that are not all the same one.
 
-In: scored candidates. Out: the best of them, apart from each other while there are such.
+In: scored candidates. Out: the best of them, apart from each other while there are such: in their factors, or in what a
+model can tell of them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 import numpy as np
+import numpy.typing as npt
 
 from felixlike.search.candidate import Candidate
 from felixlike.search.strategy import Key
@@ -38,6 +40,30 @@ def diverse(candidates: Sequence[Candidate], count: int, taken: AbstractSet[Key]
     picked = {c.key for c in chosen}
     rest = [c for c in ordered if c.key not in picked]
     return [*chosen, *rest[: count - len(chosen)]]
+
+
+_NOISE = 0.3
+"""Of a measurement, as a share of the variance of scores."""
+
+
+def spread_out(
+    mean: npt.NDArray[np.float64], covariance: npt.NDArray[np.float64], count: int, optimism: float
+) -> list[int]:
+    """Places of a batch, chosen one after the other by mean + optimism · standard deviation, which falls for all that
+    are like one that is chosen: measuring it will tell what they take (GP-BUCB, Desautels, Krause, Burdick 2014).
+
+    mean: float64[n].  covariance: float64[n, n]."""
+    left = covariance.copy()
+    chosen: list[int] = []
+    for _ in range(min(count, len(mean))):
+        variance = np.clip(np.diagonal(left), 0.0, None)
+        merit = mean + optimism * np.sqrt(variance)
+        merit[chosen] = -np.inf
+        best = int(merit.argmax())
+        chosen.append(best)
+        told = left[:, best]
+        left = left - np.outer(told, told) / (variance[best] + _NOISE * covariance[best, best] + 1e-12)
+    return chosen
 
 
 def _position(candidate: Candidate) -> np.ndarray:

@@ -10,6 +10,7 @@ share of each batch is drawn at random, and sketches that are not understood sym
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,15 +20,18 @@ from felixlike.errors import UnsupportedSketch
 from felixlike.search.candidate import Candidate
 from felixlike.search.checks import checked
 from felixlike.search.descent import Descent, Walk, descend
-from felixlike.search.diversity import diverse
+from felixlike.search.diversity import spread_out
 from felixlike.search.guided import Guided
 from felixlike.search.rounding import round_points
 from felixlike.search.space import Space
-from felixlike.search.strategy import Known, aside, by_sketch, draw
+from felixlike.search.strategy import Key, Known, aside, by_sketch, draw
 from felixlike.search.structures import Structure, Structures, structure_of
 from felixlike.search.variation import Variations
 from felixlike.smooth import NoSmoothForm
 from felixlike.symbolic import Points, Sketch
+
+_SHORTLIST = 384
+"""Best points among which a batch is chosen."""
 
 _PARENTS = 128
 """Points whose neighbours are looked at."""
@@ -48,8 +52,9 @@ class Gradient(Guided):
     in use and among the seeds.  neighbours: points in each of `generations` that differ from one of the best in one
     thing, or have parts of two.  seeds: starts of the descent.  elite: best measured points among the seeds.  noise:
     standard deviation of what is added to the elite's start, in log units.  explore: share of a batch drawn at random.
-    optimism: how many standard deviations are added to a score when choosing.  descent: of Adam. Raises InvalidOption
-    for values out of range."""
+    optimism: how many standard deviations are added to a score.  apart: how many in choosing a batch, where they fall
+    with each that is chosen for all that are like it.  descent: of Adam. Raises InvalidOption for values out of
+    range."""
 
     pool: int = 1024
     paths: int = 3
@@ -62,6 +67,7 @@ class Gradient(Guided):
     noise: float = 0.3
     explore: float = 0.125
     optimism: float = 0.5
+    apart: float = 1.0
     descent: Descent = field(default_factory=Descent)
     _structures: dict[str, Structures] = field(default_factory=dict, init=False, repr=False)
 
@@ -79,6 +85,7 @@ class Gradient(Guided):
             noise=0.0,
             explore=(0.0, 1.0),
             optimism=0.0,
+            apart=0.0,
         )
 
     def begin(self, model: CostModel) -> None:
@@ -97,10 +104,24 @@ class Gradient(Guided):
         taken = known.seen | {c.key for c in drawn}
         descended = self._descend(space, model, pool, known, rng)
         polished = self._polished(space, model, [*descended, *pool], known, rng)
-        chosen = diverse([*polished, *descended, *pool], count - len(drawn), taken)
+        chosen = self._batch(space, model, [*polished, *descended, *pool], count - len(drawn), taken)
         missing = count - len(drawn) - len(chosen)
         more = draw(space, missing, taken | {c.key for c in chosen}, rng, origin="random") if missing else []
         return [*chosen, *drawn, *more]
+
+    def _batch(
+        self, space: Space, model: CostModel, found: Sequence[Candidate], count: int, taken: AbstractSet[Key]
+    ) -> list[Candidate]:
+        """The best of what was found that are not all alike to the model."""
+        fresh = {c.key: c for c in reversed(found) if c.key not in taken}  # the first of equal ones
+        best = sorted(fresh.values(), key=lambda c: -c.score)[:_SHORTLIST]
+        if len(best) <= count:
+            return best
+        groups = [(sketch, [best[i] for i in places]) for sketch, places in by_sketch(best)]
+        features = [space.features(sketch, np.array([c.point for c in own])) for sketch, own in groups]
+        mean, covariance = model.joint([f for f in features if f is not None], space.task.key)
+        ordered = [c for (_, own), f in zip(groups, features, strict=True) if f is not None for c in own]
+        return [ordered[i] for i in spread_out(mean, covariance, count, self.apart)]
 
     def _explored(
         self, pool: Sequence[Candidate], known: Known, count: int, rng: np.random.Generator

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from felixlike.costmodel import CostModel, Network
-from felixlike.costmodel.correction import FEWEST, Correction
+from felixlike.costmodel.correction import FEWEST, Correction, unmeasured
 from felixlike.features import NAMES
 
 COLUMN = NAMES.index("buffer0_bytes")
@@ -67,6 +67,13 @@ def test_slopes_agree_with_finite_differences() -> None:
         torch.testing.assert_close(points.grad[:, store, column], slope, rtol=0.1, atol=0.02)
 
 
+def test_slopes_are_numbers_where_smooth_features_are_a_little_below_none() -> None:
+    points = torch.full((3, 2, len(NAMES)), -0.9).double().requires_grad_(True)
+    fitted(logs(24, seed=1)).of(points, 0).sum().backward()  # type: ignore[no-untyped-call]
+    assert points.grad is not None
+    assert bool(points.grad.isfinite().all())
+
+
 def test_too_few_or_equal_points_correct_nothing() -> None:
     few, same = logs(FEWEST - 1, seed=1), logs(1, seed=1).expand(20, -1, -1)
     assert Correction.fit(few, truth(few), torch.zeros(len(few), 1)) is None
@@ -99,3 +106,15 @@ def test_failures_correct_too() -> None:
     failing = rest[:, 0, COLUMN] > np.median(measured[:, 0, COLUMN])
     assert said[~failing].mean() > said[failing].mean() + 0.5
     assert np.isfinite(said).all()
+
+
+def test_errors_of_points_that_are_alike_go_together() -> None:
+    measured, rest = logs(48, seed=1), logs(30, seed=2)
+    correction = fitted(measured)
+    mean, covariance = correction.with_covariance(rest, 0)
+    told, spread = correction.with_spread(rest, 0)
+    torch.testing.assert_close(mean, told)
+    torch.testing.assert_close(covariance.diagonal().clamp(min=0.0).sqrt(), spread, rtol=1e-3, atol=1e-3)
+    assert float(torch.linalg.eigvalsh(covariance).min()) > -1e-6
+    assert float(torch.linalg.eigvalsh(unmeasured(rest)).min()) > -1e-6
+    assert unmeasured(rest[:1].expand(4, -1, -1)).unique().numel() == 1  # the same point four times

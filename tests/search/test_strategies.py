@@ -35,6 +35,7 @@ from felixlike.search import (
 )
 from felixlike.search.adatune import expected_improvement
 from felixlike.search.descent import Descent
+from felixlike.search.diversity import spread_out
 from felixlike.search.variation import Variation
 from felixlike.symbolic import Kind
 from felixlike.symbolic.program.variables import groups
@@ -252,3 +253,25 @@ def test_the_strategy_of_the_documentation_works(product: Space) -> None:
     assert [m.candidate.sketch.key for m in measured[16:32]].count(best.sketch.key) > 12
     table = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
     assert table == list(STRATEGIES)
+
+
+def test_a_batch_is_spread_over_what_is_not_alike() -> None:
+    mean = np.array([1.0, 0.99, 0.98, 0.5, 0.49, -3.0])
+    groups = np.array([0, 0, 0, 1, 1, 2])
+    covariance = np.where(groups[:, None] == groups, 1.0, 0.0)
+    assert spread_out(mean, covariance, 3, 0.0) == [0, 1, 2]  # the best, whatever they are
+    assert spread_out(mean, covariance, 3, 2.0)[:2] == [0, 3]  # one of each, as far as they are good
+    assert sorted(spread_out(mean, covariance, 9, 1.0)) == list(range(6))
+    assert spread_out(mean, np.zeros((6, 6)), 2, 1.0) == [0, 1]
+
+
+def test_a_model_that_learned_nothing_of_a_task_says_how_its_points_are_alike(convolution: Space) -> None:
+    model = CostModel(seed=0)
+    found = [(s, s.sample(8, seed=1)) for s in convolution.understood[:2]]
+    features = [convolution.features(s, points) for s, points in found]
+    told = [f for f in features if f is not None]
+    mean, covariance = model.joint(told, convolution.task.key)
+    assert covariance.shape == (len(mean), len(mean))
+    np.testing.assert_allclose(mean, np.concatenate([model.predict(f, convolution.task.key) for f in told]), atol=1e-4)
+    np.testing.assert_allclose(covariance, covariance.T)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-6
