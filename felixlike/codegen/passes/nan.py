@@ -22,6 +22,10 @@ _SIGNS = {"Max": -1, "Min": 1}
 """Where a reduction of this kind begins: at this times infinity."""
 
 
+_MOST_VARIABLES = 64
+"""In an expression that is written more than once."""
+
+
 def from_infinity(module: Module) -> Module:
     """The IRModule with every maximum over a dimension begun at -inf instead of the smallest finite number, and minima
     at inf: those of nothing but infinities are infinite then."""
@@ -131,8 +135,14 @@ def is_number(value: TirExpr) -> TirExpr:
 
 def _is_plain(value: TirExpr) -> bool:
     """Whether an expression may stand in a formula more than once.  Names for loads make TVM's elimination of common
-    subexpressions fail where a loop is unrolled: it takes comparisons of a name out of the name's scope."""
-    return isinstance(value, tvmlib.tirx.FloatImm | tvmlib.ir.TensorLoad | tvmlib.tirx.Var)
+    subexpressions fail where a loop is unrolled: it takes comparisons of a name out of the name's scope. Names for what
+    loop variables alone make up stop TVM's simplifier where they stand in a condition."""
+    tirx, load = tvmlib.tirx, tvmlib.ir.TensorLoad
+    if isinstance(value, tirx.FloatImm | load | tirx.Var):
+        return True
+    if any(tvmlib.found(value, kind) for kind in (load, tvmlib.ir.Call, tirx.Let)):
+        return False
+    return len(tvmlib.found(value, tirx.Var)) <= _MOST_VARIABLES
 
 
 def _is_float(value: TirExpr) -> bool:
