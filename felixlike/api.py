@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -158,8 +158,9 @@ def optimize(
 
     model: a torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax IRModule or a PrimFunc.
     shapes: example inputs, as the model takes them, tuples of sizes, or either by input name; example_inputs is another
-    name for it. A size may be a Dim: the model then serves all sizes of it (docs/dynamic-shapes.md); limits, strategy,
-    space, store and weights mean nothing there, but that with rounds=0 or trials=0 nothing is timed.
+    name for it. A size may be a Dim: the model then serves all sizes of it (docs/dynamic-shapes.md). Where that is the
+    batch of a model with convolutions, it is optimized for a few sizes, which share the limits; elsewhere limits,
+    strategy, space, store and weights mean nothing, but that with rounds=0 or trials=0 nothing is timed.
     rounds, trials, seconds: limits, whichever runs out first; a round measures up to 16 candidates of one task. Without
     any limit there are 4 rounds a task. Whatever the budget, every task gets a verified schedule. store: a file that
     keeps every measurement; limits then are totals over all runs of the model with it, so a later run returns at once,
@@ -191,13 +192,17 @@ def optimize(
     if kind.on_host:
         settle()  # raises where the calling thread could not run the result
     if is_dynamic(model, shapes, example_inputs):
-        real = require_real(target, where="dynamic shapes")  # they are measured here
-        compiled, stated, found = optimize_dynamic(
-            model, shapes, example_inputs, real, measure=0 not in (rounds, trials), seed=seed
-        )
-        dynamic = Optimized(compiled, stated)
+        limits = {"rounds": rounds, "trials": trials, "seconds": seconds}
+        same = {
+            "target": target,
+            "strategy": strategy,
+            "space": space,
+            "store": store,
+            "seed": seed,
+            "weights": weights,
+        }
+        dynamic = _dynamic(model, shapes, example_inputs, limits, **same, progress=progress, tracker=tracker, key=key)
         dynamic.threads = count or None
-        tell(found, stated.model, dynamic)
         return dynamic
     pool_of = _pool_of(target, tracker, key)
     predictor = costmodel.load(kind.device, weights, seed=seed)
@@ -257,6 +262,20 @@ def optimize(
         optimized = Optimized(compiled, report)
         optimized.threads = count or None
     finish.tell(optimized)
+    return optimized
+
+
+def _dynamic(model: Any, shapes: Any, example_inputs: Any, limits: Mapping[str, Any], **same: Any) -> Optimized:
+    """`optimize` of a model some of whose sizes a call decides, with these limits and options."""
+    target = require_real(same["target"], where="dynamic shapes")  # they are measured here
+
+    def fixed(part: Any, given: Any, own: Mapping[str, Any]) -> tuple[deploy.Compiled, Report]:
+        found = optimize(part, given, **own, **same)
+        return found._compiled, found.report
+
+    compiled, stated, found = optimize_dynamic(model, shapes, example_inputs, target, fixed, limits, seed=same["seed"])
+    optimized = Optimized(compiled, stated)
+    tell(found, stated.model, optimized)
     return optimized
 
 

@@ -2,12 +2,16 @@
 
 from felixlike.deploy.artefact import export_library, from_bytes, linker, load, read_report, save, to_bytes
 from felixlike.deploy.callable import Compiled
+from felixlike.deploy.chunks import MOST_SIZE as MOST_BATCH
+from felixlike.deploy.chunks import Chunked
 from felixlike.deploy.compile import compile_model
 from felixlike.deploy.culprit import culprit
 from felixlike.deploy.verify import Verdict, Verification, max_relative_error
 from felixlike.output import check_writable, written_whole
 
 __all__ = [
+    "MOST_BATCH",
+    "Chunked",
     "Compiled",
     "Verdict",
     "Verification",

@@ -1,7 +1,8 @@
 """A compiled model as one file, or as bytes, and back.
 
-In: Compiled and a report. Out: a zip of meta.json and model.so, and from it Compiled again, without model, store or
-compiler. Reading executes nothing from the file but the compiled code itself: load only files you trust.
+In: Compiled and a report. Out: a zip of meta.json and model.so, or a zip in it for each of a model's parts, and from it
+Compiled again, without model, store or compiler. Reading executes nothing from the file but the compiled code itself:
+load only files you trust.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import IO, Any
 from felixlike import codegen, options, tvmlib
 from felixlike.deploy import description
 from felixlike.deploy.callable import Compiled
+from felixlike.deploy.chunks import Chunked, described, from_description
 from felixlike.deploy.library import Library
 from felixlike.errors import CompilationFailed, InvalidArtefact, first_line
 from felixlike.hardware import COMPILERS, c_compiler, kind_of
@@ -28,6 +30,9 @@ from felixlike.output import check_writable, written_whole
 _BYTES = "a pickled model"
 """Where bytes come from, in messages."""
 
+_CODE = "model.so"
+"""The file of the code."""
+
 
 def save(compiled: Compiled, path: str | os.PathLike[str], *, report: Mapping[str, Any]) -> None:
     """Write a compiled model to a file, whole or not at all; through a symbolic link, to its target.
@@ -35,16 +40,21 @@ def save(compiled: Compiled, path: str | os.PathLike[str], *, report: Mapping[st
     report: JSON data kept beside it. Raises OutputNotWritable, CompilationFailed without a C compiler, InvalidModel
     if the class of the outputs cannot be named in a file."""
     check_writable(path)
-    code = description.describe(compiled)
-    library = _library(compiled, code)  # before anything is beside the path
+    meta, files = _content(compiled, report)  # before anything is beside the path
     with written_whole(path) as file:
-        _pack(file, code, library, report)
+        _pack(file, meta, files)
 
 
 def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
     """Write the shared library alone, which TVM's runtime can load without felixlike, Python or torch; whole or not at
     all. Raises as `save` does."""
     check_writable(path)
+    if isinstance(compiled, Chunked):
+        raise CompilationFailed(
+            f"there is a library for each of the batch sizes {', '.join(map(str, compiled.parts))}",
+            where="export_library",
+            remedy="optimize the model for one of them and export that, or save the model for felixlike.load",
+        )
     library = _library(compiled, description.describe(compiled))
     with written_whole(path) as file:
         file.write(library)
@@ -60,9 +70,8 @@ def load(path: str | os.PathLike[str]) -> tuple[Compiled, dict[str, Any]]:
 
 def to_bytes(compiled: Compiled, *, report: Mapping[str, Any]) -> bytes:
     """What `save` would write.  Raises CompilationFailed and InvalidModel like it."""
-    code = description.describe(compiled)
     file = io.BytesIO()
-    _pack(file, code, _library(compiled, code), report)
+    _pack(file, *_content(compiled, report))
     return file.getvalue()
 
 
@@ -77,10 +86,25 @@ def read_report(path: str | os.PathLike[str]) -> dict[str, Any]:
     return description.read_report(meta, str(path))
 
 
-def _pack(file: IO[bytes], code: Mapping[str, Any], library: bytes, report: Mapping[str, Any]) -> None:
+def _content(compiled: Compiled, report: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The description, and what stands beside it."""
+    if isinstance(compiled, Chunked):
+        parts = {_part(size): to_bytes(part, report={}) for size, part in compiled.parts.items()}
+        return description.with_versions({"chunks": described(compiled)}, report), parts
+    code = description.describe(compiled)
+    return description.with_versions(code, report), {_CODE: _library(compiled, code)}
+
+
+def _pack(file: IO[bytes], meta: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("meta.json", json.dumps(description.with_versions(code, report), indent=1))
-        archive.writestr("model.so", library)
+        archive.writestr("meta.json", json.dumps(meta, indent=1))
+        for name, content in files.items():
+            archive.writestr(name, content)
+
+
+def _part(size: int) -> str:
+    """The file of a model's part for a batch size: an artefact of its own."""
+    return f"part-{size}.felix"
 
 
 def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
@@ -120,7 +144,7 @@ def linker() -> str:
 _GIVE = "give a file that felixlike saved, or save the model again"
 
 
-def _read_file(given: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes]:
+def _read_file(given: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
     path = options.path(given, "load", error=InvalidArtefact)
     if not path.is_file():
         kind = "it is not a file" if path.exists() else "there is no such file"
@@ -132,13 +156,15 @@ def _read_file(given: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes]:
         raise InvalidArtefact("permission is denied", where=str(path), remedy="see who may read it") from None
 
 
-def _read(file: IO[bytes], where: str) -> tuple[dict[str, Any], bytes]:
-    """The file's description and library.  zipfile checks both against their checksums."""
+def _read(file: IO[bytes], where: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The file's description and what stands beside it.  zipfile checks all against their checksums."""
     try:
         with zipfile.ZipFile(file) as archive:
             meta = json.loads(archive.read("meta.json"))
             json.dumps(meta, ensure_ascii=False).encode()  # halves of characters could not be shown
-            library = archive.read("model.so")
+            chunked = isinstance(meta, dict) and "chunks" in meta
+            names = [name for name in archive.namelist() if name.startswith("part-")] if chunked else [_CODE]
+            files = {name: archive.read(name) for name in names}
     except KeyError:
         raise InvalidArtefact("it is a zip file, but not one of felixlike's", where=where, remedy=_GIVE) from None
     except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, RuntimeError, OSError) as error:
@@ -148,15 +174,17 @@ def _read(file: IO[bytes], where: str) -> tuple[dict[str, Any], bytes]:
         ) from None
     if not isinstance(meta, dict) or "format" not in meta:
         raise InvalidArtefact("it is a zip file, but not one of felixlike's", where=where, remedy=_GIVE)
-    return meta, library
+    return meta, files
 
 
-def _open(meta: Mapping[str, Any], code: bytes, where: str) -> tuple[Compiled, dict[str, Any]]:
+def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tuple[Compiled, dict[str, Any]]:
     """The code, opened from a file that lives as long as the model, so that it can be saved again."""
+    if "chunks" in meta:
+        return _open_chunks(meta, files, where), description.read_report(meta, where)
     told = description.read(meta, where)
     report = description.read_report(meta, where)
     try:
-        library = Library(code)
+        library = Library(files[_CODE])
         compiled = Compiled(
             codegen.open_library(str(library.path)),
             inputs=told.inputs,
@@ -181,3 +209,19 @@ def _open(meta: Mapping[str, Any], code: bytes, where: str) -> tuple[Compiled, d
         ) from None
     description.compare(meta, own, where)
     return compiled, report
+
+
+def _open_chunks(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> Chunked:
+    description.check_versions(meta, where)
+
+    def part(size: int) -> Compiled:
+        if _part(size) not in files:
+            raise ValueError(f"its part for {size} is missing")
+        return _open(*_read(io.BytesIO(files[_part(size)]), where), where)[0]
+
+    try:
+        return from_description(meta["chunks"], part)
+    except ValueError as error:
+        raise InvalidArtefact(
+            f"its description is wrong: {error}", where=where, remedy="save the model again, or optimize it again"
+        ) from None

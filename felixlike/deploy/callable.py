@@ -25,7 +25,7 @@ from felixlike.frontend.nesting import quoted
 from felixlike.hardware.faults import fault_of
 from felixlike.hardware.placement import settle
 
-_ALIGNMENT = 64
+ALIGNMENT = 64
 """Bytes. Generated code loads whole vectors from buffers it takes to be so aligned, and crashes on others."""
 
 _KINDS = 4
@@ -155,7 +155,7 @@ class Compiled:
             return self._specially(tensors, special)
         for tensor in tensors:
             place = self._place(tensor)
-            if not place or place % _ALIGNMENT:
+            if not place or place % ALIGNMENT:
                 return self._specially(tensors, _PLAIN)
         self._settle(self.threads)
         try:
@@ -256,7 +256,7 @@ class Compiled:
             place = self._place(tensor)
             if not place and not tensor._is_zerotensor():
                 raise self._mismatch(index, "has no memory any more", "give a tensor whose storage was not resized")
-            if place % _ALIGNMENT or not place or index in spread:
+            if place % ALIGNMENT or not place or index in spread:
                 kept = tensor.detach() if tensor.requires_grad else tensor
                 ready[index] = self._clone(kept, memory_format=self._contiguous)
         self._settle(self.threads)

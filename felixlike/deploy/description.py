@@ -74,7 +74,8 @@ def with_versions(description: Mapping[str, Any], report: Mapping[str, Any]) -> 
 
 def read(meta: Mapping[str, Any], where: str) -> Description:
     """A file's description, for this version and this machine.  Raises InvalidArtefact."""
-    _check_versions(meta, where)
+    check_versions(meta, where)
+    _check_compiler(meta, where)
     _check_machine(meta, where)
     inputs = tuple(InputSpec(**spec) for spec in _tensors(meta, "inputs", where))
     outputs = tuple(OutputSpec(**spec) for spec in _tensors(meta, "outputs", where))
@@ -128,7 +129,8 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _check_versions(meta: Mapping[str, Any], where: str) -> None:
+def check_versions(meta: Mapping[str, Any], where: str) -> None:
+    """Raise InvalidArtefact unless the file was written for this version to read."""
     found, writer = _field(meta, "format", where), _text(meta, "felixlike", where)
     if type(found) is not int or found != FORMAT:
         raise InvalidArtefact(
@@ -136,6 +138,9 @@ def _check_versions(meta: Mapping[str, Any], where: str) -> None:
             where=where,
             remedy=f"load it with the felixlike that wrote it ({writer}), or optimize the model again",
         )
+
+
+def _check_compiler(meta: Mapping[str, Any], where: str) -> None:
     made = _text(meta, "tvm", where)
     if made != tvmlib.version():
         raise InvalidArtefact(

@@ -62,7 +62,7 @@ def max_relative_error(compiled: Compiled, model: Any, example_inputs: Sequence[
         found = agreement(got, want, names=names, exact=wide)
         if found.right:
             return _judged(found, reference)
-        if not agreement(_evaluated(model, inputs, signature, wide=wide), want).right:
+        if not agreement(evaluated(model, inputs, signature, wide=wide), want).right:
             words = "it is random: it gives something else at every call, so nothing can be compared with it"
             return Verification(found.error, reference, Verdict.RANDOM, words)
         own = _own(model, inputs, signature) if wide else want
@@ -77,21 +77,21 @@ def _judged(found: Agreement, reference: str) -> Verification:
 def _eager(model: Any, inputs: list[Any], signature: Signature) -> tuple[Any, str]:
     """The original's output, and the precision it was computed in."""
     try:
-        return _evaluated(model, inputs, signature, wide=True), "float64"
+        return evaluated(model, inputs, signature, wide=True), "float64"
     except Exception:  # whatever a model raises when it insists on its own precision
-        return _evaluated(model, inputs, signature, wide=False), "float32"
+        return evaluated(model, inputs, signature, wide=False), "float32"
 
 
 def _own(model: Any, inputs: list[Any], signature: Signature) -> Any:
     """The original's output in its own precision; None where the CPU has no such arithmetic."""
     try:
-        return _evaluated(model, inputs, signature, wide=False)
+        return evaluated(model, inputs, signature, wide=False)
     except Exception:  # half precision on older CPUs
         return None
 
 
-def _evaluated(model: Any, inputs: list[Any], signature: Signature, *, wide: bool) -> Any:
-    """The original's output.  wide: in float64."""
+def evaluated(model: Any, inputs: list[Any], signature: Signature, *, wide: bool) -> Any:
+    """The original's output in eval mode, of a copy.  wide: in float64."""
     if not wide:
         return _run(_copy(model), inputs, signature)
     inputs = [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs]

@@ -77,11 +77,22 @@ def compile_network(model: Any, shapes: Any, target: Any = "cpu", *, measure: bo
     whether programs are timed.  Raises InvalidDim, InvalidShape, InvalidModel and its kinds, InvalidOption for a target
     that is no CPU, CompilationFailed."""
     target = resolve_target(target)
+    require_host(target)
+    return compile_source(*read_network(model, shapes), target, measure=measure)
+
+
+def require_host(target: Any) -> None:
+    """Raise InvalidOption for a target that is no CPU."""
     if not kind_of(target).on_host:
         raise InvalidOption(
-            "sizes that a call decides are supported on CPUs alone", where="target", remedy='use target="cpu"'
+            "sizes that a call decides are supported on CPUs alone, but for the batch of models with convolutions",
+            where="target",
+            remedy='use target="cpu"',
         )
-    source, dims = _read(model, shapes)
+
+
+def compile_source(source: Source, dims: dict[str, Dim], target: Any, *, measure: bool = True) -> Network:
+    """The same for a model that was read, and its dimensions by the names that its symbolic sizes have there."""
     started = time.monotonic()
     try:
         module = fuse_dynamic(source.module, target)
@@ -113,8 +124,9 @@ def compile_network(model: Any, shapes: Any, target: Any = "cpu", *, measure: bo
     return Network(compiled, source, tuple(dims.values()), parts, time.monotonic() - started)
 
 
-def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
-    """The model as Relax, and its dimensions by the names that its symbolic sizes have there."""
+def read_network(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
+    """The model as Relax, and its dimensions by the names that its symbolic sizes have there.  Raises InvalidDim,
+    InvalidShape, InvalidModel and its kinds."""
     import torch
 
     from felixlike.frontend import torch as pytorch

@@ -1,16 +1,20 @@
 """`optimize` of a model some of whose sizes a call decides: planned, compiled, compared at several sizes, reported.
 
-In: a model, shapes with dimensions. Out: the compiled model and its report, or VerificationFailed.
+In: a model, shapes with dimensions. Out: the compiled model and its report, or VerificationFailed. Where the batch is
+the only such size of a model with convolutions, it is optimized for a few fixed sizes instead.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from felixlike import deploy
 from felixlike.deploy.verify import Verdict, Verification, max_relative_error
-from felixlike.dynamic.network import Network, Part, compile_network
+from felixlike.dynamic.batch import Batch, batch_of, in_parts
+from felixlike.dynamic.network import Network, Part, compile_source, read_network, require_host
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
 from felixlike.errors import first_line
 from felixlike.finish import versions
@@ -25,23 +29,64 @@ def is_dynamic(model: Any, shapes: Any, example_inputs: Any) -> bool:
     return has_dims(shapes) or has_dims(example_inputs) or is_dynamic_program(model)
 
 
+Fixed = Callable[[Any, Any, Mapping[str, Any]], tuple[deploy.Compiled, Report]]
+"""Optimizes a model for fixed sizes, given examples and limits."""
+
+
 def optimize_dynamic(
-    model: Any, shapes: Any, example_inputs: Any, target: Any, *, measure: bool, seed: int
+    model: Any,
+    shapes: Any,
+    example_inputs: Any,
+    target: Any,
+    fixed: Fixed,
+    limits: Mapping[str, Any],
+    *,
+    seed: int,
 ) -> tuple[deploy.Compiled, Report, Verification]:
-    """The compiled model, what was done, and what came of comparing it.  measure: whether uKernels are timed.
-    Raises as `compile_network` does."""
+    """The compiled model, what was done, and what came of comparing it.
+
+    fixed: used where the batch is cut into parts of fixed sizes.  limits: rounds, trials and seconds of the whole run;
+    where one is 0, nothing is timed.  Raises as `compile_network` does, and what `fixed` raises."""
     started = time.monotonic()
-    network = compile_network(model, either(shapes, example_inputs), target, measure=measure)
-    found = _compared(network, model)
+    measure = 0 not in (limits["rounds"], limits["trials"])
+    source, dims = read_network(model, either(shapes, example_inputs))
+    if (batch := batch_of(model, source, dims)) is not None:
+        parts = {
+            size: fixed(*batch.fixed(size), own)
+            for size, own in zip(batch.sizes, shared(limits, len(batch.sizes)), strict=True)
+        }
+        compiled = in_parts(batch, {size: own for size, (own, _) in parts.items()}, measure=measure)
+        reports = {size: report for size, (_, report) in parts.items()}
+        sizes = dict.fromkeys((batch.dim.least, (batch.dim.least + batch.dim.most) // 2, batch.dim.most))
+        found = _compared(compiled, model, map(batch.examples, sizes))
+        return compiled, _merged(batch, reports, compiled, found, started), found
+    require_host(target)
+    network = compile_source(source, dims, target, measure=measure)
+    found = _compared(network.compiled, model, network.examples())
     return network.compiled, _report(network, found, started=started, seed=seed), found
 
 
-def _compared(network: Network, model: Any) -> Verification:
+def shared(limits: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """The limits of each of so many runs; of whole numbers the last get what is left over."""
+    found: list[dict[str, Any]] = []
+    for place in range(count):
+        own: dict[str, Any] = {}
+        for name, limit in limits.items():
+            if isinstance(limit, int):
+                each, more = divmod(limit, count)
+                own[name] = each + (place >= count - more)
+            else:
+                own[name] = None if limit is None else limit / count
+        found.append(own)
+    return found
+
+
+def _compared(compiled: deploy.Compiled, model: Any, examples: Iterable[tuple[Any, ...]]) -> Verification:
     """The worst of the comparisons at several sizes."""
     worst = Verification(float("nan"), "")
-    for inputs in network.examples():
+    for inputs in examples:
         try:
-            found = max_relative_error(network.compiled, model, inputs)
+            found = max_relative_error(compiled, model, inputs)
         except Exception as error:  # whatever the user's model does at such sizes
             return Verification(float("nan"), "", Verdict.UNSURE, f"comparing failed: {first_line(error)}")
         if found.verdict is Verdict.WRONG:
@@ -49,6 +94,44 @@ def _compared(network: Network, model: Any) -> Verification:
         if not worst.reference or found.error > worst.error:
             worst = found
     return worst
+
+
+def _merged(
+    batch: Batch, reports: Mapping[int, Report], compiled: deploy.Chunked, found: Verification, started: float
+) -> Report:
+    """One report of the runs for all parts."""
+    first = next(iter(reports.values()))
+    name, most = batch.dim.name, batch.dim.most
+    tasks = tuple(
+        replace(task, name=f"{task.name}, {name}={size}") for size, own in reports.items() for task in own.tasks
+    )
+    notes = [own.note for own in reports.values() if own.note]
+    if found.verdict is not Verdict.RIGHT:
+        notes.append(f"The whole model was not verified: {found.words}.")
+    spent: dict[str, float] = {}
+    for own in reports.values():
+        for step, seconds in own.spent.items():
+            spent[step] = spent.get(step, 0.0) + seconds
+    parts = f"parts of {', '.join(map(str, reports))} for {batch.dim}: {most} = {_sum(compiled.steps(most))}"
+    return replace(
+        first,
+        model=batch.source.name,
+        tasks=tasks,
+        trials=sum(own.trials for own in reports.values()),
+        rounds=sum(own.rounds for own in reports.values()),
+        seconds=sum(own.seconds for own in reports.values()),
+        total_seconds=time.monotonic() - started,
+        error=found.error,
+        reference=found.reference,
+        stopped=f"{first.stopped}; {parts}",
+        recalled=sum(own.recalled for own in reports.values()),
+        note=" ".join(dict.fromkeys(notes)),
+        spent=spent,
+    )
+
+
+def _sum(steps: list[int]) -> str:
+    return " + ".join(f"{steps.count(size)} × {size}" for size in dict.fromkeys(steps))
 
 
 def _report(network: Network, found: Verification, *, started: float, seed: int) -> Report:

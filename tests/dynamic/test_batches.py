@@ -1,0 +1,182 @@
+"""Models with convolutions, for every batch size: cut into parts, right at all of them, saved and loaded."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import felixlike as fx
+from felixlike.deploy import Chunked
+from felixlike.dynamic.optimize import shared
+from felixlike.errors import CompilationFailed, InputMismatch, InvalidArtefact
+
+_N = fx.Dim("N", range(1, 8))
+
+
+class _Net(torch.nn.Module):
+    """An image and a vector for each sample, and a vector for all; two outputs."""
+
+    def __init__(self, channels: int = 4) -> None:
+        super().__init__()
+        self.convolution, self.norm = torch.nn.Conv2d(3, channels, 3), torch.nn.BatchNorm2d(channels)
+        self.dense = torch.nn.Linear(channels, 5)
+
+    def forward(self, image: torch.Tensor, more: torch.Tensor, all_: torch.Tensor) -> dict[str, torch.Tensor]:
+        seen = torch.relu(self.norm(self.convolution(image))).mean((2, 3))
+        return {"scores": self.dense(seen) + more, "seen": seen * all_}
+
+
+class _Mixed(torch.nn.Module):
+    """What comes of a sample depends on the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(3, 4, 3)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.convolution(image)
+        return found - found.mean(0, keepdim=True)
+
+
+def _inputs(size: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(size)
+    return tuple(torch.randn(shape, generator=generator) for shape in ((size, 3, 7, 7), (size, 5), (4,)))
+
+
+def _net() -> _Net:
+    torch.manual_seed(0)
+    return _Net().eval()
+
+
+@pytest.fixture(scope="module")
+def optimized() -> fx.Optimized:
+    shapes = {"image": (_N, 3, 7, 7), "more": (_N, 5), "all_": (4,)}
+    return fx.optimize(_net(), shapes, rounds=0, progress=False)
+
+
+def _parts(optimized: Any) -> Chunked:
+    compiled = optimized._compiled
+    assert isinstance(compiled, Chunked)
+    return compiled
+
+
+def test_a_model_serves_every_batch_size(optimized: fx.Optimized) -> None:
+    parts = _parts(optimized)
+    assert list(parts.parts) == [1, 4]
+    for size in range(1, 8):
+        got, want = optimized(*_inputs(size)), _net()(*_inputs(size))
+        assert list(got) == list(want)
+        for name in want:
+            torch.testing.assert_close(got[name], want[name], rtol=1e-5, atol=1e-5)
+        assert sum(parts.steps(size)) == size
+    assert [spec.shape for spec in optimized.inputs] == [(7, 3, 7, 7), (7, 5), (4,)]
+    assert {task.name.rpartition(", ")[2] for task in optimized.report.tasks} == {"N=1", "N=4"}
+    assert "parts of 1, 4 for N in 1…7: 7 = " in str(optimized.report)
+    assert optimized.report.error < 1e-5
+
+
+def test_it_is_saved_loaded_pickled_and_copied(optimized: fx.Optimized, tmp_path: Path) -> None:
+    optimized.save(tmp_path / "model.fx")
+    others = fx.load(tmp_path / "model.fx"), pickle.loads(pickle.dumps(optimized)), copy.deepcopy(optimized)
+    for other in others:
+        assert other.report.stopped == optimized.report.stopped
+        for size in (1, 4, 7):
+            got, want = other(*_inputs(size)), optimized(*_inputs(size))
+            assert all(torch.equal(got[name], want[name]) for name in want)
+        with pytest.raises(InputMismatch, match="N is 8 in input 'image', out of its range 1 to 7"):
+            other(*_inputs(8))
+    with pytest.raises(CompilationFailed, match="a library for each of the batch sizes 1, 4"):
+        optimized.export_library(tmp_path / "model.so")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda chunks: chunks.pop("dim"), "does not say what its parts are"),
+        (lambda chunks: chunks.update(key=3), "does not say which sizes there are"),
+        (lambda chunks: chunks.update(dim=["N", 1, 2**40]), "sizes are out of range"),
+        (lambda chunks: chunks.update(parts=[[4, 1.0], [1, "1"]]), "take no time"),
+        (lambda chunks: chunks.update(parts=[[1, 1.0], [5, 1.0]]), "part for 5 is missing"),
+        (lambda chunks: chunks.update(parts=[[1, 1.0]]), "there are not two parts"),
+        (lambda chunks: chunks.update(dim=["N", 0, 7]), "sizes are out of range"),
+    ],
+)
+def test_edited_files_are_refused(
+    optimized: fx.Optimized, change: Callable[[Any], object], words: str, tmp_path: Path
+) -> None:
+    optimized.save(tmp_path / "model.fx")
+    _edited(tmp_path / "model.fx", lambda meta, _: change(meta["chunks"]))
+    with pytest.raises(InvalidArtefact, match=words):
+        fx.load(tmp_path / "model.fx")
+
+
+def test_a_part_of_another_model_is_refused(optimized: fx.Optimized, tmp_path: Path) -> None:
+    other = fx.optimize(torch.nn.Conv2d(3, 4, 3), ((4, 3, 7, 7),), rounds=0, progress=False)
+    optimized.save(tmp_path / "model.fx")
+    other.save(tmp_path / "other.fx")
+    _edited(
+        tmp_path / "model.fx", lambda _, files: files.update({"part-4.felix": (tmp_path / "other.fx").read_bytes()})
+    )
+    with pytest.raises(InvalidArtefact, match="called in different ways"):
+        fx.load(tmp_path / "model.fx")
+
+
+def _edited(path: Path, change: Callable[[Any, dict[str, bytes]], object]) -> None:
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    meta = json.loads(files.pop("meta.json"))
+    change(meta, files)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, own in {"meta.json": json.dumps(meta).encode(), **files}.items():
+            archive.writestr(name, own)
+    path.write_bytes(content.getvalue())
+
+
+def test_a_program_with_a_dynamic_batch() -> None:
+    dynamic = {"image": {0: torch.export.Dim("B", min=1, max=5)}, "more": {0: torch.export.Dim("B", min=1, max=5)}}
+    program = torch.export.export(_net(), _inputs(3), dynamic_shapes={**dynamic, "all_": None})
+    found = fx.optimize(program, rounds=0, progress=False)
+    assert list(_parts(found).parts) == [1, 4]
+    for size in (1, 3, 5):
+        torch.testing.assert_close(found(*_inputs(size))["seen"], _net()(*_inputs(size))["seen"], rtol=1e-5, atol=1e-5)
+
+
+def test_limits_are_shared_and_parts_are_timed(tmp_path: Path) -> None:
+    store = tmp_path / "runs.sqlite"
+    shapes = ((fx.Dim("N", [2, 3]), 3, 9, 9),)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()).eval()
+    found = fx.optimize(model, shapes, trials=7, store=store, progress=False)
+    parts = _parts(found)
+    assert list(parts.parts) == [1, 2, 3]
+    assert found.report.trials <= 7
+    assert all(0 < own < 1 for own in parts.seconds.values())
+    assert parts.seconds[1] != 1.0
+    for size in (2, 3):
+        x = torch.randn(size, 3, 9, 9)
+        torch.testing.assert_close(found(x), model(x), rtol=1e-5, atol=1e-5)
+    assert [own["trials"] for own in shared({"trials": 7, "seconds": 6.0, "rounds": None}, 3)] == [2, 2, 3]
+    assert [own["seconds"] for own in shared({"trials": 7, "seconds": 6.0, "rounds": None}, 3)] == [2.0] * 3
+
+
+def test_samples_that_depend_on_each_other_stay_together() -> None:
+    found = fx.optimize(_Mixed().eval(), ((_N, 3, 6, 6),), rounds=0, progress=False)
+    assert not isinstance(found._compiled, Chunked)
+
+
+def test_parts_that_do_not_cover_a_range_are_refused(optimized: fx.Optimized) -> None:
+    parts = _parts(optimized)
+    assert Chunked(parts.parts, {1: 1.0, 4: 9.0}, ("N", 1, 7)).steps(7) == [1] * 7
+    assert Chunked(parts.parts, {1: 1.0, 4: 2.0}, ("N", 1, 7)).steps(7) == [4, 1, 1, 1]
+    for least, most in ((0, 7), (5, 4)):
+        with pytest.raises(ValueError, match=f"parts of 1, 4 do not cover {least} to {most}"):
+            Chunked(parts.parts, parts.seconds, ("N", least, most))
