@@ -1,0 +1,187 @@
+"""Networks with sizes that a call decides: python -m benchmarks.dynamic_networks [--only NAME] [--seconds 100].
+
+One artefact for all sizes beside PyTorch eager and torch.compile with dynamic shapes, whole calls, interleaved, each in
+a process of its own with a thread on each core: ResNet-18 for every batch of 1 to 16, BERT-base and GPT-2 for every
+length of 1 to 128, timed at eight of them and compared with float64 there. Writes docs/results/dynamic_networks.json
+and .md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from felixlike.bench.processes import Sides
+
+LENGTHS = (5, 24, 43, 62, 81, 100, 119, 128)
+BATCHES = (1, 2, 3, 5, 8, 11, 13, 16)
+NETWORKS = {"ResNet-18, batch": BATCHES, "BERT-base, length": LENGTHS, "GPT-2, length": LENGTHS}
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="networks whose name contains this; other rows stay")
+    parser.add_argument("--seconds", type=float, default=100.0, help="of tuning, where sizes of parts are tuned")
+    arguments = parser.parse_args()
+    from benchmarks.results import of_this_machine, write_for_this_machine
+    from felixlike.bench.processes import Sides
+
+    rows = dict(of_this_machine("dynamic_networks").get("networks", {}))
+    for name in NETWORKS:
+        if arguments.only in name:
+            with Sides() as sides, tempfile.TemporaryDirectory(prefix="felixlike-") as folder:
+                rows[name] = _measured(name, sides, Path(folder) / "model.fx", arguments.seconds)
+            ordered = {own: rows[own] for own in NETWORKS if own in rows}
+            write_for_this_machine("dynamic_networks", {"networks": ordered}, _text(ordered))
+
+
+@functools.cache
+def network(name: str) -> Any:
+    """The model."""
+    import torch
+
+    from felixlike.bench import networks
+
+    torch.manual_seed(0)
+    if name.startswith("ResNet"):
+        return networks.resnet18()[0]
+    if name.startswith("GPT"):
+        return networks.Output(networks.gpt2()[0].model, "last_hidden_state").eval()
+    import transformers
+
+    return networks.Output(transformers.BertModel(transformers.BertConfig()), "last_hidden_state").eval()
+
+
+def inputs(name: str, size: int) -> tuple[Any, ...]:
+    """Of a call of this size."""
+    import torch
+
+    generator = torch.Generator().manual_seed(size)
+    if name.startswith("ResNet"):
+        return (torch.randn(size, 3, 224, 224, generator=generator),)
+    return (torch.randint(0, 10_000, (1, size), generator=generator),)
+
+
+def optimized(name: str, seconds: float) -> Any:
+    """One artefact for all sizes."""
+    import torch
+
+    import felixlike as fx
+
+    model = network(name)
+    if name.startswith("ResNet"):
+        return fx.optimize(model, ((fx.Dim("N", range(1, 17)), 3, 224, 224),), seconds=seconds, progress=False)
+    dynamic = {"x": {1: torch.export.Dim("T", min=1, max=128)}}
+    return fx.optimize(torch.export.export(model, inputs(name, 9), dynamic_shapes=dynamic), progress=False)
+
+
+@functools.cache
+def _loaded(path: Path) -> Any:
+    import felixlike as fx
+
+    return fx.load(path)
+
+
+def ours(path: Path, name: str, size: int) -> Callable[[], object]:
+    """A call of what was saved."""
+    model, given = _loaded(path), inputs(name, size)
+    return lambda: model(*given)
+
+
+def eager(name: str, size: int) -> Callable[[], object]:
+    """PyTorch's call."""
+    import torch
+
+    torch.set_grad_enabled(False)
+    model, given = network(name), inputs(name, size)
+    return lambda: model(*given)
+
+
+@functools.cache
+def _compiled(name: str) -> Any:
+    import torch
+
+    return torch.compile(network(name), dynamic=True)
+
+
+def compiled(name: str, size: int) -> Callable[[], object]:
+    """torch.compile with dynamic shapes, compiled once for all sizes."""
+    import torch
+
+    torch.set_grad_enabled(False)
+    model, given = _compiled(name), inputs(name, size)
+    return lambda: model(*given)
+
+
+def _measured(name: str, sides: Sides, path: Path, seconds: float) -> dict[str, Any]:
+    """Everything about one network."""
+    started = time.monotonic()
+    found = optimized(name, seconds)
+    spent = time.monotonic() - started
+    found.save(path)
+    errors = {size: _error(name, found, size) for size in NETWORKS[name]}
+    taken: dict[str, dict[str, float]] = {}
+    for size in NETWORKS[name]:
+        makes: dict[str, Callable[..., Any]] = {"ours": partial(ours, path), "eager": eager, "torch.compile": compiled}
+        timed = sides.compare({side: partial(make, name, size) for side, make in makes.items()}, seconds_a_side=1.5)
+        taken[str(size)] = {side: own.seconds for side, own in timed.items()}
+        print(name, size, {side: round(1e3 * own, 2) for side, own in taken[str(size)].items()}, flush=True)
+    return {
+        "seconds": taken,
+        "spent": spent,
+        "bytes": path.stat().st_size,
+        "error": max(errors.values()),
+        "how": found.report.stopped,
+    }
+
+
+def _error(name: str, found: Any, size: int) -> float:
+    """Maximum relative error against float64."""
+    import copy
+
+    import torch
+
+    given = inputs(name, size)
+    wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in given]
+    with torch.no_grad():
+        want = copy.deepcopy(network(name)).double()(*wide)
+    return float((found(*given) - want).abs().max() / want.abs().max())
+
+
+def _text(rows: Mapping[str, Any]) -> str:
+    from felixlike.bench.results import geometric_mean
+
+    lines = [
+        "One artefact for all sizes. eager ÷ ours, torch.compile ÷ ours: above 1 ours is faster; geometric mean and"
+        " worst of the sizes.",
+        "",
+        "| network | eager ÷ ours | worst | torch.compile ÷ ours | worst | optimizing | artefact | max error | how |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, row in rows.items():
+        cells = []
+        for side in ("eager", "torch.compile"):
+            ratios = [own[side] / own["ours"] for own in row["seconds"].values() if side in own]
+            cells += [f"**{geometric_mean(ratios):.2f}**", f"{min(ratios):.2f}"] if ratios else ["–", "–"]
+        size = f"{row['bytes'] / 2**20:.0f} MiB"
+        lines.append(
+            f"| {name} | {' | '.join(cells)} | {row['spent']:.0f} s | {size} | {row['error']:.1e} | {row['how']} |"
+        )
+    for name, row in rows.items():
+        sides = list(next(iter(row["seconds"].values())))
+        lines += ["", f"{name}, ms:", "", f"| size | {' | '.join(sides)} |", f"| --- |{' --- |' * len(sides)}"]
+        for own_size, own in row["seconds"].items():
+            lines.append(f"| {own_size} | {' | '.join(f'{1e3 * own[s]:.2f}' if s in own else '–' for s in sides)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
