@@ -17,15 +17,14 @@ from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.operator import read_operator, symbols_of
 from felixlike.dynamic.plan import Plan, device_of, plan_operator
 from felixlike.dynamic.rows import rowwise
-from felixlike.dynamic.shapes import dims_of_program, read_dynamic_shapes
+from felixlike.dynamic.sources import read_network
 from felixlike.dynamic.workloads import workload_at
-from felixlike.errors import CompilationFailed, InvalidModel, InvalidOption, first_line
+from felixlike.errors import CompilationFailed, InvalidOption, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Sizes
 from felixlike.frontend.constants import CONSTANTS, constant_arguments, with_indices
 from felixlike.frontend.imported import Source
 from felixlike.frontend.passes import fuse_dynamic
 from felixlike.hardware import Device, kind_of, resolve_target
-from felixlike.words import kind_of as kind_of_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,9 @@ class Network:
 def compile_network(model: Any, shapes: Any, target: Any = "cpu", *, measure: bool = True) -> Network:
     """Compile a model for all sizes of its dimensions.
 
-    model: an nn.Module with shapes that have a Dim in them, or an ExportedProgram with dynamic shapes.  measure:
-    whether programs are timed.  Raises InvalidDim, InvalidShape, InvalidModel and its kinds, InvalidOption for a target
-    that is no CPU, CompilationFailed."""
+    model: as `read_network` takes it, with shapes that have a Dim in them, or an ExportedProgram with dynamic shapes.
+    measure: whether programs are timed.  Raises InvalidDim, InvalidShape, InvalidModel and its kinds, InvalidOption for
+    a target that is no CPU, CompilationFailed."""
     target = resolve_target(target)
     require_host(target)
     return compile_source(*read_network(model, shapes), target, measure=measure)
@@ -91,12 +90,17 @@ def require_host(target: Any) -> None:
         )
 
 
-def compile_source(source: Source, dims: dict[str, Dim], target: Any, *, measure: bool = True) -> Network:
-    """The same for a model that was read, and its dimensions by the names that its symbolic sizes have there."""
+def compile_source(
+    source: Source, dims: dict[str, Dim], target: Any, *, measure: bool = True, kernels: bool = True
+) -> Network:
+    """The same for a model that was read, and its dimensions by the names that its symbolic sizes have there.
+
+    kernels: False for everything row by row, to compare with."""
     started = time.monotonic()
     try:
         module = fuse_dynamic(source.module, target)
-        module, parts, pieces = _planned(module, dims, device_of(None, target), target, measure=measure)
+        known = dims if kernels else {}
+        module, parts, pieces = _planned(module, known, device_of(None, target), target, measure=measure)
         module = with_packed_constants(module, pieces)
         lowered, executable = codegen.compile_relax(module, target)
     except tvmlib.TVM_ERRORS as error:
@@ -122,64 +126,6 @@ def compile_source(source: Source, dims: dict[str, Dim], target: Any, *, measure
         sizes=sizes,
     )
     return Network(compiled, source, tuple(dims.values()), parts, time.monotonic() - started)
-
-
-def read_network(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
-    """The model as Relax, and its dimensions by the names that its symbolic sizes have there.  Raises InvalidDim,
-    InvalidShape, InvalidModel and its kinds."""
-    import torch
-
-    from felixlike.frontend import torch as pytorch
-
-    if isinstance(model, torch.export.ExportedProgram):
-        source = pytorch.from_dynamic_program(model)
-        return source, {dim.name: dim for dim in dims_of_program(model)}
-    if not isinstance(model, torch.nn.Module):
-        raise InvalidModel(
-            f"{kind_of_value(model)} cannot have dynamic sizes here",
-            where="model",
-            remedy="give an nn.Module, an ExportedProgram, or a PrimFunc to felixlike.dynamic.compile",
-        )
-    read = read_dynamic_shapes(shapes)
-    named = {dim.name: torch.export.Dim(dim.name, min=dim.least, max=max(dim.most, 2)) for dim in read.dims}
-
-    def places(own: dict[int, str]) -> dict[int, Any]:
-        return {place: named[name] for place, name in own.items()}
-
-    if isinstance(read.places, dict):
-        dynamic: Any = {name: places(own) for name, own in read.places.items()}
-    else:
-        dynamic = _by_parameter(model, [places(own) for own in read.places])
-    source = pytorch.from_module(model, read.given, dynamic)
-    order = read.places.values() if isinstance(read.places, dict) else read.places
-    found: dict[str, Dim] = {}
-    for parameter, own in zip(source.module["main"].params, order, strict=True):
-        for place, name in own.items():
-            symbol = parameter.ty.shape.values[place]
-            dim = next(dim for dim in read.dims if dim.name == name)
-            if not isinstance(symbol, tvmlib.tirx.Var):
-                raise InvalidModel(
-                    f"{name} can have no other size than {symbol}",
-                    where=source.name,
-                    remedy="see what in the model fixes it, or give that size",
-                )
-            found[str(symbol.name)] = dim
-    return source, found
-
-
-def _by_parameter(model: Any, places: list[dict[int, Any]]) -> Any:
-    """Dynamic dimensions of positional inputs, as torch.export wants them: by the parameters' names, or in a tuple
-    where there are any number."""
-    import inspect
-
-    names = [
-        name
-        for name, p in inspect.signature(model.forward).parameters.items()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    if len(names) < len(places):
-        return tuple(places)
-    return dict(zip(names, places, strict=False))
 
 
 def _planned(

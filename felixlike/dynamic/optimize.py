@@ -14,8 +14,9 @@ from typing import Any
 from felixlike import deploy
 from felixlike.deploy.verify import Verdict, Verification, max_relative_error
 from felixlike.dynamic.batch import Batch, batch_of, in_parts
-from felixlike.dynamic.network import Network, Part, compile_source, read_network, require_host
+from felixlike.dynamic.network import Network, Part, compile_source, require_host
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
+from felixlike.dynamic.sources import is_torch, read_network
 from felixlike.errors import first_line
 from felixlike.finish import versions
 from felixlike.frontend.shapes import either
@@ -62,6 +63,8 @@ def optimize_dynamic(
         return compiled, _merged(batch, reports, compiled, found, started), found
     require_host(target)
     network = compile_source(source, dims, target, measure=measure)
+    if not is_torch(model):
+        model = compile_source(source, dims, target, kernels=False).compiled
     found = _compared(network.compiled, model, network.examples())
     return network.compiled, _report(network, found, started=started, seed=seed), found
 

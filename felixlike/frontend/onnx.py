@@ -29,19 +29,38 @@ def from_onnx(model: Any, shapes: Any) -> Source:
     Sizes that the model leaves open (names, or nothing) must be in shapes. Raises MissingDependency, InvalidModel,
     InvalidShape, UnsupportedOperator, EmptyModel."""
     onnx = _onnx()
-    name = Path(model).stem if isinstance(model, str | Path) else (model.graph.name or "onnx model")
+    name = _name_of(model)
+    proto = _checked(onnx, model, name)
+    inputs = _declared_inputs(onnx, proto, name)
+    examples = _match(read_shapes(shapes), inputs, where=name)
+    specs = {key: example for (key, _, _), example in zip(inputs, examples, strict=True)}
+    module = _imported(proto, {key: list(example.shape) for key, example in specs.items()}, name)
+    given = Given(positional=tuple(Input((example,)) for example in specs.values()))
+    source = from_relax(module, given, name=name)
+    return replace(source, signature=Signature.plain(list(specs)))  # TVM writes input_1 for input.1
+
+
+def with_open_sizes(model: Any) -> tuple[str, Any]:
+    """The name of an ONNX model, and a Relax module in which sizes that it leaves open are symbolic.  Raises like
+    from_onnx."""
+    onnx = _onnx()
+    name = _name_of(model)
+    proto = _checked(onnx, model, name)
+    return name, _imported(proto, None, name)
+
+
+def _name_of(model: Any) -> str:
+    return Path(model).stem if isinstance(model, str | Path) else (model.graph.name or "onnx model")
+
+
+def _checked(onnx: Any, model: Any, name: str) -> Any:
+    """The ModelProto, which computes something."""
     proto = _read(onnx, model)
     if not proto.graph.output or not proto.graph.node:
         raise EmptyModel(
             "the graph computes nothing", where=name, remedy="give a model with at least one operator and an output"
         )
-    inputs = _declared_inputs(onnx, proto, name)
-    examples = _match(read_shapes(shapes), inputs, where=name)
-    specs = {key: example for (key, _, _), example in zip(inputs, examples, strict=True)}
-    module = _convert(proto, specs, name)
-    given = Given(positional=tuple(Input((example,)) for example in specs.values()))
-    source = from_relax(module, given, name=name)
-    return replace(source, signature=Signature.plain(list(specs)))  # TVM writes input_1 for input.1
+    return proto
 
 
 def _onnx() -> Any:
@@ -136,7 +155,8 @@ def _settle(name: str, sizes: tuple[int | str, ...], dtype: str, given: Example 
     return given if given.value is not None else Example(given.shape, dtype)
 
 
-def _convert(proto: Any, examples: dict[str, Example], where: str) -> Any:
+def _imported(proto: Any, shapes: dict[str, list[int]] | None, where: str) -> Any:
+    """What TVM makes of it.  shapes: None for those of the model itself."""
     importer = tvmlib.onnx_importer()
     known = importer._get_convert_map()
     missing = sorted({node.op_type for node in proto.graph.node} - {*known, "If", "Constant"})
@@ -144,7 +164,6 @@ def _convert(proto: Any, examples: dict[str, Example], where: str) -> Any:
         raise UnsupportedOperator(
             f"TVM cannot import {', '.join(missing)}", where=where, remedy="write the model with other operators"
         )
-    shapes = {name: list(example.shape) for name, example in examples.items()}
     with quiet(stdout=True), tvmlib.builders_end_their_blocks():
         try:
             return importer.from_onnx(proto, shape_dict=shapes)

@@ -21,7 +21,7 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
     Since the inputs come with every call, none has a layout that is free to choose, whatever the PrimFunc says.
     Raises EmptyModel without buffers, InvalidModel for scalar parameters, InvalidShape for unknown sizes."""
     relax = tvmlib.relax
-    name = _name(func)
+    name = name_of(func)
     specs = buffers_of(func, where=name)
     if not specs:
         raise EmptyModel("the PrimFunc has no buffers", where=name, remedy="give one with an output")
@@ -40,7 +40,7 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
     return Source(name, builder.get(), signature, Structure(), tuple(example.tensor() for example in examples))
 
 
-def _name(func: Any) -> str:
+def name_of(func: Any) -> str:
     """The function's own name; what its blocks are called if that is only "main", which is the caller's name."""
     symbol = str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else "main"
     if symbol != "main":

@@ -28,7 +28,9 @@ def from_relax(module: Any, shapes: Any, *, name: str = "main") -> Source:
     inputs = inputs_of(main, where=name)
     examples = match_known(read_shapes(shapes), inputs, where=name)
     signature = Signature.plain([spec.name for spec in inputs])
-    structure = structure_of(_placeholders(main.ret_ty, where=name))
+    for kind in _leaves(main.ret_ty):
+        _tensor_spec(kind, "the output", where=name)
+    structure = structure_of(placeholders(main.ret_ty))
     return Source(name, module, signature, structure, tuple(example.tensor() for example in examples))
 
 
@@ -61,9 +63,8 @@ def _leaves(kind: Any) -> Iterator[Any]:
         yield from _leaves(field)
 
 
-def _placeholders(kind: Any, *, where: str) -> Any:
-    """The nesting of a Relax type in tuples, with an object for each tensor."""
+def placeholders(kind: Any) -> Any:
+    """The nesting of a Relax type in tuples, with an object for each part that is none."""
     if isinstance(kind, tvmlib.relax.TupleType):
-        return tuple(_placeholders(field, where=where) for field in kind.fields)
-    _tensor_spec(kind, "the output", where=where)
+        return tuple(map(placeholders, kind.fields))
     return object()

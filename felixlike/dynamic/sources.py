@@ -1,0 +1,198 @@
+"""A model some of whose sizes a call decides, as Relax with symbolic sizes, whatever kind it is of.
+
+In: an nn.Module, ExportedProgram, ONNX model, Relax IRModule or PrimFunc, and shapes with dimensions. Out: a Source and
+its dimensions, by the names that its symbolic sizes have there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from felixlike import options, tvmlib
+from felixlike.dynamic.dims import Dim
+from felixlike.dynamic.shapes import DynamicShapes, dims_of_program, read_dynamic_shapes
+from felixlike.errors import EmptyModel, InvalidDim, InvalidModel, InvalidShape
+from felixlike.frontend.constants import LAYOUT_FREE
+from felixlike.frontend.imported import Source
+from felixlike.frontend.primfunc import name_of
+from felixlike.frontend.relax import placeholders
+from felixlike.frontend.signature import Signature
+from felixlike.frontend.structure import structure_of
+from felixlike.words import kind_of
+
+
+def read_network(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
+    """The model as Relax, and its dimensions.  Raises InvalidDim, InvalidShape, InvalidModel and its kinds."""
+    import torch
+
+    from felixlike.frontend import onnx
+    from felixlike.frontend import torch as pytorch
+
+    if isinstance(model, torch.export.ExportedProgram):
+        source = pytorch.from_dynamic_program(model)
+        return source, {dim.name: dim for dim in dims_of_program(model)}
+    read = read_dynamic_shapes(shapes)
+    if isinstance(model, torch.nn.Module):
+        return _of_module(model, read)
+    if isinstance(model, str | os.PathLike) and options.path(model, "model", error=InvalidModel).suffix == ".onnx":
+        return _of_relax(onnx.with_open_sizes(options.path(model, "model", error=InvalidModel)), read)
+    if type(model).__name__ == "ModelProto":
+        return _of_relax(onnx.with_open_sizes(model), read)
+    if isinstance(model, tvmlib.PrimFunc):
+        return _of_relax((name_of(model), _called(model)), read)
+    if isinstance(model, tvmlib.IRModule):
+        return _of_relax(("main", model), read)
+    raise InvalidModel(
+        f"{kind_of(model)} cannot have dynamic sizes here",
+        where="model",
+        remedy="give an nn.Module, an ExportedProgram, an ONNX model, a Relax IRModule or a PrimFunc",
+    )
+
+
+def is_torch(model: Any) -> bool:
+    """Whether PyTorch itself can run a model."""
+    import torch
+
+    return isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
+
+
+def _of_module(model: Any, read: DynamicShapes) -> tuple[Source, dict[str, Dim]]:
+    import torch
+
+    from felixlike.frontend import torch as pytorch
+
+    named = {dim.name: torch.export.Dim(dim.name, min=dim.least, max=max(dim.most, 2)) for dim in read.dims}
+
+    def places(own: dict[int, str]) -> dict[int, Any]:
+        return {place: named[name] for place, name in own.items()}
+
+    if isinstance(read.places, dict):
+        dynamic: Any = {name: places(own) for name, own in read.places.items()}
+    else:
+        dynamic = _by_parameter(model, [places(own) for own in read.places])
+    source = pytorch.from_module(model, read.given, dynamic)
+    order = read.places.values() if isinstance(read.places, dict) else read.places
+    found: dict[str, Dim] = {}
+    for parameter, own in zip(source.module["main"].params, order, strict=True):
+        for place, name in own.items():
+            symbol = parameter.ty.shape.values[place]
+            if not isinstance(symbol, tvmlib.tirx.Var):
+                raise InvalidModel(
+                    f"{name} can have no other size than {symbol}",
+                    where=source.name,
+                    remedy="see what in the model fixes it, or give that size",
+                )
+            found[str(symbol.name)] = _named(read, name)
+    return source, found
+
+
+def _by_parameter(model: Any, places: list[dict[int, Any]]) -> Any:
+    """Dynamic dimensions of positional inputs, as torch.export wants them: by the parameters' names, or in a tuple
+    where there are any number."""
+    names = [
+        name
+        for name, p in inspect.signature(model.forward).parameters.items()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(names) < len(places):
+        return tuple(places)
+    return dict(zip(names, places, strict=False))
+
+
+def _of_relax(named: tuple[str, Any], read: DynamicShapes) -> tuple[Source, dict[str, Dim]]:
+    """A Relax module whose open sizes are symbolic, and the dimensions that were given for those."""
+    name, module = named
+    names = [str(var.name_hint) for var in module.get_global_vars()]
+    if "main" not in names or not isinstance(module["main"], tvmlib.relax.Function):
+        raise InvalidModel("the IRModule has no Relax function main", where=name, remedy='name the entry "main"')
+    main = module["main"]
+    inputs = [str(parameter.name) for parameter in main.params]
+    given = _in_order(read.given, inputs, name)
+    places = _in_order(read.places, inputs, name)
+    found: dict[str, Dim] = {}
+    examples = []
+    for parameter, own, dynamic in zip(main.params, given, places, strict=True):
+        examples.append(_example(parameter, own, dynamic, read, found, name))
+    structure = structure_of(placeholders(main.ret_ty))
+    return Source(name, module, Signature.plain(inputs), structure, tuple(examples)), found
+
+
+def _in_order(given: Any, names: Sequence[str], where: str) -> list[Any]:
+    """What was given, by name or by position, for each input."""
+    if isinstance(given, Mapping):
+        if set(given) != set(names):
+            raise InvalidShape(
+                f"shapes are given for {', '.join(given)}", where=where, remedy=f"its inputs are {', '.join(names)}"
+            )
+        return [given[name] for name in names]
+    if len(given) != len(names):
+        raise InvalidShape(
+            f"{len(given)} shapes are given", where=where, remedy=f"its inputs are {', '.join(names) or 'none'}"
+        )
+    return list(given)
+
+
+def _example(
+    parameter: Any, given: Any, dynamic: Mapping[int, str], read: DynamicShapes, found: dict[str, Dim], where: str
+) -> Any:
+    """An example tensor of an input; its symbolic sizes get their dimensions in `found`."""
+    import torch
+
+    from felixlike.frontend.shapes import Example
+
+    name, kind = str(parameter.name), parameter.ty
+    if not isinstance(kind, tvmlib.relax.TensorType) or not isinstance(kind.shape, tvmlib.relax.ShapeExpr):
+        raise InvalidModel(f"{name} is {kind}, no tensor of a known rank", where=where, remedy="take tensors only")
+    sizes = list(kind.shape.values)
+    shape = tuple(given.shape) if isinstance(given, torch.Tensor) else tuple(given)
+    wanted = f"({', '.join(str(s.name) if isinstance(s, tvmlib.tirx.Var) else str(int(s)) for s in sizes)})"
+    if len(shape) != len(sizes):
+        raise InvalidShape(f"input {name!r} has shape {wanted}, not {len(shape)} sizes", where=where)
+    for place, (size, own) in enumerate(zip(sizes, shape, strict=True)):
+        if isinstance(size, tvmlib.tirx.Var):
+            if place not in dynamic:
+                raise InvalidShape(
+                    f"size {size} of input {name!r} is open, but {own} is given",
+                    where=where,
+                    remedy=f'give fx.Dim("{size}", …) with the sizes that it may have',
+                )
+            dim = found.setdefault(str(size.name), _named(read, dynamic[place]))
+            if dim.name != dynamic[place]:
+                raise InvalidDim(f"{dim.name} and {dynamic[place]} are one size, {size}", where=where)
+        elif place in dynamic or int(size) != own:
+            raise InvalidShape(f"input {name!r} has shape {wanted}", where=where, remedy="give sizes that agree")
+    return given if isinstance(given, torch.Tensor) else Example(shape, str(kind.dtype)).tensor()
+
+
+def _named(read: DynamicShapes, name: str) -> Dim:
+    return next(dim for dim in read.dims if dim.name == name)
+
+
+def _called(func: Any) -> Any:
+    """A Relax module that calls a PrimFunc with symbolic sizes, whose last buffer is the output."""
+    relax, name = tvmlib.relax, name_of(func)
+    buffers = list(func.params)
+    if not buffers or any(getattr(buffer, "shape", None) is None for buffer in buffers):
+        raise EmptyModel("the PrimFunc has no buffers, or scalars", where=name, remedy="give one of buffers alone")
+    *inputs, output = buffers
+    own = {v: tvmlib.tirx.Var(str(v.name), str(v.ty.dtype)) for b in buffers for v in _symbols(b)}
+
+    def kind(buffer: Any) -> Any:
+        return relax.TensorType([tvmlib.substituted(size, own) for size in buffer.shape], str(buffer.dtype))
+
+    builder = relax.BlockBuilder()
+    variable = builder.add_func(tvmlib.without_attributes(func, "global_symbol", LAYOUT_FREE), name)
+    params = [relax.Var(str(b.name), kind(b)) for b in inputs]
+    with builder.function("main", params):
+        with builder.dataflow():
+            call = relax.call_tir(variable, params, kind(output))
+            result = builder.emit_output(builder.emit(call))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def _symbols(buffer: Any) -> list[Any]:
+    return [v for size in buffer.shape for v in tvmlib.found(size, tvmlib.tirx.Var)]

@@ -1,0 +1,119 @@
+"""PrimFuncs, Relax and ONNX models with symbolic sizes, given to `optimize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import felixlike as fx
+from felixlike import tvmlib
+from felixlike.errors import EmptyModel, FelixlikeError, InputMismatch, InvalidDim, InvalidModel, InvalidShape
+from felixlike.testing import dynamic_operators as operators
+
+_T = fx.Dim("T", range(1, 41))
+
+
+def _right(got: torch.Tensor, want: torch.Tensor) -> None:
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_primfunc_serves_every_size(tmp_path: Path) -> None:
+    found = fx.optimize(operators.dense(24, 40), ((_T, 24), (40, 24), (40,)), rounds=0, progress=False)
+    w, b = torch.randn(40, 24), torch.randn(40)
+    found.save(tmp_path / "dense.fx")
+    for model in (found, fx.load(tmp_path / "dense.fx")):
+        for t in (1, 7, 16, 23, 40):
+            x = torch.randn(t, 24)
+            _right(model(x, w, b), x @ w.T + b)
+        with pytest.raises(InputMismatch, match="T is 41"):
+            model(torch.zeros(41, 24), w, b)
+    assert found.report.reference == "untuned"
+    assert any("uKernels in code" in task.note for task in found.report.tasks)
+
+
+def test_a_size_that_stands_in_two_buffers() -> None:
+    found = fx.optimize(operators.scores(3, 8), {"A": (3, _T, 8), "B": (3, _T, 8)}, rounds=0, progress=False)
+    a, b = torch.randn(3, 13, 8), torch.randn(3, 13, 8)
+    _right(found(a, b), a @ b.mT)
+
+
+def _relax() -> Any:
+    """relu(x) · w + softmax of the sums of its rows."""
+    relax, t = tvmlib.relax, tvmlib.tirx.Var("rows", "int64")
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([t, 12], "float32"))
+    w = relax.Var("w", relax.TensorType([12, 20], "float32"))
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            product = builder.emit(relax.op.matmul(builder.emit(relax.op.nn.relu(x)), w))
+            sums = builder.emit(relax.op.nn.softmax(builder.emit(relax.op.sum(product, axis=-1)), axis=0))
+            out = builder.emit_output(relax.Tuple([product, sums]))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def test_a_relax_module_serves_every_size() -> None:
+    found = fx.optimize(_relax(), ((_T, 12), (12, 20)), rounds=0, progress=False)
+    w = torch.randn(12, 20)
+    for t in (1, 19, 40):
+        x = torch.randn(t, 12)
+        product, sums = found(x, w)
+        _right(product, torch.relu(x) @ w)
+        _right(sums, torch.softmax((torch.relu(x) @ w).sum(-1), 0))
+
+
+def _onnx() -> tuple[torch.nn.Module, Any]:
+    pytest.importorskip("onnx", reason="the model is made with it")
+    from onnx import TensorProto, helper, numpy_helper
+
+    torch.manual_seed(0)
+    dense = torch.nn.Linear(12, 20)
+    weights = {"w": dense.weight, "b": dense.bias}
+    constants = [numpy_helper.from_array(np.array(value.detach().numpy()), name) for name, value in weights.items()]
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["h"], transB=1), helper.make_node("Tanh", ["h"], ["y"])]
+    value = helper.make_tensor_value_info
+    given = [value("x", TensorProto.FLOAT, ["batch", 12])]
+    graph = helper.make_graph(nodes, "net", given, [value("y", TensorProto.FLOAT, ["batch", 20])], constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return torch.nn.Sequential(dense, torch.nn.Tanh()).eval(), proto
+
+
+def test_an_onnx_model_serves_every_size(tmp_path: Path) -> None:
+    import onnx
+
+    model, proto = _onnx()
+    onnx.save(proto, str(tmp_path / "net.onnx"))
+    for given in (proto, tmp_path / "net.onnx"):
+        found = fx.optimize(given, {"x": (_T, 12)}, rounds=0, progress=False)
+        for t in (1, 8, 33):
+            x = torch.randn(t, 12)
+            _right(found(x), model(x).detach())
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes", "error", "words"),
+    [
+        (lambda: operators.dense(24, 40), ((_T, 24), (40, 24)), InvalidShape, "2 shapes are given"),
+        (lambda: operators.dense(24, 40), ((_T, 25), (40, 24), (40,)), InvalidShape, r"has shape \(T, 24\)"),
+        (lambda: operators.dense(24, 40), ((_T, 24), (_T, 24), (40,)), InvalidShape, r"has shape \(40, 24\)"),
+        (lambda: operators.dense(24, 40), {"X": (_T, 24), "w": (4, 2), "b": (40,)}, InvalidShape, "inputs are X, W, b"),
+        (lambda: operators.scores(3, 8), ((3, 5, 8), (3, _T, 8)), InvalidShape, r"size T\w* of input 'A' is open, but 5"),
+        (lambda: operators.scores(3, 8), ((3, _T, 8), (3, fx.Dim("U", [2]), 8)), InvalidDim, "T and U are one size"),
+        (_relax, ((_T, 12, 1), (12, 20)), InvalidShape, "not 3 sizes"),
+        (lambda: tvmlib.IRModule({"f": operators.dense(4, 4)}), ((_T, 4),), InvalidModel, "no Relax function main"),
+    ],
+)
+def test_bad_requests_are_named(make: Any, shapes: Any, error: type[FelixlikeError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        fx.optimize(make(), shapes, rounds=0, progress=False)
+
+
+def test_a_primfunc_of_scalars_is_refused() -> None:
+    tirx = tvmlib.tirx
+    func = tvmlib.PrimFunc([tirx.Var("n", "int64")], tirx.Evaluate(tirx.const(0)))
+    with pytest.raises(EmptyModel, match="no buffers, or scalars"):
+        fx.optimize(func, ((_T,),), rounds=0, progress=False)
