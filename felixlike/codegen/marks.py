@@ -99,6 +99,27 @@ class Columns(Mark):
 
 
 @dataclass(frozen=True, slots=True)
+class Row(Mark):
+    """On a loop along a row, of a length that may be known only in a call, around nothing but what is computed of an
+    element: stored in its place, or joined to a sum or an extreme.
+
+    lanes: elements of a vector, a power of two."""
+
+    key = "felixlike.row"
+    lanes: int
+
+    @property
+    def value(self) -> int:
+        """Elements of a vector."""
+        return self.lanes
+
+    @classmethod
+    def from_value(cls, value: Any) -> Self:
+        """The inverse of `value`."""
+        return cls(int(value))
+
+
+@dataclass(frozen=True, slots=True)
 class Transpose(Mark):
     """On a loop over the elements of vectors, around nothing but a loop over the tile's rows.
 

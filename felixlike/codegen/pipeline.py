@@ -12,7 +12,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from felixlike.codegen.marks import Asynchronous, Blocks, Columns, Guard, Mark, Peel, Prefetch, Skip, Tile, Transpose
+from felixlike.codegen.marks import (
+    Asynchronous,
+    Blocks,
+    Columns,
+    Guard,
+    Mark,
+    Peel,
+    Prefetch,
+    Row,
+    Skip,
+    Tile,
+    Transpose,
+)
 from felixlike.codegen.passes import (
     first_and_last,
     from_infinity,
@@ -22,6 +34,7 @@ from felixlike.codegen.passes import (
     peel_columns,
     peel_tails,
     prefetch,
+    rows_in_vectors,
     share_reciprocals,
     skip_padding,
     tile_rows,
@@ -87,6 +100,7 @@ CPU_PASSES = (
     _of(prefetch, Prefetch, needs=(Form.DIMENSIONS, Form.ROWS)),
     _of(peel_tails, Peel, ends=(Form.DIMENSIONS,)),
     _of(peel_columns, Columns, ends=(Form.DIMENSIONS,)),
+    _of(rows_in_vectors, Row, needs=(Form.EXTREMES,), ends=(Form.DIMENSIONS,)),
     Pass(share_reciprocals, needs=(Form.DIVISIONS,)),
     Pass(write_out_halves, needs=(Form.NAMELESS,), ends=(Form.NAMELESS,)),
     Pass(keep_nan, needs=(Form.EXTREMES,), ends=(Form.EXTREMES, Form.NAMELESS)),

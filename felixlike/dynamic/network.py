@@ -150,7 +150,7 @@ def _planned(
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims)))
         if plan is None:
-            changed.update_func(variable, _private(rowwise(func)))
+            changed.update_func(variable, _private(rowwise(func, device.vector_bits // 32)))
         elif plan.packings:
             pieces[name] = (_private(plan.kernel), plan.packings)
         else:

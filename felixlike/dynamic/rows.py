@@ -1,6 +1,6 @@
 """Everything that is no contraction, for every size: rows in parallel, all that makes a row at one place.
 
-    for T × T: max; for T × T: exp; for T × T: sum; …    →    parallel for T: max, exp, sum, … of one row
+    for T × T: max; for T × T: exp; for T × T: sum; …    →    parallel for T: max, exp, sum, … of one row, in vectors
 
 In: a PrimFunc with symbolic sizes. Out: the same with a schedule, or as it is where TVM refuses one.
 """
@@ -10,15 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.codegen.marks import Row
 from felixlike.spaces.blocks import blocks_of, elementwise
 from felixlike.tvmlib.typing import BlockRef, Func, Schedule
 
 
-def rowwise(func: Func) -> Func:
-    """The function with its rows in parallel."""
+def rowwise(func: Func, lanes: int) -> Func:
+    """The function with its rows in parallel.  lanes: elements of a vector."""
     schedule = tvmlib.Schedule(func)
     try:
         _schedule(schedule)
+        _mark(schedule, lanes)
     except tvmlib.TVM_ERRORS as error:
         if not tvmlib.refusal(error):
             raise
@@ -39,6 +41,21 @@ def _schedule(schedule: Schedule) -> None:
     for block in reversed(before):
         schedule.compute_at(block, shared, preserve_unit_loops=True)
     schedule.parallel(shared)
+
+
+def _mark(schedule: Schedule, lanes: int) -> None:
+    """Tell which loops run along rows; reductions begin outside of theirs.
+
+    A block's innermost loops are those of its last variables, in their order."""
+    for block in blocks_of(schedule):
+        loops = schedule.get_loops(block)
+        reduced = [not tvmlib.is_spatial(variable) for variable in schedule.get(block).iter_vars]
+        count = sum(reduced)
+        if not reduced or len(loops) <= count or not all(reduced[len(reduced) - count :]):
+            continue
+        if count:
+            schedule.decompose_reduction(block, loops[-count])
+        Row(lanes).put(schedule, schedule.get_loops(block)[-1])
 
 
 def _inline(schedule: Schedule, block: BlockRef) -> None:

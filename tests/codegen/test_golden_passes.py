@@ -9,7 +9,7 @@ import pytest
 from texts import before_and_after
 
 from felixlike import tvmlib
-from felixlike.codegen.marks import Asynchronous, Blocks, Columns, Guard, Peel, Prefetch, Skip, Tile, Transpose
+from felixlike.codegen.marks import Asynchronous, Blocks, Columns, Guard, Peel, Prefetch, Row, Skip, Tile, Transpose
 from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES
 
 BY_NAME = {one.name: one for one in (*CPU_PASSES, *GPU_PASSES)}
@@ -155,6 +155,17 @@ def peel_columns() -> Any:
     return schedule
 
 
+def rows_in_vectors() -> Any:
+    """Sums of rows of a length that a call decides."""
+    te, n = tvmlib.te, tvmlib.tirx.Var("n", "int64")
+    x, k = te.placeholder((3, n), name="x"), te.reduce_axis((0, n), name="k")
+    schedule = _schedule(x, te.compute((3,), lambda i: te.sum(x[i, k], axis=k), name="y"))
+    block = schedule.get_sblock("y")
+    schedule.decompose_reduction(block, schedule.get_loops(block)[1])
+    Row(4).put(schedule, schedule.get_loops(block)[1])
+    return schedule
+
+
 def share_reciprocals() -> Any:
     """Rows divided by a number each."""
     x, y = _inputs(x=(4, 32), y=(4,))
@@ -201,6 +212,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         prefetch,
         peel_tails,
         peel_columns,
+        rows_in_vectors,
         share_reciprocals,
         write_out_halves,
         keep_nan,

@@ -8,7 +8,7 @@ import pytest
 
 from felixlike import tvmlib
 from felixlike.codegen import marks
-from felixlike.codegen.marks import Blocks, Columns, Guard, Mark, Peel, Prefetch, Skip, Tile, Transpose
+from felixlike.codegen.marks import Blocks, Columns, Guard, Mark, Peel, Prefetch, Row, Skip, Tile, Transpose
 from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES, Form, Pass, lower, out_of_order
 from felixlike.testing.operators import matmul
 
@@ -52,7 +52,7 @@ def test_every_mark_has_a_pass_that_looks_for_it_and_a_key_of_its_own() -> None:
         kind for kind in vars(marks).values() if isinstance(kind, type) and issubclass(kind, Mark) and kind is not Mark
     ]
     assert {mark for one in (*CPU_PASSES, *GPU_PASSES) for mark in one.marks} == set(kinds)
-    assert len({kind.key for kind in kinds}) == len(kinds) == 9
+    assert len({kind.key for kind in kinds}) == len(kinds) == 10
     assert all(kind.key == f"felixlike.{kind.__name__.lower()}" for kind in kinds)
 
 
@@ -64,6 +64,7 @@ def test_every_mark_has_a_pass_that_looks_for_it_and_a_key_of_its_own() -> None:
         (Skip(), True),
         (Prefetch(), True),
         (Tile(), True),
+        (Row(16), 16),
         (Transpose(16), 16),
         (Columns(113, 16), [113, 16]),
         (Peel(197, 16), [197, 16]),

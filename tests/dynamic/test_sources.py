@@ -101,7 +101,12 @@ def test_an_onnx_model_serves_every_size(tmp_path: Path) -> None:
         (lambda: operators.dense(24, 40), ((_T, 25), (40, 24), (40,)), InvalidShape, r"has shape \(T, 24\)"),
         (lambda: operators.dense(24, 40), ((_T, 24), (_T, 24), (40,)), InvalidShape, r"has shape \(40, 24\)"),
         (lambda: operators.dense(24, 40), {"X": (_T, 24), "w": (4, 2), "b": (40,)}, InvalidShape, "inputs are X, W, b"),
-        (lambda: operators.scores(3, 8), ((3, 5, 8), (3, _T, 8)), InvalidShape, r"size T\w* of input 'A' is open, but 5"),
+        (
+            lambda: operators.scores(3, 8),
+            ((3, 5, 8), (3, _T, 8)),
+            InvalidShape,
+            r"size T\w* of input 'A' is open, but 5",
+        ),
         (lambda: operators.scores(3, 8), ((3, _T, 8), (3, fx.Dim("U", [2]), 8)), InvalidDim, "T and U are one size"),
         (_relax, ((_T, 12, 1), (12, 20)), InvalidShape, "not 3 sizes"),
         (lambda: tvmlib.IRModule({"f": operators.dense(4, 4)}), ((_T, 4),), InvalidModel, "no Relax function main"),

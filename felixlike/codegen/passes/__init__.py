@@ -8,6 +8,7 @@ from felixlike.codegen.passes.halves import write_out_halves
 from felixlike.codegen.passes.nan import from_infinity, keep_nan
 from felixlike.codegen.passes.prefetch import prefetch
 from felixlike.codegen.passes.reciprocal import share_reciprocals
+from felixlike.codegen.passes.rows import rows_in_vectors
 from felixlike.codegen.passes.skip import skip_padding
 from felixlike.codegen.passes.tail import peel_tails
 from felixlike.codegen.passes.tile_rows import tile_rows
@@ -25,6 +26,7 @@ __all__ = [
     "peel_columns",
     "peel_tails",
     "prefetch",
+    "rows_in_vectors",
     "share_reciprocals",
     "skip_padding",
     "tile_rows",

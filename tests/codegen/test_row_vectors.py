@@ -1,0 +1,93 @@
+"""Loops along rows of any length: the same values, in vectors, and nothing beside the row is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from felixlike import codegen, tvmlib
+from felixlike.codegen.marks import Row
+from felixlike.codegen.passes import rows_in_vectors
+
+_LENGTHS = (1, 2, 7, 15, 16, 17, 31, 32, 40)
+
+
+def _module(value: Callable[[Any, Any], Any], *, length: int | None = None, reduced: Any = None) -> Any:
+    """y[i, k] = value(x, (i, k)), or y[i] of `reduced` over k, its loop along k marked for vectors of 16.
+
+    length: of rows; None for whatever a call has."""
+    te, n = tvmlib.te, length or tvmlib.tirx.Var("n", "int64")
+    x = te.placeholder((3, n), name="x")
+    if reduced is None:
+        y = te.compute((3, n), lambda i, k: value(x, (i, k)), name="y")
+    else:
+        k = te.reduce_axis((0, n), name="k")
+        y = te.compute((3,), lambda i: reduced(value(x, (i, k)), axis=k), name="y")
+    func = te.create_prim_func([x, y]).with_attr("global_symbol", "main")
+    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    block = schedule.get_sblock("y")
+    if reduced is not None:
+        schedule.decompose_reduction(block, schedule.get_loops(block)[1])
+    Row(16).put(schedule, schedule.get_loops(block)[1])
+    return schedule.mod
+
+
+def _vectors(module: Any) -> list[int]:
+    loops = tvmlib.found(rows_in_vectors(module)["main"].body, tvmlib.tirx.For)
+    return [int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED]
+
+
+def _run(module: Any, x: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    run = codegen.compile_primfuncs(module, tvmlib.Target("llvm")).jit()["main"]
+    y = tvmlib.runtime.tensor(np.full(shape, np.nan, "float32"))
+    run(tvmlib.runtime.tensor(x), y)
+    found: np.ndarray[Any, Any] = y.numpy()
+    return found
+
+
+def _rows(length: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(length).normal(size=(3, length)).astype("float32")
+
+
+def test_elements_of_rows_of_every_length() -> None:
+    module = _module(lambda x, at: tvmlib.tirx.exp(x[at] - x[at[0], 0]))
+    assert _vectors(module) == [16, 16]
+    for length in _LENGTHS:
+        x = _rows(length)
+        np.testing.assert_allclose(_run(module, x, x.shape), np.exp(x - x[:, :1]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("sum", np.sum), ("max", np.max), ("min", np.min)])
+def test_reductions_of_rows_of_every_length(name: str, wanted: Any) -> None:
+    module = _module(lambda x, at: x[at] * 2.0, reduced=getattr(tvmlib.te, name))
+    assert _vectors(module) == [16, 16, 8, 4, 2]
+    for length in _LENGTHS:
+        x = _rows(length)
+        np.testing.assert_allclose(_run(module, x, (3,)), wanted(2 * x, axis=1), rtol=1e-5, atol=1e-6)
+    x[0, 33], x[1, :] = np.nan, -np.inf if name == "max" else np.inf
+    np.testing.assert_array_equal(_run(module, x, (3,)), wanted(2 * x, axis=1))
+
+
+@pytest.mark.parametrize(("length", "vectors"), [(5, []), (16, [16]), (40, [16, 16])])
+def test_lengths_that_are_known(length: int, vectors: list[int]) -> None:
+    module = _module(lambda x, at: x[at] + 1.0, length=length)
+    assert _vectors(module) == vectors
+    x = _rows(length)
+    np.testing.assert_array_equal(_run(module, x, x.shape), x + 1)
+
+
+def test_what_does_not_lie_side_by_side_stays() -> None:
+    every_other = _module(lambda x, at: x[at[0], at[1] // 2])
+    guarded = _module(lambda x, at: tvmlib.tirx.if_then_else(at[1] > 2, x[at], 0.0))
+    backwards = _module(lambda x, at: x[at[0], x.shape[1] - 1 - at[1]])
+    x = _rows(19)
+    for module, wanted in (
+        (every_other, x[:, np.arange(19) // 2]),
+        (guarded, np.where(np.arange(19) > 2, x, 0)),
+        (backwards, x[:, ::-1]),
+    ):
+        assert _vectors(module) == []
+        np.testing.assert_array_equal(_run(module, x, x.shape), wanted)
