@@ -90,16 +90,15 @@ def _of_module(model: Any, read: DynamicShapes) -> tuple[Source, dict[str, Dim]]
 
 
 def _by_parameter(model: Any, places: list[dict[int, Any]]) -> Any:
-    """Dynamic dimensions of positional inputs, as torch.export wants them: by the parameters' names, or in a tuple
-    where there are any number."""
-    names = [
-        name
-        for name, p in inspect.signature(model.forward).parameters.items()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    if len(names) < len(places):
-        return tuple(places)
-    return dict(zip(names, places, strict=False))
+    """Dynamic dimensions of positional inputs, as torch.export wants them: by the parameters' names, with a tuple for
+    one that takes any number."""
+    parameters = inspect.signature(model.forward).parameters.items()
+    names = [name for name, p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = [name for name, p in parameters if p.kind is p.VAR_POSITIONAL]
+    found: dict[str, Any] = dict(zip(names, places, strict=False))
+    if len(places) > len(names) and rest:
+        found[rest[0]] = tuple(places[len(names) :])
+    return found
 
 
 def _of_relax(named: tuple[str, Any], read: DynamicShapes) -> tuple[Source, dict[str, Dim]]:

@@ -105,6 +105,32 @@ def test_two_inputs_must_agree() -> None:
         both(torch.zeros(3, 8), torch.zeros(4, 8))
 
 
+class _Rest(torch.nn.Module):
+    """Any number of inputs; places, of which one is of NaN."""
+
+    def forward(self, first: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (torch.stack([first, *rest]).sum(0), first.argmax(1), first.argmin(1, keepdim=True))
+
+
+def test_any_number_of_inputs_and_places_along_a_dynamic_size() -> None:
+    found = fx.optimize(_Rest().eval(), ((2, _T, 3),) * 3, rounds=0, progress=False)
+    for size in (1, 8, 31):
+        tensors = [torch.randn(2, size, 3) for _ in range(3)]
+        tensors[0][0, size // 2, 1] = torch.nan
+        for got, want in zip(found(*tensors), _Rest()(*tensors), strict=True):
+            torch.testing.assert_close(got, want, equal_nan=True)
+
+
+def test_a_layer_of_pytorchs_own() -> None:
+    """Its weights are the same for all of a batch."""
+    torch.manual_seed(0)
+    model = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    found = fx.optimize(model, ((fx.Dim("N", range(1, 4)), _T, 16),), rounds=0, progress=False)
+    for shape in ((1, 1, 16), (3, 17, 16), (2, 32, 16)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(found(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+
+
 def test_a_program_with_dynamic_shapes() -> None:
     dynamic = {"x": {1: torch.export.Dim("T", min=2, max=20)}}
     program = torch.export.export(_model(), (torch.randn(1, 5, 16),), dynamic_shapes=dynamic)

@@ -87,12 +87,13 @@ def _place(call: Any, rewriter: Rewriter, *, largest: bool) -> Any:
 
 def _first(data: Any, extreme: Any, axis: int) -> Any:
     """The first place along an axis that holds the extreme, or NaN, which is then the extreme."""
-    extent, dtype = int(data.shape[axis]), str(data.dtype)
+    size, dtype = data.shape[axis], str(data.dtype)
+    extent = int(size) if isinstance(size, tvmlib.tirx.IntImm) else size
     steps = tvmlib.te.reduce_axis((0, extent), name="k")
 
     def first(*place: Any) -> Any:
         value = data(*place[:axis], steps, *place[axis + 1 :])
-        here, beyond = steps.astype("int64"), tvmlib.tirx.const(extent, "int64")
+        here, beyond = steps.astype("int64"), size.astype("int64")
         if "float" in dtype:
             beyond = tvmlib.tirx.Select(value >= tvmlib.tirx.const(-math.inf, dtype), beyond, here)
         return tvmlib.te.min(tvmlib.tirx.Select(value == extreme(*place), here, beyond), axis=steps)

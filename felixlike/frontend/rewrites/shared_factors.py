@@ -8,6 +8,7 @@ into as many copies as the batch has.
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 from felixlike import tvmlib
@@ -39,8 +40,10 @@ def _shared(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     return tvmlib.relax.op.matmul(*map(rewriter.new, factors), out_dtype=expression.attrs.out_dtype)
 
 
-def _batch(factors: list[Any]) -> tuple[int, ...]:
-    """The dimensions of a product before those of its matrices."""
-    import numpy as np
-
-    return np.broadcast_shapes(*(shape(factor)[:-2] for factor in factors))
+def _batch(factors: list[Any]) -> list[Any]:
+    """The dimensions of a product before those of its matrices, innermost first."""
+    outer = (reversed(shape(factor)[:-2]) for factor in factors)
+    return [
+        next((size for size in sizes if not (isinstance(size, int) and size == 1)), 1)
+        for sizes in zip_longest(*outer, fillvalue=1)
+    ]
