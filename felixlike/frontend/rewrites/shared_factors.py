@@ -42,7 +42,7 @@ def _shared(expression: Any, known: Known, rewriter: Rewriter) -> Any:
 
 def _batch(factors: list[Any]) -> list[Any]:
     """The dimensions of a product before those of its matrices, innermost first."""
-    outer = (reversed(shape(factor)[:-2]) for factor in factors)
+    outer: list[list[Any]] = [list(reversed(shape(factor)[:-2])) for factor in factors]
     return [
         next((size for size in sizes if not (isinstance(size, int) and size == 1)), 1)
         for sizes in zip_longest(*outer, fillvalue=1)
