@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from felixlike.hardware import Device
 from felixlike.hardware.vectors import IN_FLIGHT
 
 _PLACES = 12
-"""Sizes at which programs are timed, and as many at which the tree is timed again."""
+"""Sizes at which programs are timed, before the tree is timed between those."""
 
 _TIMED = 6
 """Programs that are timed at each of them, the best by prediction."""
@@ -37,6 +38,9 @@ _WAVES = 6
 
 _LOST = 1.05
 """Where another program is faster by this, the tree is changed."""
+
+_AGAIN, _FEW = 3, 0.05
+"""How often the tree is timed between the sizes that it knows, at most; and the share of those at which it may lose."""
 
 _PAIRS = 24
 """Programs of two heights that are not neighbours, the best by prediction."""
@@ -85,19 +89,18 @@ class Search:
     def measured(self, bench: Bench) -> Found:
         """Each uKernel is timed twice, and the best programs at a few sizes."""
         bench.open(self.pools)
-        best: tuple[float, int, list[Program], Floats, tuple[float, float]] | None = None
+        best: tuple[float, int, list[Program], Corrected, tuple[float, float]] | None = None
         for number, pool in enumerate(self.pools):
             base = self._base(bench, number, pool)
             waves = {v: self._waves(pool, v, base) for _, v in pool.tiles}
             programs, predicted = self._ranked(pool, self._lines(bench, number, pool, waves), waves)
-            seconds, agreement = self._corrected(bench, number, pool, programs, predicted)
-            total = float(np.log(seconds.min(axis=0)) @ self._weights())
+            corrected, agreement = self._corrected(bench, number, pool, programs, predicted)
+            total = float(np.log(corrected.seconds().min(axis=0)) @ self._weights())
             if best is None or total < best[0]:
-                best = total, number, programs, seconds, agreement
+                best = total, number, programs, corrected, agreement
         assert best is not None
-        _, number, programs, seconds, agreement = best
-        tree = self._tree(seconds, programs)
-        tree, changed = self._timed_again(bench, number, tree, programs, seconds)
+        _, number, programs, corrected, agreement = best
+        tree, changed = self._timed_again(bench, number, programs, corrected)
         return Found(number, tree, len(programs), bench.measured, *agreement, changed)
 
     def _weights(self) -> Floats:
@@ -135,13 +138,9 @@ class Search:
         found = [program.at(workload.i) for workload in self.workloads]
         return [c if c and c.large in lines and (not c.few or c.small in lines) else None for c in found]
 
-    def _places(self, *, between: bool = False) -> list[int]:
-        """Instances that are timed: spread evenly, the first and the last among them; or those between."""
-        count = len(self.workloads)
-        spread = np.linspace(0, count - 1, _PLACES)
-        if between:
-            spread = (spread[1:] + spread[:-1]) / 2
-        return sorted({int(place) for place in spread.round()})
+    def _places(self) -> list[int]:
+        """Instances that are timed first: spread evenly, the first and the last among them."""
+        return sorted({int(place) for place in np.linspace(0, len(self.workloads) - 1, _PLACES).round()})
 
     def _at_rows(self, rows: int) -> tuple[int, ...]:
         """Sizes at which the operator has so many rows, otherwise the largest; the largest where rows are fixed."""
@@ -182,9 +181,8 @@ class Search:
 
     def _corrected(
         self, bench: Bench, number: int, pool: Pool, programs: list[Program], predicted: Floats
-    ) -> tuple[Floats, tuple[float, float]]:
-        """The matrix with what was measured in it, and each program's other sizes scaled by what its own measurements,
-        or else all, say of the nearest size; how far both agree; and how often SIA's ten best have the fastest.
+    ) -> tuple[Corrected, tuple[float, float]]:
+        """The matrix with what was measured in it; how far both agree, and how often SIA's ten best have the fastest.
 
         Timed are the best by prediction, and the best by SIA."""
         places = self._places()
@@ -198,19 +196,13 @@ class Search:
                     where.append((program, place))
                     trials.append((number, programs[program], self.sizes[place]))
         seconds = bench.seconds(trials)
-        ratios = np.full(predicted.shape, np.nan)
+        corrected = Corrected(predicted)
         agreements = []
         for (program, place), taken in zip(where, seconds, strict=True):
-            if np.isfinite(taken):
-                ratios[program, place] = taken / predicted[program, place]
+            corrected.note(program, place, float(taken))
         for place in places:
             own = [i for i, (_, at) in enumerate(where) if at == place]
             agreements.append(kendall(seconds[own], np.asarray([predicted[where[i]] for i in own])))
-        nearest = np.abs(np.arange(predicted.shape[1])[:, None] - np.asarray(places)[None, :]).argmin(axis=1)
-        at_place = ratios[:, places]
-        usual = np.asarray([np.nanmedian(c) if np.isfinite(c).any() else 1.0 for c in at_place.T])
-        filled = np.where(np.isfinite(at_place), at_place, np.maximum(usual, 1.0)[None, :])
-        corrected = predicted * filled[:, nearest]
         return corrected, (float(np.mean(agreements)), self._among_top(pool, programs, where, seconds))
 
     def _ranked_by_sia(self, pool: Pool, programs: list[Program], place: int) -> list[int]:
@@ -243,15 +235,57 @@ class Search:
         return fit(self.sizes, labels(seconds, weights), weights, programs)
 
     def _timed_again(
-        self, bench: Bench, number: int, tree: Tree, programs: list[Program], seconds: Floats
+        self, bench: Bench, number: int, programs: list[Program], corrected: Corrected
     ) -> tuple[Tree, int]:
-        """The tree after it was timed at sizes that it was not fitted on, repaired where it lost."""
-        lost: dict[tuple[int, ...], Program] = {}
-        for place in self._places(between=True):
-            own = choose(tree, self.sizes[place])
-            order = np.argsort(seconds[:, place], kind="stable")[:_TIMED]
-            others = [programs[int(p)] for p in order if np.isfinite(seconds[p, place]) and programs[int(p)] != own]
-            taken = bench.seconds([(number, program, self.sizes[place]) for program in [own, *others]])
-            if np.isfinite(taken).all() and taken[0] > _LOST * taken.min():
-                lost[self.sizes[place]] = [own, *others][int(taken.argmin())]
-        return repaired(tree, lost), len(lost)
+        """The tree, timed at sizes between those that it was fitted on, fitted again with what came of that, and so on
+        while it loses at many; and at how many it did."""
+        tree, changed = self._tree(corrected.seconds(), programs), 0
+        for _ in range(_AGAIN):
+            places = corrected.between()
+            seconds = corrected.seconds()
+            lost: dict[tuple[int, ...], Program] = {}
+            for place in places:
+                own = programs.index(choose(tree, self.sizes[place]))
+                order = np.argsort(seconds[:, place], kind="stable")[:_TIMED]
+                tried = [own, *(int(p) for p in order if np.isfinite(seconds[p, place]) and int(p) != own)]
+                taken = bench.seconds([(number, programs[p], self.sizes[place]) for p in tried])
+                for program, each in zip(tried, taken, strict=True):
+                    corrected.note(program, place, float(each))
+                if np.isfinite(taken).all() and taken[0] > _LOST * taken.min():
+                    lost[self.sizes[place]] = programs[tried[int(taken.argmin())]]
+            changed += len(lost)
+            tree = repaired(self._tree(corrected.seconds(), programs), lost)
+            if len(lost) <= _FEW * len(places):
+                break
+        return tree, changed
+
+
+class Corrected:
+    """What programs take by prediction, with what was measured in it: float64[programs, instances]."""
+
+    def __init__(self, predicted: Floats) -> None:
+        self._predicted = predicted
+        self._ratios = np.full(predicted.shape, np.nan)
+        self._places: list[int] = []
+
+    def note(self, program: int, place: int, seconds: float) -> None:
+        """A measurement; ∞ where there is none after all."""
+        if place not in self._places:
+            self._places = sorted([*self._places, place])
+        if np.isfinite(seconds) and np.isfinite(self._predicted[program, place]):
+            self._ratios[program, place] = seconds / self._predicted[program, place]
+
+    def between(self) -> list[int]:
+        """Instances in the middle between neighbours that were timed."""
+        return [(low + high) // 2 for low, high in pairwise(self._places) if high - low > 1]
+
+    def seconds(self) -> Floats:
+        """The matrix; each program's sizes that were not timed are scaled by what its own measurements, or else all,
+        say of the nearest one."""
+        every = np.arange(self._predicted.shape[1])
+        nearest = np.abs(every[:, None] - np.asarray(self._places)[None, :]).argmin(axis=1)
+        at_place = self._ratios[:, self._places]
+        usual = np.asarray([np.nanmedian(c) if np.isfinite(c).any() else 1.0 for c in at_place.T])
+        filled = np.where(np.isfinite(at_place), at_place, np.maximum(usual, 1.0)[None, :])
+        found: Floats = self._predicted * filled[:, nearest]
+        return found

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from felixlike.dynamic.combine import Combination
 from felixlike.dynamic.dispatch import Branch, Leaf, choose, describe, fit, labels, programs_of, repaired
 from felixlike.dynamic.program import Program
+from felixlike.dynamic.search import Corrected, Search
 from felixlike.dynamic.sia import Sia, fitted, read_sia, tile_scores, top
 from felixlike.dynamic.stages import compile_stage
 from felixlike.dynamic.throughput import Line, Timing, Waves, line, matrix, predict
@@ -108,3 +109,37 @@ def test_kendalls_tau() -> None:
     assert kendall(first, first) == 1
     assert kendall(first, -first) == -1
     assert kendall(first[:1], first[:1]) == 1
+
+
+def test_measurements_correct_their_neighbours() -> None:
+    corrected = Corrected(np.asarray([[1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 2.0, 2.0, 2.0, 2.0]]))
+    for place, seconds in ((0, (1.5, 2.0)), (4, (5.0, np.inf))):
+        for program, each in enumerate(seconds):
+            corrected.note(program, place, each)
+    np.testing.assert_allclose(corrected.seconds(), [[1.5, 3.0, 4.5, 4.0, 5.0], [2.0, 2.0, 2.0, 2.0, 2.0]])
+    assert corrected.between() == [2]
+    corrected.note(1, 2, 4.0)
+    assert corrected.between() == [1, 3]
+    np.testing.assert_allclose(corrected.seconds()[1], [2.0, 2.0, 4.0, 4.0, 2.0])
+
+
+def test_the_tree_is_timed_where_it_may_lose() -> None:
+    """Predictions know nothing of the sizes at which one program is slow: timing between known sizes finds them."""
+    sizes = [(size,) for size in range(1, 129)]
+    workloads = [Workload(1, size, 64, 64) for (size,) in sizes]
+    programs = [_A, _B, _C]
+    truth = np.asarray([[1.0 + 0.5 * (44 <= s < 63) for (s,) in sizes], [1.2] * 128, [2.0] * 128])
+
+    class _Clock:
+        def seconds(self, trials: Any) -> Any:
+            return np.asarray([truth[programs.index(program), size[0] - 1] for _, program, size in trials])
+
+    search = Search(None, [], workloads, sizes, None, {})  # type: ignore[arg-type]
+    corrected = Corrected(np.asarray([[1.0] * 128, [1.1] * 128, [1.1] * 128]))
+    for program in range(3):
+        for place in range(0, 128, 21):
+            corrected.note(program, place, float(truth[program, place]))
+    tree, changed = search._timed_again(_Clock(), 0, programs, corrected)  # type: ignore[arg-type]
+    taken = np.asarray([truth[programs.index(choose(tree, size)), size[0] - 1] for size in sizes])
+    assert (taken <= 1.05 * truth.min(axis=0)).mean() > 0.95
+    assert changed
