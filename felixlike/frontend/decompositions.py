@@ -11,6 +11,22 @@ from typing import Any
 from felixlike.frontend.windows import KEPT
 
 
+def decomposed(program: Any) -> Any:
+    """An ExportedProgram without operators that there are decompositions of.  Raises what PyTorch raises.
+
+    PyTorch's own decomposition of attention lays its result out otherwise than the operator does; a view that was right
+    of the one is refused of the other. Such programs are done again with copies before views, which mean nothing here:
+    tensors have no layout in Relax."""
+    try:
+        return program.run_decompositions(table())
+    except Exception as error:
+        if "Cannot view a tensor" not in str(error):
+            raise
+    import torch
+
+    return program.run_decompositions({**table(), torch.ops.aten.view.default: _view})
+
+
 def table() -> Any:
     """PyTorch's own decompositions with these among them, for ExportedProgram.run_decompositions."""
     import torch
@@ -28,6 +44,16 @@ def table() -> Any:
     }
     found.update(ours)
     return found
+
+
+def _view(x: Any, size: Sequence[Any]) -> Any:
+    """aten.view, of a tensor that does not lie as it is viewed, too."""
+    import torch
+    from torch._prims_common import is_contiguous_or_false
+
+    if is_contiguous_or_false(x):
+        return NotImplemented
+    return x.clone(memory_format=torch.contiguous_format).view(size)
 
 
 def _pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:

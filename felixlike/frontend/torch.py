@@ -141,7 +141,7 @@ def _convert(
     specs = _program_inputs(program, name, dynamic=dynamic)
     with quiet(), callers_dtype(), tvmlib.builders_end_their_blocks():
         try:
-            program = program.run_decompositions(decompositions.table())
+            program = decompositions.decomposed(program)
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)

@@ -283,3 +283,19 @@ def test_operators_that_the_importer_lacks_or_mistakes(function: Any) -> None:
     pairs = zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs)
+
+
+class _Attention(nn.Module):
+    """Several samples, a mask, and a view of what attention gives, as of GPT-2."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        heads = x.view(batch, length, 2, 4).transpose(1, 2)
+        found = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+        return found.transpose(1, 2).view(batch * length, 8)
+
+
+def test_a_view_of_what_attention_gives() -> None:
+    x, mask = torch.randn(3, 5, 8), torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu(1) > 0, -torch.inf)
+    compiled = compile_model(import_model(_Attention(), (x, mask)))
+    torch.testing.assert_close(compiled(x, mask), _Attention()(x, mask), rtol=1e-5, atol=1e-6)
