@@ -6,7 +6,7 @@ every stored trace, so keys and values stay as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 from felixlike.tvmlib.typing import Loop, LoopRef, Schedule
@@ -14,19 +14,21 @@ from felixlike.tvmlib.typing import Loop, LoopRef, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """key: of the annotation.  Marks without fields are just there."""
+    """key: of the annotation.  Marks without fields are just there; the fields of others are whole numbers."""
 
     key: ClassVar[str]
 
     @property
     def value(self) -> Any:
-        """What stands in the annotation."""
-        return True
+        """What stands in the annotation: the number, or a list of several."""
+        numbers = [getattr(self, own.name) for own in fields(self)]
+        return (numbers if len(numbers) > 1 else numbers[0]) if numbers else True
 
     @classmethod
     def from_value(cls, value: Any) -> Self:
         """The inverse of `value`."""
-        return cls()
+        count = len(fields(cls))
+        return cls(*map(int, value if count > 1 else [value] if count else ()))
 
     @classmethod
     def on(cls, loop: Loop) -> bool:
@@ -86,17 +88,6 @@ class Columns(Mark):
     length: int
     lanes: int
 
-    @property
-    def value(self) -> list[int]:
-        """[length, lanes]."""
-        return [self.length, self.lanes]
-
-    @classmethod
-    def from_value(cls, value: Any) -> Self:
-        """The inverse of `value`."""
-        length, lanes = (int(number) for number in value)
-        return cls(length, lanes)
-
 
 @dataclass(frozen=True, slots=True)
 class Row(Mark):
@@ -108,16 +99,6 @@ class Row(Mark):
     key = "felixlike.row"
     lanes: int
 
-    @property
-    def value(self) -> int:
-        """Elements of a vector."""
-        return self.lanes
-
-    @classmethod
-    def from_value(cls, value: Any) -> Self:
-        """The inverse of `value`."""
-        return cls(int(value))
-
 
 @dataclass(frozen=True, slots=True)
 class Transpose(Mark):
@@ -127,16 +108,6 @@ class Transpose(Mark):
 
     key = "felixlike.transpose"
     lanes: int
-
-    @property
-    def value(self) -> int:
-        """Elements of a vector."""
-        return self.lanes
-
-    @classmethod
-    def from_value(cls, value: Any) -> Self:
-        """The inverse of `value`."""
-        return cls(int(value))
 
 
 @dataclass(frozen=True, slots=True)
