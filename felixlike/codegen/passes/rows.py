@@ -22,7 +22,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen.marks import Row
-from felixlike.codegen.passes.loops import like, step_along, unmarked, variable_like, with_marked_loops
+from felixlike.codegen.passes.loops import anew, like, step_along, unmarked, variable_like, with_marked_loops
 from felixlike.codegen.passes.tail import piece
 from felixlike.tvmlib.typing import Buffer, Loop, Module, Node, Stmt, TirExpr
 
@@ -37,6 +37,7 @@ def rows_in_vectors(module: Module) -> Module:
 
 def _changed(loop: Loop) -> Stmt:
     plain, lanes = unmarked(loop), Row.of(loop).lanes
+    serial = tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, tvmlib.tirx.ForKind.SERIAL, loop.body)
     store = loop.body
     extent = loop.extent
     short = isinstance(extent, tvmlib.tirx.IntImm) and int(extent) < lanes
@@ -44,12 +45,12 @@ def _changed(loop: Loop) -> Stmt:
         return plain
     step = _step(store.indices, loop)
     if step == 1 and _along(store.value, loop) and not _reads(store.value, store.buffer):
-        return _elements(plain, lanes)
+        return _elements(serial, lanes)
     if step == 0:
         kind = type(store.value).__name__
         value = _added(store) if kind in _REDUCED and "float" in str(store.buffer.dtype) else None
         if value is not None and _along(value, loop):
-            return _reduction(plain, lanes, kind, value)
+            return _reduction(serial, lanes, kind, value)
     return plain
 
 
@@ -60,7 +61,7 @@ def _elements(loop: Loop, lanes: int) -> Stmt:
     if isinstance(extent, tirx.IntImm):
         return tirx.stmt_seq(_vectors(loop, lanes), *([last] if int(extent) % lanes else []))
     some = tirx.floormod(extent, width) > like(variable, 0)
-    behind = tirx.IfThenElse(extent < width, _again(loop), tirx.IfThenElse(some, last, None))
+    behind = tirx.IfThenElse(extent < width, anew(loop), tirx.IfThenElse(some, last, None))
     return tirx.stmt_seq(_vectors(loop, lanes), behind)
 
 
@@ -101,26 +102,16 @@ def _reduction(loop: Loop, lanes: int, kind: str, value: TirExpr) -> Stmt:
 
 
 def _vectors(loop: Loop, lanes: int) -> Stmt:
-    number = variable_like(loop.loop_var)
-    count = tvmlib.tirx.floordiv(loop.extent, like(number, lanes))
-    body = piece(loop, number * like(number, lanes), lanes)
-    return tvmlib.tirx.For(number, like(number, 0), count, tvmlib.tirx.ForKind.SERIAL, body)
-
-
-def _again(loop: Loop) -> Stmt:
-    """A loop with a variable of its own."""
-    variable = variable_like(loop.loop_var)
-    body = tvmlib.substituted(loop.body, {loop.loop_var: variable})
-    return tvmlib.tirx.For(variable, loop.min, loop.extent, tvmlib.tirx.ForKind.SERIAL, body)
+    width = like(loop.loop_var, lanes)
+    return anew(loop, piece(loop, loop.loop_var * width, lanes), extent=tvmlib.tirx.floordiv(loop.extent, width))
 
 
 def _left_over(loop: Loop, lanes: int) -> Stmt:
     """The iterations behind the last whole vector."""
-    variable, width = variable_like(loop.loop_var), like(loop.loop_var, lanes)
+    width = like(loop.loop_var, lanes)
     first = tvmlib.tirx.floordiv(loop.extent, width) * width
-    body = tvmlib.substituted(loop.body, {loop.loop_var: first + variable})
-    extent = tvmlib.simplify(tvmlib.tirx.floormod(loop.extent, width))
-    return tvmlib.tirx.For(variable, like(variable, 0), extent, tvmlib.tirx.ForKind.SERIAL, body)
+    body = tvmlib.substituted(loop.body, {loop.loop_var: first + loop.loop_var})
+    return anew(loop, body, extent=tvmlib.simplify(tvmlib.tirx.floormod(loop.extent, width)))
 
 
 def _step(indices: Any, loop: Loop) -> int | None:
