@@ -15,6 +15,9 @@ from typing import Any
 from felixlike.deploy.callable import ALIGNMENT, Compiled
 from felixlike.frontend import Sizes, TensorSpec
 
+MOST_SIZE = 2**16
+"""Of a batch."""
+
 
 class Chunked(Compiled):
     """Inputs whose first dimension is the batch are cut along it, others are given to every part; outputs, whose first
@@ -128,7 +131,7 @@ def _batched(parts: Mapping[int, Compiled]) -> list[bool]:
     if len(parts) < 2 or min(parts) < 1:
         raise ValueError("there are not two parts")
     first, *others = parts.values()
-    if any((p.signature, p.structure, str(p.target)) != _kind(first) for p in others):
+    if any(_kind(part) != _kind(first) for part in others):
         raise ValueError("its parts are called in different ways")
     cut = [len({part.inputs[place].shape for part in parts.values()}) > 1 for place in range(len(first.inputs))]
     for size, part in parts.items():
@@ -180,7 +183,3 @@ def from_description(data: Any, part: Callable[[int], Compiled]) -> Chunked:
     if not 1 <= least <= most <= MOST_SIZE or not all(1 <= size <= most for size in seconds):
         raise ValueError("its sizes are out of range")
     return Chunked({size: part(size) for size in seconds}, seconds, (name, least, most), key=key)
-
-
-MOST_SIZE = 2**16
-"""Of a batch."""

@@ -9,9 +9,9 @@ must not depend on each other: that is tried on random ones.
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from felixlike import deploy, tvmlib
@@ -19,7 +19,9 @@ from felixlike.deploy import Chunked
 from felixlike.deploy.agreement import agreement
 from felixlike.deploy.verify import evaluated
 from felixlike.dynamic.dims import Dim
+from felixlike.dynamic.timing import in_turns
 from felixlike.frontend.imported import Source
+from felixlike.frontend.relax import leaves
 
 _FACTOR = 4
 """Between the sizes of parts: whatever is left is at most three calls of the next smaller one."""
@@ -30,7 +32,6 @@ _MOST_PARTS = 3
 _GUESS = 0.8
 """The power of its size that a part takes, where nothing is timed."""
 
-_ROUNDS = 7
 _TURN = 4e-3
 """Seconds of a turn, at least, of timing a part."""
 
@@ -112,7 +113,7 @@ def _convolves(module: Any) -> bool:
 def _places(main: Any, symbol: str) -> tuple[bool, ...] | None:
     """Which inputs have the batch for their first size; None unless all outputs have, and no other size is of it."""
     found = [_is_batch(parameter.ty, symbol) for parameter in main.params]
-    outputs = [_is_batch(kind, symbol) for kind in _leaves(main.ret_ty)]
+    outputs = [_is_batch(kind, symbol) for kind in leaves(main.ret_ty)]
     if None in found or not outputs or not all(outputs):
         return None
     return tuple(map(bool, found))
@@ -126,12 +127,6 @@ def _is_batch(kind: Any, symbol: str) -> bool | None:
         return False
     first = isinstance(sizes[0], tvmlib.tirx.Var) and str(sizes[0].name) == symbol
     return True if first and all(fixed[1:]) else None
-
-
-def _leaves(kind: Any) -> Sequence[Any]:
-    if isinstance(kind, tvmlib.relax.TupleType):
-        return [leaf for field in kind.fields for leaf in _leaves(field)]
-    return [kind]
 
 
 def _named(source: Source) -> bool:
@@ -172,19 +167,6 @@ def _flat(nested: Any) -> list[Any]:
 
 def _timed(batch: Batch, compiled: Mapping[int, deploy.Compiled]) -> dict[int, float]:
     """Seconds of a call of each part, in turns; the median."""
-    signature = batch.source.signature
-    calls = {size: (own, batch.examples(size)) for size, own in compiled.items()}
-    counts, found = {}, {}
-    for size, (own, tensors) in calls.items():
-        signature.call(own, tensors)
-        started = time.perf_counter()
-        signature.call(own, tensors)
-        counts[size] = max(1, int(_TURN / max(time.perf_counter() - started, 1e-7)))
-        found[size] = list[float]()
-    for _ in range(_ROUNDS):
-        for size, (own, tensors) in calls.items():
-            started = time.perf_counter()
-            for _ in range(counts[size]):
-                signature.call(own, tensors)
-            found[size].append((time.perf_counter() - started) / counts[size])
-    return {size: statistics.median(own) for size, own in found.items()}
+    call = batch.source.signature.call
+    found = in_turns([partial(call, own, batch.examples(size)) for size, own in compiled.items()], seconds=_TURN)
+    return {size: statistics.median(own) for size, own in zip(compiled, found, strict=True)}

@@ -24,6 +24,7 @@ from felixlike.frontend import InputSpec, OutputSpec, Sizes
 from felixlike.frontend.constants import CONSTANTS, constant_arguments, with_indices
 from felixlike.frontend.imported import Source
 from felixlike.frontend.passes import fuse_dynamic
+from felixlike.frontend.relax import leaves
 from felixlike.hardware import Device, kind_of, resolve_target
 
 
@@ -210,15 +211,8 @@ def _inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[Inpu
 
 def _outputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[OutputSpec, ...]:
     """The outputs at their largest."""
-    leaves = list(_leaves(main.ret_ty))
-    pairs = zip(source.structure.places(), leaves, strict=True)
+    pairs = zip(source.structure.places(), leaves(main.ret_ty), strict=True)
     return tuple(OutputSpec(name, _largest(kind, dims), str(kind.dtype)) for name, kind in pairs)
-
-
-def _leaves(kind: Any) -> Sequence[Any]:
-    if isinstance(kind, tvmlib.relax.TupleType):
-        return [leaf for field in kind.fields for leaf in _leaves(field)]
-    return [kind]
 
 
 def _sizes(kind: Any) -> Sequence[Any]:

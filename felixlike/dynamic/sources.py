@@ -9,16 +9,16 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from felixlike import options, tvmlib
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.shapes import DynamicShapes, dims_of_program, read_dynamic_shapes
 from felixlike.errors import EmptyModel, InvalidDim, InvalidModel, InvalidShape
-from felixlike.frontend.constants import LAYOUT_FREE
 from felixlike.frontend.imported import Source
-from felixlike.frontend.primfunc import name_of
-from felixlike.frontend.relax import placeholders
+from felixlike.frontend.primfunc import called, name_of
+from felixlike.frontend.relax import main_of, placeholders
 from felixlike.frontend.signature import Signature
 from felixlike.frontend.structure import structure_of
 from felixlike.words import kind_of
@@ -37,12 +37,12 @@ def read_network(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
     read = read_dynamic_shapes(shapes)
     if isinstance(model, torch.nn.Module):
         return _of_module(model, read)
-    if isinstance(model, str | os.PathLike) and options.path(model, "model", error=InvalidModel).suffix == ".onnx":
-        return _of_relax(onnx.with_open_sizes(options.path(model, "model", error=InvalidModel)), read)
-    if type(model).__name__ == "ModelProto":
+    if isinstance(model, str | os.PathLike):
+        model = options.path(model, "model", error=InvalidModel)
+    if type(model).__name__ == "ModelProto" or (isinstance(model, Path) and model.suffix == ".onnx"):
         return _of_relax(onnx.with_open_sizes(model), read)
     if isinstance(model, tvmlib.PrimFunc):
-        return _of_relax((name_of(model), _called(model)), read)
+        return _of_relax((name_of(model), _symbolic(model)), read)
     if isinstance(model, tvmlib.IRModule):
         return _of_relax(("main", model), read)
     raise InvalidModel(
@@ -104,10 +104,7 @@ def _by_parameter(model: Any, places: list[dict[int, Any]]) -> Any:
 def _of_relax(named: tuple[str, Any], read: DynamicShapes) -> tuple[Source, dict[str, Dim]]:
     """A Relax module whose open sizes are symbolic, and the dimensions that were given for those."""
     name, module = named
-    names = [str(var.name_hint) for var in module.get_global_vars()]
-    if "main" not in names or not isinstance(module["main"], tvmlib.relax.Function):
-        raise InvalidModel("the IRModule has no Relax function main", where=name, remedy='name the entry "main"')
-    main = module["main"]
+    main = main_of(module)
     inputs = [str(parameter.name) for parameter in main.params]
     given = _in_order(read.given, inputs, name)
     places = _in_order(read.places, inputs, name)
@@ -170,27 +167,15 @@ def _named(read: DynamicShapes, name: str) -> Dim:
     return next(dim for dim in read.dims if dim.name == name)
 
 
-def _called(func: Any) -> Any:
+def _symbolic(func: Any) -> Any:
     """A Relax module that calls a PrimFunc with symbolic sizes, whose last buffer is the output."""
     relax, name = tvmlib.relax, name_of(func)
     buffers = list(func.params)
     if not buffers or any(getattr(buffer, "shape", None) is None for buffer in buffers):
         raise EmptyModel("the PrimFunc has no buffers, or scalars", where=name, remedy="give one of buffers alone")
-    *inputs, output = buffers
     own = {v: tvmlib.tirx.Var(str(v.name), str(v.ty.dtype)) for b in buffers for v in _symbols(b)}
-
-    def kind(buffer: Any) -> Any:
-        return relax.TensorType([tvmlib.substituted(size, own) for size in buffer.shape], str(buffer.dtype))
-
-    builder = relax.BlockBuilder()
-    variable = builder.add_func(tvmlib.without_attributes(func, "global_symbol", LAYOUT_FREE), name)
-    params = [relax.Var(str(b.name), kind(b)) for b in inputs]
-    with builder.function("main", params):
-        with builder.dataflow():
-            call = relax.call_tir(variable, params, kind(output))
-            result = builder.emit_output(builder.emit(call))
-        builder.emit_func_output(result)
-    return builder.get()
+    kinds = [relax.TensorType([tvmlib.substituted(s, own) for s in b.shape], str(b.dtype)) for b in buffers]
+    return called(func, name, [str(b.name) for b in buffers[:-1]], kinds)
 
 
 def _symbols(buffer: Any) -> list[Any]:

@@ -7,7 +7,8 @@ emitted, and trees afterwards.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from felixlike.dynamic.ukernel import Floats
 from felixlike.hardware.placement import settle
 
 _ROUNDS = 7
-"""Turns that each program of a comparison gets."""
+"""Turns that each call of a comparison gets."""
 
 _TURN = 4e-4
 """Seconds of a turn, at least."""
@@ -112,20 +113,26 @@ class Bench:
                 given[self.operator.constant] = self._packed[pool]
             calls.append((self._runs[pool], [*given, torch.tensor([program.code])]))
         settle()
-        repeats: list[list[float]] = [[] for _ in calls]
-        counts = []
-        for run, given in calls:
-            run(*given)
+        found = in_turns([partial(run, *given) for run, given in calls], seconds=_TURN)
+        return [min(own) for own in found]  # whatever else the machine does makes calls slower, never faster
+
+
+def in_turns(calls: Sequence[Callable[[], object]], *, seconds: float) -> list[list[float]]:
+    """Seconds of a call in each turn, for each of the calls, which take turns.  seconds: of a turn, at least."""
+    counts = []
+    for call in calls:
+        call()
+        started = time.perf_counter()
+        call()
+        counts.append(max(1, int(seconds / max(time.perf_counter() - started, 1e-7))))
+    repeats: list[list[float]] = [[] for _ in calls]
+    for _ in range(_ROUNDS):
+        for call, count, own in zip(calls, counts, repeats, strict=True):
             started = time.perf_counter()
-            run(*given)
-            counts.append(max(1, int(_TURN / max(time.perf_counter() - started, 1e-7))))
-        for _ in range(_ROUNDS):
-            for (run, given), count, own in zip(calls, counts, repeats, strict=True):
-                started = time.perf_counter()
-                for _ in range(count):
-                    run(*given)
-                own.append((time.perf_counter() - started) / count)
-        return [min(own) for own in repeats]  # whatever else the machine does makes calls slower, never faster
+            for _ in range(count):
+                call()
+            own.append((time.perf_counter() - started) / count)
+    return repeats
 
 
 def kendall(first: Floats, second: Floats) -> float:

@@ -3,6 +3,7 @@
 In: a PrimFunc over buffers of known shapes, whose last buffer is the output. Out: a Source.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from felixlike import tvmlib
@@ -25,19 +26,26 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
     specs = buffers_of(func, where=name)
     if not specs:
         raise EmptyModel("the PrimFunc has no buffers", where=name, remedy="give one with an output")
-    *inputs, output = specs
+    inputs = specs[:-1]
     examples = match_known(read_shapes(shapes), inputs, where=name)
+    kinds = [relax.TensorType(spec.shape, spec.dtype) for spec in specs]
+    module = called(func, name, [spec.name for spec in inputs], kinds)
+    signature = Signature.plain([spec.name for spec in inputs])
+    return Source(name, module, signature, Structure(), tuple(example.tensor() for example in examples))
 
+
+def called(func: Any, name: str, inputs: Sequence[str], kinds: Sequence[Any]) -> Any:
+    """A Relax module whose "main" is a call of a PrimFunc.  inputs: their names.  kinds: Relax's types of its buffers,
+    the output's last."""
+    relax = tvmlib.relax
     builder = relax.BlockBuilder()
     variable = builder.add_func(tvmlib.without_attributes(func, "global_symbol", LAYOUT_FREE), name)
-    params = [relax.Var(spec.name, relax.TensorType(spec.shape, spec.dtype)) for spec in inputs]
+    params = [relax.Var(own, kind) for own, kind in zip(inputs, kinds[:-1], strict=True)]
     with builder.function("main", params):
         with builder.dataflow():
-            call = relax.call_tir(variable, params, relax.TensorType(output.shape, output.dtype))
-            result = builder.emit_output(builder.emit(call))
+            result = builder.emit_output(builder.emit(relax.call_tir(variable, params, kinds[-1])))
         builder.emit_func_output(result)
-    signature = Signature.plain([spec.name for spec in inputs])
-    return Source(name, builder.get(), signature, Structure(), tuple(example.tensor() for example in examples))
+    return builder.get()
 
 
 def name_of(func: Any) -> str:

@@ -17,6 +17,18 @@ from felixlike.frontend.structure import Structure, structure_of
 
 def from_relax(module: Any, shapes: Any, *, name: str = "main") -> Source:
     """Check a Relax module and read its outputs' structure.  Raises InvalidModel, InvalidShape."""
+    main = main_of(module)
+    inputs = inputs_of(main, where=name)
+    examples = match_known(read_shapes(shapes), inputs, where=name)
+    signature = Signature.plain([spec.name for spec in inputs])
+    for kind in leaves(main.ret_ty):
+        _tensor_spec(kind, "the output", where=name)
+    structure = structure_of(placeholders(main.ret_ty))
+    return Source(name, module, signature, structure, tuple(example.tensor() for example in examples))
+
+
+def main_of(module: Any) -> Any:
+    """A module's Relax function "main".  Raises InvalidModel."""
     names = [str(var.name_hint) for var in module.get_global_vars()]
     if "main" not in names or not isinstance(module["main"], tvmlib.relax.Function):
         raise InvalidModel(
@@ -24,14 +36,7 @@ def from_relax(module: Any, shapes: Any, *, name: str = "main") -> Source:
             where="model",
             remedy='name the entry "main", or give the PrimFunc itself',
         )
-    main = module["main"]
-    inputs = inputs_of(main, where=name)
-    examples = match_known(read_shapes(shapes), inputs, where=name)
-    signature = Signature.plain([spec.name for spec in inputs])
-    for kind in _leaves(main.ret_ty):
-        _tensor_spec(kind, "the output", where=name)
-    structure = structure_of(placeholders(main.ret_ty))
-    return Source(name, module, signature, structure, tuple(example.tensor() for example in examples))
+    return module["main"]
 
 
 def inputs_of(function: Any, *, where: str) -> tuple[InputSpec, ...]:
@@ -41,7 +46,7 @@ def inputs_of(function: Any, *, where: str) -> tuple[InputSpec, ...]:
 
 def outputs_of(function: Any, structure: Structure, *, where: str) -> tuple[OutputSpec, ...]:
     """The tensors a Relax function gives, which stand in the structure in this order.  Raises like `inputs_of`."""
-    kinds = list(_leaves(function.ret_ty))
+    kinds = list(leaves(function.ret_ty))
     specs = (_tensor_spec(kind, name, where=where) for kind, name in zip(kinds, structure.places(), strict=True))
     return tuple(OutputSpec(spec.name, spec.shape, spec.dtype) for spec in specs)
 
@@ -54,13 +59,13 @@ def _tensor_spec(kind: Any, name: str, *, where: str) -> InputSpec:
     return InputSpec(name, sizes, str(kind.dtype))
 
 
-def _leaves(kind: Any) -> Iterator[Any]:
+def leaves(kind: Any) -> Iterator[Any]:
     """The types of a Relax type's parts that are no tuples."""
     if not isinstance(kind, tvmlib.relax.TupleType):
         yield kind
         return
     for field in kind.fields:
-        yield from _leaves(field)
+        yield from leaves(field)
 
 
 def placeholders(kind: Any) -> Any:
