@@ -17,12 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.dynamic import EIGHT
+
 if TYPE_CHECKING:
     from felixlike.bench.processes import Sides
 
-LENGTHS = (5, 24, 43, 62, 81, 100, 119, 128)
 BATCHES = (1, 2, 3, 5, 8, 11, 13, 16)
-NETWORKS = {"ResNet-18, batch": BATCHES, "BERT-base, length": LENGTHS, "GPT-2, length": LENGTHS}
+NETWORKS = {"ResNet-18, batch": BATCHES, "BERT-base, length": EIGHT, "GPT-2, length": EIGHT}
 
 
 def main() -> None:

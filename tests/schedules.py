@@ -8,8 +8,9 @@ import numpy as np
 
 from felixlike import codegen, tvmlib
 from felixlike.features import NAMES, formulas
-from felixlike.symbolic import Sketch
+from felixlike.symbolic import Sketch, concrete_nest
 from felixlike.testing import oracles
+from felixlike.testing.tvm_view import tvm_view
 
 
 def as_module(func: Any) -> Any:
@@ -59,6 +60,18 @@ def equal_counts(sketch: Sketch, points: Any) -> int:
                 assert np.isclose(ours[column], value, rtol=1e-9), (point, block, column, ours[column], value)
                 checked += 1
     return checked
+
+
+def equal_to_tvms(sketch: Sketch, points: Any) -> None:
+    """Loop nests are those of TVM's schedules, and features, where they are known, those of its extractor."""
+    names = [v.name for v in sketch.variables]
+    for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
+        schedule = sketch.schedule(point)
+        assert concrete_nest(sketch.program, dict(zip(names, point, strict=True))) == oracles.tvm_nest(schedule), point
+        theirs = oracles.tvm_features(sketch, schedule)
+        known = ~np.isnan(ours)
+        assert known.mean() > 0.75
+        np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-6, atol=1e-9)
 
 
 def without_threads(module: Any) -> Any:

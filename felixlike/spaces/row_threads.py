@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.spaces.rows import reads_all_once, rows_of_stages, undo_last_reshape
+from felixlike.spaces.rows import first_reduction, rows_of_stages, undo_last_reshape
 from felixlike.spaces.stages import Stage, in_plain_nests, stages_of
 from felixlike.spaces.thread_axes import widest
 from felixlike.spaces.thread_bounds import note_own
@@ -79,14 +79,13 @@ def _scheduled(sch: Schedule) -> bool:
 
 def _fits(stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]]) -> bool:
     """Whether rows lie in memory as they should, and the last stage alone is an output."""
-    first = next(stage for stage in stages if stage.reduced)
-    read = next((access for access in first.reads if reads_all_once(first, access)), None)
-    if read is None or first.step(read, first.innermost(first.reduced)) != 1:
+    found = first_reduction(stages)
+    if found is None:
+        return False
+    first, read = found
+    if first.step(read, first.innermost(first.reduced)) != 1:
         return False
     if any(stage.output for stage in stages[:-1]) or not rows[stages[-1].name]:
-        return False
-    # TVM knows no least or greatest bool to begin partial results with.
-    if any(str(buffer.dtype) == "bool" for stage in stages if stage.reduced for buffer, _ in stage.writes):
         return False
     return all(_along(stage, rows) for stage in stages)
 

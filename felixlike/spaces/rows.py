@@ -63,12 +63,10 @@ def _scheduled(sch: Schedule, lanes: int, accumulators: int) -> Any:
     rows = rows_of_stages(stages)
     if rows is None:
         return None
-    if any(str(buffer.dtype) == "bool" for stage in stages if stage.reduced for buffer, _ in stage.writes):
-        return None  # TVM knows no least or greatest bool to begin partial results with
-    first = next(stage for stage in stages if stage.reduced)
-    read = next((access for access in first.reads if reads_all_once(first, access)), None)
-    if read is None:
+    found = first_reduction(stages)
+    if found is None:
         return None
+    first, read = found
     if first.step(read, first.innermost(first.reduced)) == 1:
         if accumulators > 1 and contiguous(first, first.reduced)[0] < 2 * accumulators * lanes:
             return None
@@ -78,7 +76,17 @@ def _scheduled(sch: Schedule, lanes: int, accumulators: int) -> Any:
     return None
 
 
-def reads_all_once(stage: Stage, access: Access) -> bool:
+def first_reduction(stages: Sequence[Stage]) -> tuple[Stage, Access] | None:
+    """The first stage that reduces, and what it reads every element of once; None where there is no such buffer, or a
+    stage reduces bools."""
+    if any(str(buffer.dtype) == "bool" for stage in stages if stage.reduced for buffer, _ in stage.writes):
+        return None  # TVM knows no least or greatest bool to begin partial results with
+    first = next(stage for stage in stages if stage.reduced)
+    read = next((access for access in first.reads if _reads_all_once(first, access)), None)
+    return None if read is None else (first, read)
+
+
+def _reads_all_once(stage: Stage, access: Access) -> bool:
     """True if a reduction reads every element of a buffer once: contractions read each often, windows overlap."""
     return prod(stage.extents.values()) == prod(int(extent) for extent in access[0].shape)
 

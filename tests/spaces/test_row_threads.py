@@ -7,17 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import workloads
-from schedules import comes_back, equal_counts, run, without_threads
+from schedules import comes_back, equal_counts, equal_to_tvms, run, without_threads
 
 from felixlike import codegen
 from felixlike.codegen.cuda import cuda_source
-from felixlike.features import formulas
 from felixlike.hardware import resolve_target
 from felixlike.measure.reference import double_precision
-from felixlike.symbolic import Sketch, concrete_nest, sketches
-from felixlike.testing import oracles
+from felixlike.symbolic import Sketch, sketches
 from felixlike.testing.operators import OPERATORS
-from felixlike.testing.tvm_view import tvm_view
 from felixlike.tvmlib import te, topi
 
 SM_90 = resolve_target("sm_90")
@@ -49,14 +46,7 @@ def test_formulas_are_exact(name: str) -> None:
     small, sketch = _sketch(name), _sketch(name, small=False)
     assert equal_counts(small, small.sample(3, seed=5)) > 50
     points = sketch.sample(4, seed=7)
-    names = [v.name for v in sketch.variables]
-    for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
-        schedule = sketch.schedule(point)
-        assert concrete_nest(sketch.program, dict(zip(names, point, strict=True))) == oracles.tvm_nest(schedule)
-        theirs = oracles.tvm_features(sketch, schedule)
-        known = ~np.isnan(ours)
-        assert known.mean() > 0.75
-        np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-6, atol=1e-9)
+    equal_to_tvms(sketch, points)
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm"])

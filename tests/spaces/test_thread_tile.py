@@ -9,21 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import workloads
-from schedules import comes_back, equal_counts, run, without_threads
+from schedules import comes_back, equal_counts, equal_to_tvms, run, without_threads
 
 from felixlike import tvmlib
 from felixlike.codegen import cuda_binary, nvrtc
 from felixlike.codegen.cubin import kernels_of
-from felixlike.features import formulas
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.measure.reference import double_precision
 from felixlike.spaces import FITS_REGISTERS, own_space
 from felixlike.spaces.thread_axes import multiple_of
-from felixlike.symbolic import Sketch, concrete_nest, sketches
-from felixlike.testing import oracles
+from felixlike.symbolic import Sketch, sketches
 from felixlike.testing.operators import OPERATORS
-from felixlike.testing.tvm_view import tvm_view
 from felixlike.tvmlib import te, topi
 
 SM_90 = resolve_target("sm_90")
@@ -90,16 +87,7 @@ def test_formulas_equal_what_is_counted(name: str) -> None:
 @pytest.mark.parametrize("name", ["matmul", "matmul_odd", "matvec", "dense_bias_relu", "batch_matmul", "conv2d_1x1"])
 def test_nests_and_features_are_tvms(name: str) -> None:
     for sketch in _sketches(name, small=False):
-        points = sketch.sample(2, seed=7)
-        names = [v.name for v in sketch.variables]
-        for point, ours in zip(points.tolist(), tvm_view(formulas(sketch), points), strict=True):
-            schedule = sketch.schedule(point)
-            nest = concrete_nest(sketch.program, dict(zip(names, point, strict=True)))
-            assert nest == oracles.tvm_nest(schedule), point
-            theirs = oracles.tvm_features(sketch, schedule)
-            known = ~np.isnan(ours)
-            assert known.mean() > 0.75
-            np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-6, atol=1e-9)
+        equal_to_tvms(sketch, sketch.sample(2, seed=7))
 
 
 @pytest.mark.parametrize("name", ["matmul_odd", "batch_matmul", "conv2d_3x3", "matvec"])
