@@ -136,8 +136,8 @@ class Workshop:
             self.processes.mourn(trial.generation)
 
     def _reference(self, module: Any, memory: int, request: Message) -> Steps[Message]:
-        """Steps that run an unscheduled module, to what `_run_alone` gives: on the GPU, if the target's is here and there
-        is enough to do; on the host otherwise, and if that failed, as where the GPU's memory is too small."""
+        """Steps that run an unscheduled module, to what `_run_alone` gives: on the GPU, if the target's is here and has
+        enough to do; on the host otherwise, and if that failed, as where the GPU's memory is too small."""
         scheduled = in_threads(module, tvmlib.Target(self.target)) if self._has_gpu else None
         if scheduled is not None:
             answer = yield from self._run_alone(scheduled, self.target, memory, request)
