@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -82,9 +83,9 @@ class Scripted:
             while "arguments" in (request := messages.receive(channel)) or "calls" in request:
                 self._note("run", number)
                 if number in self._until:
-                    wanted = ("build", self._until[number])
+                    wanted = partial(self.events.__contains__, ("build", self._until[number]))
                     with self._changed:
-                        if not self._changed.wait_for(lambda wanted=wanted: wanted in self.events, _PATIENCE):
+                        if not self._changed.wait_for(wanted, _PATIENCE):
                             self.late.append(number)
                 # No two are near each other, so that none takes a turn.
                 answer = {"status": Status.OK, "error": 0.0, "repeats": [10.0**-number], "strange": 0, "elapsed": 0.1}
