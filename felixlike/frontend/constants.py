@@ -16,7 +16,7 @@ CONSTANTS = "felixlike.constants"
 """The attribute of a task's function that lists all its constant parameters."""
 
 LAYOUT_FREE = "layout_free_buffers"
-"""TVM's attribute that lists those whose layout MetaSchedule's RewriteLayout may change."""
+"""TVM's attribute that lists those whose layout MetaSchedule's RewriteLayout, or a rule of ours, may change."""
 
 PACKING = "meta_schedule.layout_rewrite_preproc"
 """TVM's mark of a block that only brings a constant into the layout that the rest of a schedule reads."""

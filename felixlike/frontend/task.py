@@ -40,7 +40,7 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constan
     """The task of one PrimFunc.
 
     func: a PrimFunc; its own name and attributes do not enter the key.  constants: indices of its parameters that are
-    the same in every call. Schedules for CPUs may lay weights among them out anew, once, before the first call; the
+    the same in every call. Schedules may lay weights among them out anew, once, before the first call; the
     key tells whether they may. What the function itself says of free layouts is dropped: nothing says that those
     buffers are constant, and what is not would be laid out anew in every call.
     Raises InvalidModel for what is no PrimFunc, InvalidOption for an index that is no input's."""

@@ -45,7 +45,7 @@ KINDS = {
         needs=("arch", "max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size"),
         on_host=False,
         binds_threads=True,
-        packs_constants=False,
+        packs_constants=True,
         waiting=1,  # a process that waits holds memory of the GPU
     ),
 }

@@ -51,10 +51,10 @@ def in_threads(module: Any, target: Any) -> Any | None:
     if few or sum(steps) < _WORTH:
         return None
     dlight = tvmlib.dlight()
-    copy = tvmlib.ir.load_json(tvmlib.ir.save_json(module))  # dlight changes what it is given
+    own = tvmlib.map_functions(module, tvmlib.s_tir.renew_defs)  # dlight changes functions in place
     try:
         with target:
-            return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(copy)
+            return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(own)
     except tvmlib.TVM_ERRORS as error:
         if not tvmlib.refusal(error):
             raise

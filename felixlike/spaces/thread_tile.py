@@ -31,6 +31,7 @@ from felixlike.codegen.marks import Asynchronous
 from felixlike.hardware import Device
 from felixlike.spaces.blocks import in_step
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
+from felixlike.spaces.packed_operands import pack_operands
 from felixlike.spaces.padding import is_plain
 from felixlike.spaces.surroundings import settle_surroundings
 from felixlike.spaces.thread_axes import LANES, ThreadAxes, moved_last, multiple_of, thread_axes
@@ -65,6 +66,7 @@ def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sc
     prepared = _prepared(schedule, block)
     if prepared is None:
         return []
+    prepared = prepared.packed(schedule)
     axes = thread_axes(prepared.contraction)
     summed = [a.extent for a in axes.contraction.reduction if axes.is_summed(a)]
     ways = [(stages, False) for stages in _STAGES if stages == 1 or math.prod(summed) >= LANES * stages]
@@ -95,6 +97,11 @@ class _Prepared:
             for own in (self.block, self.epilogue, *self.copies)
         )
         return _Prepared(block, self.contraction, epilogue, tuple(copies))
+
+    def packed(self, schedule: Schedule) -> _Prepared:
+        """The same with constants packed when a model is compiled."""
+        contraction, copies = pack_operands(schedule, self.block, self.contraction, self.copies)
+        return _Prepared(self.block, contraction, self.epilogue, copies)
 
 
 def _prepared(schedule: Schedule, block: BlockRef) -> _Prepared | None:
