@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from felixlike import tvmlib
@@ -66,7 +66,8 @@ def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sc
     prepared = _prepared(schedule, block)
     if prepared is None:
         return []
-    prepared = prepared.packed(schedule)
+    contraction, copies = pack_operands(schedule, prepared.block, prepared.contraction, prepared.copies)
+    prepared = replace(prepared, contraction=contraction, copies=copies)
     axes = thread_axes(prepared.contraction)
     summed = [a.extent for a in axes.contraction.reduction if axes.is_summed(a)]
     ways = [(stages, False) for stages in _STAGES if stages == 1 or math.prod(summed) >= LANES * stages]
@@ -97,11 +98,6 @@ class _Prepared:
             for own in (self.block, self.epilogue, *self.copies)
         )
         return _Prepared(block, self.contraction, epilogue, tuple(copies))
-
-    def packed(self, schedule: Schedule) -> _Prepared:
-        """The same with constants packed when a model is compiled."""
-        contraction, copies = pack_operands(schedule, self.block, self.contraction, self.copies)
-        return _Prepared(self.block, contraction, self.epilogue, copies)
 
 
 def _prepared(schedule: Schedule, block: BlockRef) -> _Prepared | None:
@@ -244,7 +240,7 @@ def _sum_up(schedule: Schedule, total: BlockRef, epilogue: Any | None, contracti
         home = total
     else:
         schedule.set_scope(total, 0, "local")
-    for loop in list(schedule.get_loops(home))[: len(schedule.get(home).writes[0].region)]:
+    for loop in list(schedule.get_loops(home))[: sum(map(tvmlib.is_spatial, schedule.get(home).iter_vars))]:
         if int(schedule.get(loop).extent) == 1:
             loops.blocks.append(loop)
             continue
