@@ -166,7 +166,7 @@ def _joined(builder: Any, module: Any, row: _Row, outputs: Sequence[Any]) -> lis
     names = [_name(b.value).removeprefix("fused_") for b in row.bindings if isinstance(b.value, relax.Call)]
     name = "_".join(["fused", *names])[:_LONGEST_NAME]
     inner = relax.BlockBuilder(module)
-    with inner.function(name, parameters, attrs={"Primitive": 1}):
+    with inner.function(name, parameters, attrs={"Primitive": True}, private=True):
         with inner.dataflow():
             for binding in row.bindings:
                 known[tvmlib.identity(binding.var)] = _inlined(inner, module, binding.value, known)
