@@ -29,7 +29,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.marks import Asynchronous
 from felixlike.hardware import Device
-from felixlike.spaces.blocks import in_step
+from felixlike.spaces.blocks import in_step_on_gpus
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
 from felixlike.spaces.packed_operands import pack_operands
 from felixlike.spaces.padding import is_plain
@@ -290,7 +290,7 @@ def _write_vectors(schedule: Schedule, last: BlockRef, block: BlockRef, axes: Th
     """Write vectors of a tile back, where the output has these elements side by side, and all of them."""
     axis = next((a for a in axes.contraction.spatial if a.place == axes.contraction.written[-1]), None)
     whole = axis is not None and int(schedule.get(last).iter_vars[-1].dom.extent) == axis.extent
-    if axis is not None and whole and axes.lanes(axis) > 1 and in_step(schedule, last, block):
+    if axis is not None and whole and axes.lanes(axis) > 1 and in_step_on_gpus(schedule, last, block):
         schedule.vectorize(schedule.get_loops(last)[-1])
 
 
