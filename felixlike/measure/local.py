@@ -61,6 +61,7 @@ class Local:
                         code = trial.code if known.reuse else str(trial.index)
                         if trial.lost:  # it was idle when its server died: not its fault
                             self._processes.mourn(trial.generation)
+                            self._processes.end(trial)
                             builds.again(trial)
                             continue
                         if code in copies:

@@ -39,14 +39,17 @@ class Numbered:
 class Scripted:
     """In place of a fork server: threads that answer as candidates' processes do, and say what they do.
 
-    until: number of a candidate → that of another, which must have begun to be built before it ends to run."""
+    until: number of a candidate → what must have happened before it ends to run: "build" or "build again", and
+    another's number.  failing: those that cannot be built.  dies: the one in whose first run the server is lost, with
+    all that it has forked."""
 
-    generation = 1
-
-    def __init__(self, until: dict[int, int], failing: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, until: dict[int, tuple[str, int]], failing: frozenset[int] = frozenset(), dies: int | None = None
+    ) -> None:
+        self.generation = 1
         self.events: list[tuple[str, int]] = []
         self.late: list[int] = []
-        self._until, self._failing = until, failing
+        self._until, self._failing, self._dies = until, failing, dies
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
 
@@ -74,7 +77,7 @@ class Scripted:
     def _serve(self, channel: socket.socket) -> None:
         with channel, contextlib.suppress(OSError, ValueError):
             number = int(messages.receive(channel)["module"])
-            self._note("build", number)
+            self._note("build" if ("build", number) not in self.events else "build again", number)
             if number in self._failing:
                 messages.send(channel, {"status": Status.BUILD_ERROR, "message": "no", "elapsed": 0.1})
                 return
@@ -83,10 +86,12 @@ class Scripted:
             while "arguments" in (request := messages.receive(channel)) or "calls" in request:
                 self._note("run", number)
                 if number in self._until:
-                    wanted = partial(self.events.__contains__, ("build", self._until[number]))
+                    wanted = partial(self.events.__contains__, self._until[number])
                     with self._changed:
                         if not self._changed.wait_for(wanted, _PATIENCE):
                             self.late.append(number)
+                if number == self._dies:
+                    self.generation, self._dies = self.generation + 1, None
                 # No two are near each other, so that none takes a turn.
                 answer = {"status": Status.OK, "error": 0.0, "repeats": [10.0**-number], "strange": 0, "elapsed": 0.1}
                 messages.send(channel, answer)
@@ -119,7 +124,7 @@ def numbers_are_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_others_are_built_while_one_runs() -> None:
     """Each runs until the next is being built, so that all would wait in vain if building waited for running."""
-    server = Scripted({i: i + 1 for i in range(7)})
+    server = Scripted({i: ("build", i + 1) for i in range(7)})
     with scripted(server, workers=2, waiting=2, ahead=True) as pool:
         found = measured(pool, 8)
     assert server.late == []
@@ -136,7 +141,7 @@ def test_on_a_cpu_nothing_is_built_while_one_runs() -> None:
 
 def test_no_more_are_alive_than_a_batch_has() -> None:
     """What is built ahead waits, with memory of the GPU."""
-    server = Scripted({0: 3})
+    server = Scripted({0: ("build", 3)})
     with scripted(server, workers=8, waiting=4, ahead=True) as pool:
         first = next(results := pool.stream(TASK, [Numbered(i) for i in range(20)], verify=False))
         assert first[1].status is Status.OK
@@ -152,6 +157,16 @@ def test_failures_are_told_and_make_room() -> None:
         found = measured(pool, 7)
     assert [m.status is Status.OK for m in found] == [False, False, False, True, True, False, True]
     assert found[0].message == "no"
+
+
+def test_what_is_built_and_lost_is_built_again() -> None:
+    """While others run: it takes no room from them."""
+    server = Scripted({0: ("build", 2), 3: ("build again", 2)}, dies=0)
+    with scripted(server, workers=3, waiting=3, ahead=True) as pool:
+        found = measured(pool, 6)
+    assert [m.status for m in found] == [Status.OK] * 6
+    assert {number for what, number in server.events if what == "build again"} == {1, 2}
+    assert server.late == []
 
 
 @pytest.fixture(scope="module")
