@@ -33,7 +33,8 @@ def _shuffles(module: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("columns", "rows", "lanes"), [(16, 14, 16), (32, 7, 16), (16, 28, 16), (8, 5, 8), (12, 9, 4), (16, 4, 16)]
+    ("columns", "rows", "lanes"),
+    [(16, 14, 16), (32, 7, 16), (16, 28, 16), (8, 5, 8), (12, 9, 4), (16, 4, 16), (16, 64, 16), (32, 61, 16)],
 )
 def test_values(columns: int, rows: int, lanes: int) -> None:
     module = _write_back(columns, rows, lanes)
@@ -49,6 +50,12 @@ def test_values(columns: int, rows: int, lanes: int) -> None:
 def test_squares_are_exchanged_in_log_steps() -> None:
     """14 rows of 16 channels: two squares of 8 rows, each 3 · 8 exchanges, and 16 rows of 8 taken out."""
     assert _shuffles(_write_back(16, 14, 16)) == 2 * (3 * 8 + 16)
+
+
+def test_code_does_not_grow_with_the_rows() -> None:
+    """One square in a loop and one at the end."""
+    assert _shuffles(_write_back(16, 1000, 16)) == 1 * (3 * 8 + 16)
+    assert _shuffles(_write_back(16, 1003, 16)) == 2 * (3 * 8 + 16)
 
 
 @pytest.mark.parametrize(

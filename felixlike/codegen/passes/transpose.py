@@ -8,7 +8,7 @@ In: an IRModule of scheduled PrimFuncs in which a schedule marked such pairs of 
 without blocks, the pairs rewritten. LLVM would scatter vectors, an element a cycle, while nothing else goes on: a
 seventh of the time where few channels are summed. Squares of rows are exchanged in log₂ steps (Eklundh 1972, A fast
 computer method for matrix transposing), for all squares of a vector at once. Where squares do not divide the rows, the
-last one begins earlier and writes some elements again.
+last one begins earlier and writes some elements again. A few squares are written out; more are a loop.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ _LEAST, _MOST = 4, 8
 """Rows of a square. Less does not pay; more would need more registers than there are."""
 
 
+_WRITTEN_OUT = 4
+"""Squares that are written out one after the other; more are a loop, whose code does not grow with the rows."""
+
+
 def transpose(module: Module) -> Module:
     """The IRModule with marked loops rewritten: functions without any are left alone."""
     return with_marked_loops(module, Transpose, lambda _: _transposed)
@@ -43,18 +47,28 @@ def _transposed(loop: Loop) -> Stmt:
     transposed = tvmlib.tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
     read = _along(load.source, load.indices, loop, column)
     written = _along(store.buffer, store.indices, loop, row)
-    statements: list[Any] = []
-    for start in (*range(0, int(rows.extent) - size, size), int(rows.extent) - size):
+
+    def square(start: Any) -> list[Any]:
+        """What transposes some rows, from one on, and writes them."""
         places = [{column: outer * lanes, row: start + i} for i in range(size)]
-        statements += _shuffled(transposed, load.source, [_placed(read, place) for place in places])
+        loaded = _shuffled(transposed, load.source, [_placed(read, place) for place in places])
         lane, step = variable_like(column), variable_like(row)
         value = tvmlib.structural_map(
-            store.value,
-            (tvmlib.ir.TensorLoad, lambda one, at=(lane, step): transposed[at] if same_element(one, load) else one),
+            store.value, (tvmlib.ir.TensorLoad, lambda one: transposed[lane, step] if same_element(one, load) else one)
         )
         body = tvmlib.tirx.BufferStore(store.buffer, value, written)
         body = tvmlib.substituted(body, {column: outer * lanes + lane, row: step + start})
-        statements.append(_loop(lane, lanes, "UNROLLED", _loop(step, size, "VECTORIZED", body)))
+        return [*loaded, _loop(lane, lanes, "UNROLLED", _loop(step, size, "VECTORIZED", body))]
+
+    count, left = divmod(int(rows.extent), size)
+    statements: list[Any] = []
+    if count <= _WRITTEN_OUT:
+        statements += [part for number in range(count) for part in square(number * size)]
+    else:
+        number = variable_like(row)
+        statements.append(_loop(number, count, "SERIAL", tvmlib.tirx.stmt_seq(*square(number * size))))
+    if left:
+        statements += square(int(rows.extent) - size)
     everything = _loop(outer, int(loop.extent) // lanes, "SERIAL", tvmlib.tirx.stmt_seq(*statements))
     return tvmlib.tirx.stmt_seq(tvmlib.tirx.AllocBuffer(transposed), everything)
 
