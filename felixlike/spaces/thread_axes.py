@@ -31,6 +31,16 @@ class ThreadAxes:
     contraction: Contraction
     main: tuple[Axis | None, Axis | None]
 
+    @property
+    def lane_level(self) -> str:
+        """What neighbours along a summed axis are for: of vectors, or of one instruction."""
+        return "inner"
+
+    @property
+    def least_steps(self) -> int:
+        """Of the reduction, what a step of a block has at least."""
+        return LANES
+
     def lanes(self, axis: Axis) -> int:
         """Neighbours along an axis that every tile is made of: elements of a vector, 1 where none is wanted."""
         wanted = axis in self.main or (self.is_summed(axis) and any(_ends_in(o, axis) for o in self._operands))
@@ -39,6 +49,11 @@ class ThreadAxes:
     def is_summed(self, axis: Axis) -> bool:
         """Whether a reduction may be done in steps along an axis; windows are summed up whole."""
         return axis.reduced and axis.extent > 1 and not slides(self.contraction, axis)
+
+    @property
+    def stepped(self) -> list[Axis]:
+        """The axes along which a reduction may be done in steps."""
+        return [axis for axis in self.contraction.reduction if self.is_summed(axis)]
 
     def is_alone(self, axis: Axis) -> bool:
         """Whether one operand alone has the axis, so that the other is used again along it."""
