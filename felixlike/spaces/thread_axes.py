@@ -13,6 +13,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.spaces.contraction import Axis, Contraction, Operand
 from felixlike.spaces.roles import slides
+from felixlike.spaces.thread_bounds import WARP
 
 LANES = 4
 """Elements of float32 in the longest vector that is loaded at once."""
@@ -40,6 +41,16 @@ class ThreadAxes:
     def least_steps(self) -> int:
         """Of the reduction, what a step of a block has at least."""
         return LANES
+
+    @property
+    def least_bytes(self) -> int:
+        """Of shared memory, what a block takes at least; 0 where it is little."""
+        return 0
+
+    @property
+    def least_threads(self) -> int:
+        """Of a block that computes enough for so many."""
+        return WARP
 
     def lanes(self, axis: Axis) -> int:
         """Neighbours along an axis that every tile is made of: elements of a vector, 1 where none is wanted."""

@@ -89,6 +89,8 @@ def _ways(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, device: Dev
         ways += [(stages, True) for stages in _STAGES[:2]]
     found = []
     for stages, parts in ways:
+        if axes.least_bytes * stages > device.tile_bytes:
+            continue
         new = schedule.copy()
         _tile(new, prepared.of(schedule, new), axes, stages, parts=parts)
         found.append(new)
@@ -162,8 +164,8 @@ def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int
     loops = _split(schedule, axes, levels)
     schedule.reorder(*loops.all)
     group = bind(schedule, loops)
-    if axes.most_threads >= 2 * WARP:
-        note_threads(schedule, block)
+    if axes.most_threads >= 2 * axes.least_threads:
+        note_threads(schedule, block, axes.least_threads)
     most = _MOST_SLIDING if axes.slides else _MOST_ACCUMULATORS
     note_thread_bounds(schedule, block, ThreadBounds(most, _REGISTERS, _CODE // stages))
     schedule.reverse_compute_at(last, group, preserve_unit_loops=True)

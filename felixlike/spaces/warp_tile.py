@@ -18,15 +18,16 @@ axis is too short a tile goes along two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from felixlike import tvmlib
 from felixlike.hardware import PRECISIONS
 from felixlike.spaces.contraction import Axis, Contraction, Operand
 from felixlike.spaces.thread_axes import LANES, ThreadAxes, widest
+from felixlike.spaces.thread_bounds import WARP
 from felixlike.spaces.thread_loops import Loops, sampled
 from felixlike.tvmlib.typing import BlockRef, LoopRef, Schedule
 
@@ -92,9 +93,45 @@ class WarpAxes(ThreadAxes):
 
     def copied(self, operand: Operand, *, asynchronously: bool) -> int:
         """See `ThreadAxes`: tiles lie as the operand does."""
-        whole = {self.step.place: STEP, **{a.place: size for side in self.sides for a, size in side.parts}}
         last = [axis for axis in self.contraction.axes if operand.indices[-1].same_as(axis.variable)]
-        return widest(whole.get(last[0].place, 1), self.contraction.item_bits) if last else 1
+        return widest(self._whole(last[0]), self.contraction.item_bits) if last else 1
+
+    @property
+    def most_threads(self) -> int:
+        """See `ThreadAxes`."""
+        return WARP * prod(a.extent // self._whole(a) for a in self.contraction.spatial if self.is_alone(a))
+
+    @property
+    def least_threads(self) -> int:
+        """Two warps where a window slides: one alone would copy so many single elements that their addresses spill."""
+        return 2 * WARP if self.slides else WARP
+
+    @property
+    def least_bytes(self) -> int:
+        """Of shared memory: both operands of one warp's tile, for one of its steps; and a tenth where there are two,
+        whose windows overlap."""
+        ends = {a.variable: self._whole(a) - 1 for a in self.contraction.axes}
+        one = sum(self._least_bytes(operand, ends) for operand in self.contraction.operands)
+        return one * 11 // 10 if self.slides else one
+
+    def _least_bytes(self, operand: Operand, ends: Mapping[Any, int]) -> int:
+        begins = dict.fromkeys(ends, 0)
+        shape = [
+            1 + int(tvmlib.simplify(tvmlib.substituted(index, ends) - tvmlib.substituted(index, begins)))
+            for index in operand.indices
+        ]
+        dimension, factor, offset = _aligned(self, operand) or (0, 1, 0)
+        inner = prod(shape[dimension + 1 :])
+        step = inner + (offset - inner) % factor
+        return step * prod(shape[: dimension + 1]) * self.contraction.item_bits // 8
+
+    def _whole(self, axis: Axis) -> int:
+        """How much of an axis lies in a warp's tile and a step of it."""
+        if axis is self.step:
+            return STEP
+        if axis.reduced:
+            return 1 if self.is_summed(axis) else axis.extent
+        return next((side.part(axis) for side in self.sides if side.part(axis) > 1), 1)
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -177,10 +214,7 @@ def _ends(contraction: Contraction, axis: Axis) -> bool:
 
 
 def _enough(axes: Sequence[Axis]) -> bool:
-    product = 1
-    for axis in axes:
-        product *= axis.extent
-    return product >= _LEAST
+    return prod(axis.extent for axis in axes) >= _LEAST
 
 
 def _side(axes: Sequence[Axis], threads: int) -> Side | None:
@@ -221,13 +255,21 @@ def split_for_warps(
         if axis.place not in loops:
             continue
         if axes.is_alone(axis) and axis.extent > 1:
-            loop, own = sampled(schedule, loop, 2, _MOST_OWN)
+            loop, warp, own = sampled(schedule, loop, 3, _MOST_OWN)
+            found.threads.insert(0, warp)
             found.own.append(own)
         found.blocks.insert(0, loop)
 
 
 def align_for_warps(schedule: Schedule, axes: WarpAxes, fetch: BlockRef, operand: Operand) -> None:
-    """Shift the rows of an operand's shared tile so that a warp's threads meet different banks.
+    """Shift the rows of an operand's shared tile so that a warp's threads meet different banks."""
+    aligned = _aligned(axes, operand)
+    if aligned is not None:
+        schedule.storage_align(fetch, 0, *aligned)
+
+
+def _aligned(axes: WarpAxes, operand: Operand) -> tuple[int, int, int] | None:
+    """(dimension, factor, offset): by how much rows are shifted; None where they lie as they are.
 
     Threads (g, t) load from rows `apart` times g, and the steps 4·t … 4·t + 3 where some operand has these side by side,
     all four at once; else the steps t, t + 4 …, a word at a time along a row, or a vector of a run along it."""
@@ -235,17 +277,16 @@ def align_for_warps(schedule: Schedule, axes: WarpAxes, fetch: BlockRef, operand
     apart = side.run if side is axes.rows else side.run // 2
     dimensions = [_dimension(operand, axis) for axis in (axes.step, side.parts[-1][0])]
     if None in dimensions or dimensions[0] == dimensions[1]:
-        return
+        return None
     step, row = (int(dimension) for dimension in dimensions if dimension is not None)
-    aligned = axes.copied(operand, asynchronously=False)
     if row > step:  # threads t are a row of the tile apart, threads g are neighbours
-        factor, offset = _BANKS, 2 * LANES
+        factor, offset = _BANKS // 2, _BANKS // 4
     elif any(axes.along(other) for other in axes.contraction.operands):
         factor, offset = _BANKS // apart, _BANKS // 2 // apart
     else:
         factor, offset = max(2 * LANES // apart, 2), max(LANES // apart, 1)
-    if offset % aligned == 0:
-        schedule.storage_align(fetch, 0, min(step, row), factor, offset)
+    vectors = axes.copied(operand, asynchronously=False)
+    return None if offset % vectors else (min(step, row), factor, offset)
 
 
 def _dimension(operand: Operand, axis: Axis) -> int | None:

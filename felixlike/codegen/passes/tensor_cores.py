@@ -136,10 +136,10 @@ def _fragments(loop: Loop, threads: Loop) -> Stmt:
             value = tvmlib.tirx.call_extern("float32", name, *operands)
             calls.append(tvmlib.tirx.BufferStore(tile.sums.source, value, sums[0]))
     body = tvmlib.tirx.stmt_seq(*calls)
-    regions = tvmlib.s_tir.analysis.get_sblock_read_write_region(
-        tvmlib.s_tir.SBlock([], [], [], block.name_hint, body), {}
-    )
-    reads = list(regions[0])
+    buffers = {load.source: load.source for load in (tile.sums, tile.left, tile.right)}
+    bare = tvmlib.s_tir.SBlock([], [], [], block.name_hint, body)
+    reads, _ = tvmlib.s_tir.analysis.get_sblock_read_write_region(bare, buffers)
+    # What is written by its address counts as read.
     writes = [region for region in reads if region.source.same_as(tile.sums.source)]
     opaque = tvmlib.s_tir.SBlock([], reads, writes, block.name_hint, body)
     return tvmlib.s_tir.SBlockRealize([], tvmlib.tirx.const(True, "bool"), opaque)
