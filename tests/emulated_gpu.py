@@ -161,7 +161,9 @@ def emulated(module: Any, target: Any, arguments: list[Any], folder: Path) -> li
     names = [str(p.name) for p in main.params]
     buffers = {name: np.ascontiguousarray(array).copy() for name, array in zip(names, arguments, strict=True)}
     for buffer in main.body.block.alloc_buffers:
-        buffers.setdefault(str(buffer.name).replace(".", "_"), np.full([int(e) for e in buffer.shape], np.nan, str(buffer.dtype)))
+        buffers.setdefault(
+            str(buffer.name).replace(".", "_"), np.full([int(e) for e in buffer.shape], np.nan, str(buffer.dtype))
+        )
     calls, code = "", _on_host(source)
     kernels = re.findall(r'extern "C"\s+void\s+(\w+)\(([^)]*)\) \{', code)
     blocks = _blocks(main)
@@ -169,13 +171,28 @@ def emulated(module: Any, target: Any, arguments: list[Any], folder: Path) -> li
     for (name, parameters), (grid, threads) in zip(kernels, blocks, strict=True):
         given = [re.search(r"(\w+)_ptr$", p.strip()) for p in parameters.split(",")]
         named = [g[1] for g in given if g is not None]
-        casts = ", ".join(f"({p.rsplit(' ', 1)[0].replace('__restrict__', '')})given[{list(buffers).index(n)}]"
-                          for p, n in zip((p.strip() for p in parameters.split(",")), named, strict=True))
+        casts = ", ".join(
+            f"({p.rsplit(' ', 1)[0].replace('__restrict__', '')})given[{list(buffers).index(n)}]"
+            for p, n in zip((p.strip() for p in parameters.split(",")), named, strict=True)
+        )
         calls += f"  run({grid}, {threads}, [] {{ {name}({casts}); }});\n"
-    program = f"{code}\n{_LAUNCH}\nstatic void** given;\nextern \"C\" void start(void** all) {{\n  given = all;\n{calls}}}\n"
+    program = (
+        f'{code}\n{_LAUNCH}\nstatic void** given;\nextern "C" void start(void** all) {{\n  given = all;\n{calls}}}\n'
+    )
     path, library = folder / "kernels.cpp", folder / "kernels.so"
     path.write_text(program)
-    command = ["g++", "-std=c++17", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", "-o", str(library), str(path)]
+    command = [
+        "g++",
+        "-std=c++17",
+        "-O1",
+        "-fno-strict-aliasing",
+        "-w",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(library),
+        str(path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:2000]
     addresses = (ctypes.c_void_p * len(buffers))(*(array.ctypes.data for array in buffers.values()))
@@ -196,7 +213,12 @@ def _on_host(source: str) -> str:
     kernels = re.sub(r"(ptx_cp_async_legacy\w*?_c[ag]_(\d+)\w*)\(([^)]*)\) \{.*?\n\}", _copy, kernels, flags=re.DOTALL)
     kernels = re.sub(r'asm volatile\("cp\.async\.commit_group;"[^)]*\);', "commit();", kernels)
     kernels = re.sub(r'asm volatile\("cp\.async\.wait_group (\d+);"[^)]*\);', r"wait_for_all_but(\1);", kernels)
-    functions = re.sub(r'asm\("mma\.sync\.aligned\.(\w+)\.row\.col\.f32\.(\w+)\.[^"]*"\s*:(.*?)\);\n', _instruction, FUNCTIONS, flags=re.DOTALL)
+    functions = re.sub(
+        r'asm\("mma\.sync\.aligned\.(\w+)\.row\.col\.f32\.(\w+)\.[^"]*"\s*:(.*?)\);\n',
+        _instruction,
+        FUNCTIONS,
+        flags=re.DOTALL,
+    )
     functions = re.sub(r'asm\("cvt\.\w+\.(\w+)\.f32 %0, %1(?:, %2)?;" : "=r"\((\w)\) : (.*?)\);', _rounding, functions)
     code = _MACHINE + functions + kernels
     for word in ("asm", "__cvta"):

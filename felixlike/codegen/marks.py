@@ -150,7 +150,7 @@ class TensorCores(Mark):
     """On a loop over the steps of a reduction that one instruction of tensor cores sums up, around nothing but two
     loops: a thread's rows and its columns of a warp's tile.
 
-    precision: its place in `hardware.PRECISIONS`.  One number, since formulas replay marks of loops that are numbers."""
+    precision: its place in `hardware.PRECISIONS`, since formulas replay marks of loops that are numbers."""
 
-    key = "felixlike.tensor_cores"
+    key = "felixlike.tensorcores"
     precision: int

@@ -15,4 +15,6 @@ from felixlike.symbolic.program import Operation
 def arithmetic(view: StoreView) -> dict[str, Expr]:
     """One count for each Operation."""
     counts = dict(view.store.operations)
-    return {op.value: view.iterations * counts[op] / view.store.at_once if op in counts else const(0) for op in Operation}
+    return {
+        op.value: view.iterations * counts[op] / view.store.at_once if op in counts else const(0) for op in Operation
+    }

@@ -75,6 +75,9 @@ def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sc
 
 def _warp_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
     """Schedules for tensor cores; none where the contraction has not the sizes for them."""
+    statement = schedule.get(block)
+    if {str(region.source.dtype) for region in (*statement.reads, *statement.writes)} != {FLOAT32.name}:
+        return []
     prepared = _prepared(schedule, block, warp_multiples)
     axes = None if prepared is None else warp_axes(prepared.contraction, device.precision)
     return [] if prepared is None or axes is None else _ways(schedule, prepared, axes, device)

@@ -10,10 +10,10 @@ instruction in their place. Everybody else sees loops as of any thread tile. Whi
 instruction calls its first does not matter, as long as they are told apart: a thread has neighbours, where the
 instruction gives it the rows g and g + 8 and the columns 2·t and 2·t + 1.
 
-Operands stay in shared memory as they lie in global memory, so that vectors are copied at once; rows are shifted against
-each other so that the threads of a warp, which load four steps of a row each, or four rows of a step, meet different
-banks. Where the tile's rows or columns are no multiple of 32 or 16, threads have two of them and not four; where one
-axis is too short a tile goes along two.
+Operands stay in shared memory as they lie in global memory, so that vectors are copied at once; rows are shifted
+against each other so that the threads of a warp, which load four steps of a row each, or four rows of a step, meet
+different banks. Where the tile's rows or columns are no multiple of 32 or 16, threads have two of them and not four;
+where one axis is too short a tile goes along two.
 """
 
 from __future__ import annotations
@@ -168,9 +168,9 @@ def _multiple(extent: int, threads: int) -> int:
 
 
 def warp_axes(contraction: Contraction, precision: str) -> WarpAxes | None:
-    """What lies along a warp's tile; None where no axes have the sizes, or the numbers are not of 32 bits."""
+    """What lies along a warp's tile; None where no axes have the sizes."""
     chosen = _chosen(contraction)
-    if chosen is None or contraction.item_bits != 32:
+    if chosen is None:
         return None
     left, right, step = chosen
     rows, columns = _side(left, ROWS), _side(right, COLUMNS)
@@ -231,9 +231,7 @@ def _side(axes: Sequence[Axis], threads: int) -> Side | None:
     return None
 
 
-def split_for_warps(
-    schedule: Schedule, axes: WarpAxes, spatial: Sequence[tuple[LoopRef, Axis]], found: Loops
-) -> None:
+def split_for_warps(schedule: Schedule, axes: WarpAxes, spatial: Sequence[tuple[LoopRef, Axis]], found: Loops) -> None:
     """Split the axes of the output, by sampled factors, into blocks, virtual threads, warps and what these consist of.
 
     A block's threads are its warps, and in each first the rows and then the columns."""
@@ -271,8 +269,8 @@ def align_for_warps(schedule: Schedule, axes: WarpAxes, fetch: BlockRef, operand
 def _aligned(axes: WarpAxes, operand: Operand) -> tuple[int, int, int] | None:
     """(dimension, factor, offset): by how much rows are shifted; None where they lie as they are.
 
-    Threads (g, t) load from rows `apart` times g, and the steps 4·t … 4·t + 3 where some operand has these side by side,
-    all four at once; else the steps t, t + 4 …, a word at a time along a row, or a vector of a run along it."""
+    Threads (g, t) load from rows `apart` times g, and the steps 4·t … 4·t + 3 where some operand has these side by
+    side, all four at once; else the steps t, t + 4 …, a word at a time along a row, or a run of them along it."""
     side = axes.side_of(operand)
     apart = side.run if side is axes.rows else side.run // 2
     dimensions = [_dimension(operand, axis) for axis in (axes.step, side.parts[-1][0])]

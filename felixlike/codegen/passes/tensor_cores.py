@@ -12,12 +12,12 @@ threads (PTX ISA, Matrix fragments for mma.m16n8k8 and mma.m16n8k16):
     A       rows g and g + 8, four of the 16 steps        B       column g, the same four steps
 
 The instruction's row g + 8·h of a tile is our row 4·g + 2·i + h, its column 2·t + h our column 4·t + 2·h + j, of tile
-(i, j): so neighbours stay with one thread. Its four steps are 4·t … 4·t + 3, where an operand has them side by side, else
-t, t + 4, t + 8, t + 12; that A and B agree is all that matters to a sum. A thread loads of A what it had in the loops,
-of B what the thread (t, g) of such a square had there.
+(i, j): so neighbours stay with one thread. Its four steps are 4·t … 4·t + 3, where an operand has them side by side,
+else t, t + 4, t + 8, t + 12; that A and B agree is all that matters to a sum. A thread loads of A what it had in the
+loops, of B what the thread (t, g) of such a square had there.
 
-Products are of operands rounded to nearest, sums are of float32. A loop that is not of this form is an error: nobody may
-take for tensor cores what is none.
+Products are of operands rounded to nearest, sums are of float32. A loop that is not of this form is an error: nobody
+may take for tensor cores what is none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def tensor_cores(module: Module) -> Module:
     """The IRModule with marked loops done by tensor cores: functions without any are left alone.
 
     Raises CompilationFailed where a marked loop is of another form."""
-    return tvmlib.map_functions(module, _changed)
+    functions = [func for func in module.functions.values() if isinstance(func, tvmlib.PrimFunc)]
+    return tvmlib.map_functions(module, _changed) if any(map(_marked, functions)) else module
 
 
 def uses_tensor_cores(source: str) -> bool:
@@ -53,8 +54,7 @@ def uses_tensor_cores(source: str) -> bool:
 
 
 def _changed(func: Func) -> Func:
-    loops = tvmlib.found(func.body, tvmlib.tirx.For)
-    marked = [loop for loop in loops if TensorCores.on(loop)]
+    loops, marked = tvmlib.found(func.body, tvmlib.tirx.For), _marked(func)
     if not marked:
         return func
     around = {id(loop): [other for other in loops if _binds_threads(other) and _holds(other, loop)] for loop in marked}
@@ -67,6 +67,10 @@ def _changed(func: Func) -> Func:
         return _fragments(loop, found[0]) if found else loop
 
     return tvmlib.structural_map(func, (tvmlib.tirx.For, change))
+
+
+def _marked(func: Func) -> list[Any]:
+    return [loop for loop in tvmlib.found(func.body, tvmlib.tirx.For) if TensorCores.on(loop)]
 
 
 def _binds_threads(loop: Loop) -> bool:
@@ -215,7 +219,8 @@ static __device__ __forceinline__ float felixlike_mma_{name}(
 _OPERANDS = ", ".join(f"float {name}{i}" for name in "abw" for i in range(4))
 
 _MMA = """\
-  asm("mma.sync.aligned.{shape}.row.col.f32.{type}.{type}.f32 {{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, {{%0,%1,%2,%3}};"
+  asm("mma.sync.aligned.{shape}.row.col.f32.{type}.{type}.f32 "
+      "{{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, {{%0,%1,%2,%3}};"
       : "+f"(c0), "+f"(*c1), "+f"(*c2), "+f"(*c3) : {operands});
 """
 

@@ -35,8 +35,8 @@ class Store:
     loads: the distinct reads in `value` (reads of the target included).  repeats: how often each occurs.  operations:
     how often each kind of arithmetic is done in one execution, index arithmetic not counted.  spatial, reduction: loop
     variables its data-parallel and its reduction iterators depend on.  regions: what TVM notes as its block's reads and
-    writes, for the postprocessors.  text: its value as TVM writes it.  at_once: how many of its executions take the time of
-    one, on tensor cores; else 1."""
+    writes, for the postprocessors.  text: its value as TVM writes it.  at_once: how many of its executions take the
+    time of one, on tensor cores; else 1."""
 
     block: str
     target: Access
