@@ -220,7 +220,8 @@ def _enough(axes: Sequence[Axis]) -> bool:
 def _side(axes: Sequence[Axis], threads: int) -> Side | None:
     """A side along these axes, or some of them; None where no tile divides them."""
     for run in _RUNS:
-        left, parts = threads * run, []
+        left = threads * run
+        parts: list[tuple[Axis, int]] = []
         for axis in reversed(axes):
             size = gcd(axis.extent, left)
             if size >= (run if not parts else 2):

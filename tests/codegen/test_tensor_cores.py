@@ -90,7 +90,7 @@ def test_a_warp_computes_the_product(rows: int, columns: int, warps: int) -> Non
     assert len(calls) == rows // 2 * columns // 2
     for warp, (indices, operands) in itertools.product(range(warps), calls):
         left, right = np.full((ROWS, STEPS), np.nan), np.full((STEPS, COLUMNS), np.nan)
-        outputs = {}
+        outputs: dict[tuple[int, int], tuple[int, ...]] = {}
         for lane in range(32):
             values = {thread_name: 32 * warp + lane, "k_0": 0}
             at = [tuple(_value(i, values) for i in load.indices) for load in operands]

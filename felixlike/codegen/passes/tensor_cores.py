@@ -154,7 +154,7 @@ def _read(loop: Loop, threads: Loop) -> tuple[_Tile, Any]:
     row, column, realize = _nest(loop)
     store = realize.block.body
     product = getattr(getattr(store, "value", None), "b", None)
-    factors = [getattr(product, "a", None), getattr(product, "b", None)]
+    factors: list[Any] = [getattr(product, "a", None), getattr(product, "b", None)]
     if any(type(one).__name__ != "TensorLoad" or str(one.ty.dtype) != "float32" for one in factors):
         raise _unlike("does not sum up products of float32 numbers")
     if type(store.value).__name__ != "Add" or type(product).__name__ != "Mul":
@@ -189,7 +189,7 @@ def _read(loop: Loop, threads: Loop) -> tuple[_Tile, Any]:
 def _nest(loop: Loop) -> tuple[Any, Any, Any]:
     """The loops over a thread's rows and columns, and the block in them."""
     nest = [loop, loop.body, getattr(loop.body, "body", None)]
-    realize = getattr(nest[-1], "body", None)
+    realize: Any = getattr(nest[-1], "body", None)
     if any(type(one).__name__ != "For" or int(one.min) for one in nest) or type(realize).__name__ != "SBlockRealize":
         raise _unlike("there are not two loops in it, and a block in these")
     if int(loop.extent) != STEPS or any(int(one.extent) not in (2, 4) for one in nest[1:]):
