@@ -19,7 +19,17 @@ from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
 from felixlike.errors import InvalidOption
 from felixlike.finish import About, Finish, closing, tell, versions
 from felixlike.frontend import Task, import_model
-from felixlike.hardware import device_name, kind_of, require_real, require_runnable, resolve_target, simulated
+from felixlike.hardware import (
+    FLOAT32,
+    device_name,
+    kind_of,
+    precision_of,
+    require_real,
+    require_runnable,
+    resolve_target,
+    simulated,
+    with_precision,
+)
 from felixlike.hardware.placement import settle
 from felixlike.interrupts import joined
 from felixlike.measure import MeasurePool, Pool, RpcPool, SimulatedPool
@@ -153,6 +163,7 @@ def optimize(
     tracker: str | None = None,
     key: str | None = None,
     threads: int | None = None,
+    precision: str = FLOAT32.name,
 ) -> Optimized:
     """Tune a model and return a callable that runs faster.
 
@@ -174,6 +185,9 @@ def optimize(
     raises KeyboardInterrupt.
     target: "cpu", "cuda" and their like, or a TVM target; with "simulated:cpu" the search asks a surrogate of such a
     device, and what it finds is compiled for this CPU (docs/simulated.md).
+    precision: what products of float32 numbers may be computed in: "float32", exactly, or on a GPU's tensor cores
+    "tf32", "float16" or "bfloat16", which round them first (docs/gpu.md); sums are of float32 always. The report says
+    which tasks it came to.
     threads: how many the result's calls run on, None for what the environment says (Optimized.threads).
     tracker, key: measure on the servers of TVM's tracker at HOST:PORT under this key, which must be of the target's
     kind, as this machine is; see docs/rpc.md. Raises InvalidBudget, InvalidOption, UnknownTarget, InvalidShape,
@@ -185,7 +199,7 @@ def optimize(
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
     seed, space, count = options.seed(seed), check_space(space), _threads(threads)
-    target = resolve_target(target)
+    target = with_precision(resolve_target(target), precision)
     require_runnable(target)
     device = device_name(target)  # raises where the GPU it needs is missing
     kind = kind_of(target)
@@ -268,6 +282,12 @@ def optimize(
 def _dynamic(model: Any, shapes: Any, example_inputs: Any, limits: Mapping[str, Any], **same: Any) -> Optimized:
     """`optimize` of a model some of whose sizes a call decides, with these limits and options."""
     target = require_real(same["target"], where="dynamic shapes")  # they are measured here
+    if precision_of(target).on_tensor_cores:
+        raise InvalidOption(
+            f"products of {precision_of(target).name} are for models whose sizes are known",
+            where="precision",
+            remedy='use precision="float32", or give sizes in place of every Dim',
+        )
 
     def fixed(part: Any, given: Any, own: Mapping[str, Any]) -> tuple[deploy.Compiled, Report]:
         found = optimize(part, given, **own, **same)
