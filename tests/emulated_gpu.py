@@ -214,7 +214,7 @@ def _on_host(source: str) -> str:
     kernels = re.sub(r'asm volatile\("cp\.async\.commit_group;"[^)]*\);', "commit();", kernels)
     kernels = re.sub(r'asm volatile\("cp\.async\.wait_group (\d+);"[^)]*\);', r"wait_for_all_but(\1);", kernels)
     functions = re.sub(
-        r'asm\("mma\.sync\.aligned\.(\w+)\.row\.col\.f32\.(\w+)\.[^"]*"\s*:(.*?)\);\n',
+        r'asm\("mma\.sync\.aligned\.(\w+)\.row\.col\.f32\.(\w+)\.[^:]*:(.*?)\);\n',
         _instruction,
         FUNCTIONS,
         flags=re.DOTALL,

@@ -30,7 +30,7 @@ from felixlike import tvmlib
 from felixlike.codegen.marks import TensorCores
 from felixlike.hardware import FLOAT32, Device
 from felixlike.spaces.blocks import in_step
-from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
+from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups, without_points
 from felixlike.spaces.padding import is_plain
 from felixlike.spaces.surroundings import settle_surroundings
 from felixlike.spaces.thread_axes import LANES, ThreadAxes, moved_last, multiple_of, thread_axes
@@ -78,6 +78,8 @@ def _warp_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sch
     statement = schedule.get(block)
     if {str(region.source.dtype) for region in (*statement.reads, *statement.writes)} != {FLOAT32.name}:
         return []
+    if read_contraction(schedule, block) is not None:
+        without_points(schedule, block)
     prepared = _prepared(schedule, block, warp_multiples)
     axes = None if prepared is None else warp_axes(prepared.contraction, device.precision)
     return [] if prepared is None or axes is None else _ways(schedule, prepared, axes, device)
