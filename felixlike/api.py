@@ -14,22 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from felixlike import costmodel, deploy, options, records
+from felixlike import costmodel, deploy, hardware, options, records
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
 from felixlike.errors import InvalidOption
 from felixlike.finish import About, Finish, closing, tell, versions
 from felixlike.frontend import Task, import_model
-from felixlike.hardware import (
-    FLOAT32,
-    device_name,
-    kind_of,
-    precision_of,
-    require_real,
-    require_runnable,
-    resolve_target,
-    simulated,
-    with_precision,
-)
+from felixlike.hardware import device_name, kind_of, require_real, require_runnable, resolve_target, simulated
 from felixlike.hardware.placement import settle
 from felixlike.interrupts import joined
 from felixlike.measure import MeasurePool, Pool, RpcPool, SimulatedPool
@@ -163,7 +153,7 @@ def optimize(
     tracker: str | None = None,
     key: str | None = None,
     threads: int | None = None,
-    precision: str = FLOAT32.name,
+    precision: str = "float32",
 ) -> Optimized:
     """Tune a model and return a callable that runs faster.
 
@@ -199,7 +189,7 @@ def optimize(
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
     seed, space, count = options.seed(seed), check_space(space), _threads(threads)
-    target = with_precision(resolve_target(target), precision)
+    target = hardware.with_precision(resolve_target(target), precision)
     require_runnable(target)
     device = device_name(target)  # raises where the GPU it needs is missing
     kind = kind_of(target)
@@ -282,12 +272,7 @@ def optimize(
 def _dynamic(model: Any, shapes: Any, example_inputs: Any, limits: Mapping[str, Any], **same: Any) -> Optimized:
     """`optimize` of a model some of whose sizes a call decides, with these limits and options."""
     target = require_real(same["target"], where="dynamic shapes")  # they are measured here
-    if precision_of(target).on_tensor_cores:
-        raise InvalidOption(
-            f"products of {precision_of(target).name} are for models whose sizes are known",
-            where="precision",
-            remedy='use precision="float32", or give sizes in place of every Dim',
-        )
+    hardware.require_float32(target)
 
     def fixed(part: Any, given: Any, own: Mapping[str, Any]) -> tuple[deploy.Compiled, Report]:
         found = optimize(part, given, **own, **same)

@@ -28,7 +28,8 @@ def part_of(name: str, row: Callable[[Bench, str, float], Row]) -> Part:
 
 
 def test_parts_are_in_the_order_that_was_asked_for() -> None:
-    assert [part.name for part in PARTS] == ["points", "subgraphs", "networks", "search", "dynamic", "collecting"]
+    names = ["points", "subgraphs", "precision", "networks", "search", "dynamic", "collecting"]
+    assert [part.name for part in PARTS] == names
     assert len(PARTS[1].names()) == 10
     assert len(PARTS[0].names()) > 40
 
@@ -38,6 +39,7 @@ def test_parts_are_in_the_order_that_was_asked_for() -> None:
     [
         ("points", "softmax_3d", {"sketches", "understood", "outcomes", "kernels"}),
         ("subgraphs", "softmax", {"trials", "simulated_seconds", "called"}),
+        ("precision", "batch matmul, tf32", {"off", "called", "on tensor cores"}),
         ("networks", "mlp", {"trials", "simulated_seconds", "called"}),
         ("search", "softmax, ours", {"seconds", "elapsed", "sketch", "point"}),
         ("search", "softmax, stock", {"seconds", "instructions"}),
@@ -179,3 +181,16 @@ def test_the_page_has_ratios_and_failures() -> None:
     assert "| softmax | ours | 3 | 10.0 | 3.5 | 3.5 |" in text
     assert "| softmax | stock | 2 | 20.0 | never | never |" in text
     assert "| dense | 2 | 1 | 1 | 1.00 | a; b |" in text
+
+
+def test_the_page_says_how_far_off_each_precision_is() -> None:
+    off = {"eager": 2e-7, "eager TF32": 3e-4, "tuned": 2.5e-4}
+    row: Row = {"eager TF32": 2e-5, "tuned": 1e-5, "off": off, "on tensor cores": ["dense"], "errors": {}}
+    text = page_text({"name": "A GPU"}, {"precision": {"dense, tf32": row}})
+    cells = "| dense, tf32 | – | 0.0200 | – | 0.0100 | 2.00 | 2.0e-07 | 3.0e-04 | – | 2.5e-04 | dense |"
+    assert cells in text
+    assert "spilling" not in text
+    spilling = {**row, "on tensor cores": [], "kernels": [{"local_bytes": 8}]}
+    text = page_text({"name": "A GPU"}, {"precision": {"dense, tf32": spilling}})
+    assert "| none |" in text
+    assert "Predicted to be best, but spilling: 1 kernel." in text

@@ -17,6 +17,7 @@ from benchmarks.gpu import machine
 from benchmarks.gpu.journal import Journal, Row
 from benchmarks.gpu.parts import PARTS, STOCK
 from benchmarks.results import FOLDER, geometric_mean
+from felixlike.words import counted
 
 _SIDES = ("eager", "eager TF32", "torch.compile", "reduce-overhead", "default", "tuned")
 
@@ -81,6 +82,20 @@ def _sides(rows: Mapping[str, Row]) -> list[str]:
     return [*lines, "", *errors] if errors else lines
 
 
+def _precision(rows: Mapping[str, Row]) -> list[str]:
+    sides = ("eager", "eager TF32", "autocast float16", "tuned")
+    lines = _table("", *(f"{side}, ms" for side in sides), "TF32 ÷ tuned", *(f"{side}, off" for side in sides), "in")
+    for name, row in rows.items():
+        times = [f"{row[side] * 1e3:.4f}" if side in row else "–" for side in sides]
+        off = [f"{row['off'][side]:.1e}" if side in row["off"] else "–" for side in sides]
+        lines.append(_line(name, *times, _ratio(row, "eager TF32"), *off, ", ".join(row["on tensor cores"]) or "none"))
+    errors = [f"- {name}, {side}: {words}" for name, row in rows.items() for side, words in row["errors"].items()]
+    spilling = [k for row in rows.values() for k in row.get("kernels", ()) if k["local_bytes"]]
+    lines += ["", "Off: largest difference from float64, relative to the largest value."]
+    lines += [f"Predicted to be best, but spilling: {counted(len(spilling), 'kernel')}."] if spilling else []
+    return [*lines, "", *errors] if errors else lines
+
+
 def _ratio(row: Row, side: str) -> str:
     return f"{row[side] / row['tuned']:.2f}" if side in row and "tuned" in row else "–"
 
@@ -125,6 +140,7 @@ def _collecting(rows: Mapping[str, Row]) -> list[str]:
 _TABLES: dict[str, Callable[[Mapping[str, Row]], list[str]]] = {
     "points": _points,
     "subgraphs": _sides,
+    "precision": _precision,
     "networks": _sides,
     "search": _search,
     "dynamic": _dynamic,

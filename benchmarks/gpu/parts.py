@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.gpu.bench import Bench, torch_sides
 from benchmarks.gpu.journal import Row
+from benchmarks.gpu.precision import layer_on_tensor_cores, names
 
 SEARCHED = ("conv2d 3×3", "dense+bias+relu", "batch matmul", "softmax")
 STOCK = "stock"
@@ -186,8 +187,9 @@ def _dynamic() -> Sequence[str]:
 PARTS = (
     Part("points", 0.15, _operators, points, 2.0),
     Part("subgraphs", 0.25, _layers, subgraph, 10.0),
-    Part("networks", 0.2, lambda: ("resnet18", "bert", "mlp"), network, 20.0),
-    Part("search", 0.25, lambda: [f"{n}, {who}" for n in SEARCHED for who in ("ours", STOCK)], search, 20.0),
+    Part("precision", 0.1, names, layer_on_tensor_cores, 10.0),
+    Part("networks", 0.15, lambda: ("resnet18", "bert", "mlp"), network, 20.0),
+    Part("search", 0.2, lambda: [f"{n}, {who}" for n in SEARCHED for who in ("ours", STOCK)], search, 20.0),
     Part("dynamic", 0.1, _dynamic, dynamic, 5.0),
     Part("collecting", 1.0, lambda: ("records",), collecting, 5.0),
 )

@@ -6,7 +6,15 @@ from felixlike.hardware.gpu import gpu_at_hand
 from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import KINDS, Kind, kind_of
 from felixlike.hardware.known import described, machines, read_description
-from felixlike.hardware.precision import FLOAT32, PRECISIONS, Precision, check_precision, precision_of, with_precision
+from felixlike.hardware.precision import (
+    FLOAT32,
+    PRECISIONS,
+    Precision,
+    check_precision,
+    precision_of,
+    require_float32,
+    with_precision,
+)
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import (
     SIMULATED,
@@ -57,6 +65,7 @@ __all__ = [
     "precision_of",
     "quickly_compiled",
     "read_description",
+    "require_float32",
     "require_real",
     "require_runnable",
     "resolve_target",

@@ -105,6 +105,17 @@ def checked_precision(target: Any) -> Any:
     return target
 
 
+def require_float32(target: Any) -> None:
+    """Raise InvalidOption for a target that asks for another precision, where calls decide sizes."""
+    asked = precision_of(target)
+    if asked.on_tensor_cores:
+        raise InvalidOption(
+            f"products of {asked.name} are for models whose sizes are known",
+            where="precision",
+            remedy='use precision="float32", or give sizes in place of every Dim',
+        )
+
+
 def _without_tensor_cores(target: Any) -> str:
     """Why a target has none; empty where it has."""
     if kind_of(target).on_host:
