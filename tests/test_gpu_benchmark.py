@@ -38,6 +38,7 @@ def test_parts_are_in_the_order_that_was_asked_for() -> None:
     ("part", "name", "keys"),
     [
         ("points", "softmax_3d", {"sketches", "understood", "outcomes", "kernels"}),
+        ("points", "batch_matmul, bfloat16", {"sketches", "understood", "outcomes", "kernels"}),
         ("subgraphs", "softmax", {"trials", "simulated_seconds", "called"}),
         ("precision", "batch matmul, tf32", {"off", "called", "on tensor cores"}),
         ("networks", "mlp", {"trials", "simulated_seconds", "called"}),

@@ -13,10 +13,12 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.gpu.bench import Bench, torch_sides
 from benchmarks.gpu.journal import Row
-from benchmarks.gpu.precision import layer_on_tensor_cores, names
+from benchmarks.gpu.precision import PRECISIONS, layer_on_tensor_cores, names
 
 SEARCHED = ("conv2d 3×3", "dense+bias+relu", "batch matmul", "softmax")
 STOCK = "stock"
+_ROUNDED = ("matmul", "matmul_odd", "dense_bias_relu", "batch_matmul", "conv2d_3x3", "conv2d_1x1", "conv2d_nhwc")
+"""Operators whose random points on tensor cores are compared, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +34,39 @@ class Part:
 
 
 def points(bench: Bench, name: str, seconds: float) -> Row:
-    """Random valid points of every sketch of an operator, compared with float64."""
+    """Random valid points of every sketch of an operator, compared with float64.  Of a precision, those that round:
+    simulated devices know none."""
     from felixlike import codegen
+    from felixlike.hardware import FLOAT32, resolve_target, with_precision
     from felixlike.search import Candidate
     from felixlike.symbolic import sketches
     from felixlike.testing.operators import OPERATORS
 
-    found = sketches(OPERATORS[name](), bench.target, space="all")
+    operator, _, precision = name.partition(", ")
+    exact = not precision
+    target = bench.target if exact or not bench.rehearsal else resolve_target("sm_90")
+    target = with_precision(target, precision or FLOAT32.name)
+    found = sketches(OPERATORS[operator](), target, space="all")
+    found = tuple(sketch for sketch in found if exact or sketch.precision == precision)
     drawn = [(sketch, tuple(p)) for sketch in found for p in sketch.sample(bench.points, seed=7).tolist()]
-    with bench.pool() as pool:
-        measured = pool.measure(found[0].task, [Candidate(s, p, math.nan, "random") for s, p in drawn])
+    measured = []
+    if exact or not bench.rehearsal:
+        with bench.pool(target) as pool:
+            measured = pool.measure(found[0].task, [Candidate(s, p, math.nan, "random") for s, p in drawn])
     row: Row = {
         "sketches": len(found),
         "understood": sum(sketch.understood for sketch in found),
         "points": len(drawn),
         "outcomes": dict(Counter(m.status.value for m in measured)),
         "error": max((m.error for m in measured if m.error is not None), default=None),
-        "fastest": min(m.seconds for m in measured),
+        "fastest": min((m.seconds for m in measured), default=None),
         "build_seconds": [round(m.build_seconds, 3) for m in measured],
         "kernels": [[kernel.told() for kernel in m.kernels] for m in measured],
         "messages": sorted({f"{m.status}: {m.message}" for m in measured if m.message}),
     }
     if bench.rehearsal and codegen.cuda_toolchain():
-        arch = str(bench.target.attrs["arch"])
-        binaries = [codegen.cuda_binary(sketch.schedule(point).mod, bench.target) for sketch, point in drawn]
+        arch = str(target.attrs["arch"])
+        binaries = [codegen.cuda_binary(sketch.schedule(point).mod, target) for sketch, point in drawn]
         row["kernels"] = [[kernel.told() for kernel in codegen.kernels_of(binary, arch)] for binary in binaries]
     return row
 
@@ -169,7 +180,8 @@ def collecting(bench: Bench, name: str, seconds: float) -> Row:
 def _operators() -> Sequence[str]:
     from felixlike.testing.operators import OPERATORS
 
-    return tuple(OPERATORS)
+    rounded = [f"{name}, {precision}" for name in _ROUNDED for precision in PRECISIONS]
+    return (*OPERATORS, *rounded)
 
 
 def _layers() -> Sequence[str]:

@@ -12,7 +12,9 @@ from torch import nn
 
 from felixlike.codegen import nvrtc
 from felixlike.codegen.cuda import cuda_source
+from felixlike.deploy import description
 from felixlike.deploy.compile import lowered_model
+from felixlike.errors import InvalidArtefact
 from felixlike.finish import Finish, _task_report
 from felixlike.frontend import import_model
 from felixlike.hardware import check_precision, precision_of, resolve_target, with_precision
@@ -52,6 +54,15 @@ def test_a_model_is_compiled_with_instructions_of_tensor_cores(imported: Any) ->
     _, executable = lowered_model(imported, schedules)
     kernels = [k for k in cuda_source(executable).split('extern "C"') if "{" in k]
     assert ["felixlike_mma_tf32" in kernel for kernel in kernels if "kernel" in kernel].count(True) == 1
+
+
+def test_a_saved_model_says_it(imported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as its description goes: its code needs a GPU."""
+    monkeypatch.setattr(description, "device_name", lambda target: "a GPU")
+    assert precision_of(description._target({"target": str(imported.target)}, "model.flx")).name == "tf32"
+    wrong = str(imported.target).replace("tf32", "tf23")
+    with pytest.raises(InvalidArtefact, match=r"feature\.precision cannot be had"):
+        description._target({"target": wrong}, "model.flx")
 
 
 def _choice(sketch: Sketch | None) -> Choice:

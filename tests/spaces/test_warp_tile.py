@@ -17,6 +17,7 @@ from emulated_gpu import emulated, source_of
 from schedules import comes_back, equal_counts, run, without_threads
 
 from felixlike import tvmlib
+from felixlike.algebra.evaluation import evaluate
 from felixlike.codegen import compile_source, cuda_binary, nvrtc
 from felixlike.codegen.cubin import kernels_of
 from felixlike.codegen.marks import TensorCores
@@ -26,6 +27,7 @@ from felixlike.hardware import PRECISIONS, check_precision, resolve_target, with
 from felixlike.measure.reference import double_precision
 from felixlike.spaces import own_space
 from felixlike.symbolic import Sketch, concrete_nest, sketches
+from felixlike.symbolic.program.source_size import source_characters
 from felixlike.testing import operators, oracles
 
 PLAIN = resolve_target("sm_90")
@@ -174,6 +176,20 @@ def test_traces_come_back_and_keys_tell_precisions_apart() -> None:
     for sketch in _sketches("dense"):
         for point in sketch.sample(2, seed=2).tolist():
             assert sketch.point(sketch.schedule(point).trace) == tuple(point)
+
+
+def test_the_length_of_the_source_is_known() -> None:
+    """Instructions have long operands, and are written for each virtual thread."""
+    ratios = []
+    for name in ("dense", "batch_matmul", "conv2d_3x3"):
+        for sketch in _sketches(name, real=True):
+            (point,) = sketch.sample(1, seed=5).tolist()
+            values = dict(zip([v.name for v in sketch.variables], point, strict=True))
+            predicted = evaluate(source_characters(sketch.program), values)
+            ratios.append(predicted / len(source_of(sketch.schedule(point).mod, TARGETS["tf32"])))
+    assert len(ratios) > 10
+    assert 0.7 < np.median(ratios) < 1.4
+    assert 0.4 < min(ratios) < max(ratios) < 2.0
 
 
 @pytest.fixture
