@@ -51,17 +51,18 @@ def _points(rows: Mapping[str, Row]) -> list[str]:
     lines = _table("operator", "sketches", "understood", "points", "right", "others", "largest error", "spilling")
     total = Counter[str]()
     for name, row in rows.items():
-        outcomes = Counter[str](row["outcomes"])
-        total.update(outcomes)
-        others = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items() if outcome != "ok") or "–"
+        found = Counter[str](row["outcomes"])
+        total.update(found)
+        others = ", ".join(f"{n} {outcome}" for outcome, n in found.items() if outcome != "ok") or "–"
         error = f"{row['error']:.1e}" if row["error"] is not None else "–"
         kernels = [kernel for of_point in row["kernels"] for kernel in of_point]
         spilling = f"{sum(k['local_bytes'] > 0 for k in kernels)} of {len(kernels)}" if kernels else "–"
-        counts = (row["sketches"], row["understood"], row["points"], outcomes["ok"])
+        counts = (row["sketches"], row["understood"], row["points"], found["ok"])
         lines.append(_line(name, *counts, others, error, spilling))
     built = sorted(seconds for row in rows.values() for seconds in row["build_seconds"])
     median = f" A candidate was built in {built[len(built) // 2]:.2f} s in the median." if built else ""
-    return [*lines, "", "All: " + ", ".join(f"{n} {outcome}" for outcome, n in total.most_common()) + f".{median}"]
+    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in total.most_common()) or "nothing measured"
+    return [*lines, "", f"All: {outcomes}.{median}"]
 
 
 def _sides(rows: Mapping[str, Row]) -> list[str]:

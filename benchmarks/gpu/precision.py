@@ -15,7 +15,10 @@ import numpy as np
 from benchmarks.gpu.bench import Bench, Call
 from benchmarks.gpu.journal import Row
 
-LAYERS = ("dense+bias+relu", "batch matmul", "matmul", "conv2d 3×3", "conv2d 1×1", "conv2d transpose 4×4 s2")
+LAYERS = (
+    *("dense+bias+relu", "batch matmul", "matmul"),
+    *("conv2d 3×3", "conv2d 1×1", "conv3d 3×3×3", "conv2d transpose 4×4 s2"),
+)
 """Of the ten subgraphs, those that are contractions with the sizes for tensor cores."""
 
 PRECISIONS = ("tf32", "float16", "bfloat16")

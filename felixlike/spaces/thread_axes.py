@@ -37,6 +37,10 @@ class ThreadAxes:
         """What neighbours along a summed axis are for: of vectors, or of one instruction."""
         return "inner"
 
+    def window_level(self, axis: Axis) -> str:
+        """Whether a window is gone through in a step of a block, "inner", or is several of them, "outer"."""
+        return "inner"
+
     @property
     def least_steps(self) -> int:
         """Of the reduction, what a step of a block has at least."""

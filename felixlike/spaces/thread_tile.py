@@ -206,7 +206,7 @@ def _split_sums(
             found.append((loop, axis))
             continue
         if axis not in summed:
-            found.append((loop, "inner"))
+            found.append((loop, axes.window_level(axis)))
             continue
         lanes = axes.lanes(axis)
         vectors, *lane = schedule.split(loop, [None, lanes], disable_predication=True) if lanes > 1 else [loop]

@@ -80,6 +80,11 @@ class WarpAxes(ThreadAxes):
         """A step of the reduction is one of the instruction's."""
         return "step"
 
+    def window_level(self, axis: Axis) -> str:
+        """See `ThreadAxes`: all but the outermost of several, as the weights of 16 channels and all taps fill memory."""
+        windows = [a for a in self.contraction.reduction if a.extent > 1 and not self.is_summed(a)]
+        return "outer" if len(windows) > 1 and axis is windows[0] else "inner"
+
     @property
     def least_steps(self) -> int:
         """See `ThreadAxes`."""
@@ -130,7 +135,7 @@ class WarpAxes(ThreadAxes):
         if axis is self.step:
             return STEP
         if axis.reduced:
-            return 1 if self.is_summed(axis) else axis.extent
+            return axis.extent if not self.is_summed(axis) and self.window_level(axis) == "inner" else 1
         return next((side.part(axis) for side in self.sides if side.part(axis) > 1), 1)
 
     @property

@@ -45,6 +45,8 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "two_axes": lambda: operators.conv2d(16, 28, 16),
     "strided": lambda: operators.conv2d(16, 16, 32, stride=2),
     "conv1d": lambda: operators.conv1d(16, 32, 16),
+    "conv2d_5x5": lambda: operators.conv2d(16, 8, 32, 5),
+    "conv3d": lambda: operators.conv3d(16, 4, 8, 16),
     "nhwc": lambda: operators.conv2d_nhwc(16, 16, 32),
 }
 REAL: dict[str, Callable[[], Any]] = {
