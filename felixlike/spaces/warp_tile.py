@@ -81,7 +81,7 @@ class WarpAxes(ThreadAxes):
         return "step"
 
     def window_level(self, axis: Axis) -> str:
-        """See `ThreadAxes`: all but the outermost of several, as the weights of 16 channels and all taps fill memory."""
+        """See `ThreadAxes`: all but the outermost of several, since weights of all taps would fill the memory."""
         windows = [a for a in self.contraction.reduction if a.extent > 1 and not self.is_summed(a)]
         return "outer" if len(windows) > 1 and axis is windows[0] else "inner"
 
