@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from felixlike import costmodel, deploy, options, records
+from felixlike import costmodel, deploy, hardware, options, records
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
 from felixlike.errors import InvalidOption
 from felixlike.finish import About, Finish, closing, tell, versions
@@ -153,6 +153,7 @@ def optimize(
     tracker: str | None = None,
     key: str | None = None,
     threads: int | None = None,
+    precision: str = "float32",
 ) -> Optimized:
     """Tune a model and return a callable that runs faster.
 
@@ -174,6 +175,9 @@ def optimize(
     raises KeyboardInterrupt.
     target: "cpu", "cuda" and their like, or a TVM target; with "simulated:cpu" the search asks a surrogate of such a
     device, and what it finds is compiled for this CPU (docs/simulated.md).
+    precision: what products of float32 numbers may be computed in: "float32", exactly, or on a GPU's tensor cores
+    "tf32", "float16" or "bfloat16", which round them first (docs/gpu.md); sums are of float32 always. The report says
+    which tasks it came to.
     threads: how many the result's calls run on, None for what the environment says (Optimized.threads).
     tracker, key: measure on the servers of TVM's tracker at HOST:PORT under this key, which must be of the target's
     kind, as this machine is; see docs/rpc.md. Raises InvalidBudget, InvalidOption, UnknownTarget, InvalidShape,
@@ -185,7 +189,7 @@ def optimize(
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
     seed, space, count = options.seed(seed), check_space(space), _threads(threads)
-    target = resolve_target(target)
+    target = hardware.with_precision(resolve_target(target), precision)
     require_runnable(target)
     device = device_name(target)  # raises where the GPU it needs is missing
     kind = kind_of(target)
@@ -268,6 +272,7 @@ def optimize(
 def _dynamic(model: Any, shapes: Any, example_inputs: Any, limits: Mapping[str, Any], **same: Any) -> Optimized:
     """`optimize` of a model some of whose sizes a call decides, with these limits and options."""
     target = require_real(same["target"], where="dynamic shapes")  # they are measured here
+    hardware.require_float32(target)
 
     def fixed(part: Any, given: Any, own: Mapping[str, Any]) -> tuple[deploy.Compiled, Report]:
         found = optimize(part, given, **own, **same)

@@ -34,6 +34,7 @@ from felixlike.errors import (
     first_line,
 )
 from felixlike.frontend import Imported
+from felixlike.hardware import FLOAT32, precision_of
 from felixlike.interrupts import Interrupts
 from felixlike.measure import Pool
 from felixlike.report import Report, RunLog, TaskReport
@@ -171,11 +172,19 @@ class Finish:
         """Compare with the original, unless that cannot be done or there is no time left."""
         try:
             self._verification = self._interrupts.attempt(
-                lambda: deploy.max_relative_error(compiled, self._reference(model), self._imported.examples),
+                lambda: deploy.max_relative_error(
+                    compiled, self._reference(model), self._imported.examples, products=self._rounding()
+                ),
                 lambda: self._verification,
             )
         except (Exception, SystemExit) as error:  # whatever the user's model does
             self._verification = replace(self._verification, words=f"comparing failed: {first_line(error)}")
+
+    def _rounding(self) -> float:
+        """What a model may be off by the precision of its products; 0 where no schedule computes in another one."""
+        asked = precision_of(self._imported.target)
+        chosen = {choice.candidate.sketch.precision for choice in self._choices if choice.candidate is not None}
+        return asked.model_tolerance if asked.name in chosen else 0.0
 
     def report(self, about: About, log: RunLog) -> Report:
         """What was done, in the log too."""
@@ -272,6 +281,7 @@ class Finish:
             versions=versions(),
             seed=about.seed,
             recalled=self._budget.found_trials,
+            precision=precision_of(self._imported.target).name,
             spent={step: round(seconds, 3) for step, seconds in self._session.spent.seconds.items()},
         )
 
@@ -368,6 +378,7 @@ def _task_report(state: TaskState, choice: Choice) -> TaskReport:
         sketches=kept.sketches if kept else len(state.space.sketches),
         point=dict(zip(names, candidate.point, strict=True)) if candidate else {},
         sampled=kept.sampled if kept else state.sampled,
+        precision=candidate.sketch.precision if candidate else FLOAT32.name,
     )
 
 

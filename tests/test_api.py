@@ -13,7 +13,7 @@ import workloads
 from torch import nn
 
 import felixlike as fx
-from felixlike import records
+from felixlike import api, records
 from felixlike.cli import main
 from felixlike.costmodel import InvalidWeights
 from felixlike.errors import (
@@ -25,7 +25,7 @@ from felixlike.errors import (
     StoreError,
     UnknownTarget,
 )
-from felixlike.hardware import host_device
+from felixlike.hardware import host_device, resolve_target, with_precision
 from felixlike.measure.workshop import Workshop
 from felixlike.testing.loopback import Loopback
 
@@ -195,6 +195,22 @@ def test_tasks_are_extracted_heaviest_first(model: nn.Module, x: torch.Tensor) -
             UnknownTarget,
             r"tracker: simulated AMD EPYC \(Zen 5, one core\) is simulated: it has no processor to measure on",
         ),
+        (
+            {"precision": "tf32"},
+            InvalidOption,
+            r"precision: tf32 is computed on tensor cores, and a CPU has none\. use",
+        ),
+        (
+            {"precision": "half"},
+            InvalidOption,
+            "'half' is not a precision. use one of float32, tf32, float16, bfloat16",
+        ),
+        (
+            {"target": "simulated:h100", "precision": "tf32"},
+            InvalidOption,
+            "simulated devices were measured in float32",
+        ),
+        ({"target": "cuda", "precision": "tf32"}, UnknownTarget, "can be looked at, but not tuned"),
         ({"strategy": "luck"}, InvalidOption, "'luck' is not a strategy"),
         ({"strategy": "Gradient"}, InvalidOption, r"use one of gradient, evol.* .did you mean 'gradient'"),
         ({"strategy": ["gradient"]}, InvalidOption, r"\['gradient'\] is not a strategy"),
@@ -225,6 +241,13 @@ def test_bad_input_is_named_before_any_work(
     given: dict[str, Any] = {"model": model, "shapes": x, "progress": False, "rounds": 1} | options
     with pytest.raises(error, match=words):
         fx.optimize(given.pop("model"), given.pop("shapes"), **given)
+
+
+def test_sizes_that_calls_decide_are_computed_in_float32(model: nn.Module) -> None:
+    """Where there are tensor cores to ask for: without a GPU, the device is missed first."""
+    target = with_precision(resolve_target("sm_90"), "tf32")
+    with pytest.raises(InvalidOption, match="products of tf32 are for models whose sizes are known"):
+        api._dynamic(model, (fx.Dim("n", range(1, 9)), 64), None, {}, target=target)
 
 
 def test_numbers_of_numpy_are_numbers(model: nn.Module, x: torch.Tensor) -> None:

@@ -29,7 +29,8 @@ def part_of(name: str, row: Callable[[Bench, str, float], Row]) -> Part:
 
 
 def test_parts_are_in_the_order_that_was_asked_for() -> None:
-    assert [part.name for part in PARTS] == ["points", "subgraphs", "networks", "search", "dynamic", "collecting"]
+    names = ["points", "subgraphs", "precision", "networks", "search", "dynamic", "collecting"]
+    assert [part.name for part in PARTS] == names
     assert len(PARTS[1].names()) == 10
     assert len(PARTS[0].names()) > 40
 
@@ -38,8 +39,10 @@ def test_parts_are_in_the_order_that_was_asked_for() -> None:
     ("part", "name", "keys"),
     [
         ("points", "softmax_3d", {"sketches", "understood", "outcomes", "kernels"}),
+        ("points", "batch_matmul, bfloat16", {"sketches", "understood", "outcomes", "kernels"}),
         ("points", "dense_bias_relu", {"sketches", "understood", "outcomes", "kernels"}),
         ("subgraphs", "softmax", {"trials", "simulated_seconds", "called"}),
+        ("precision", "batch matmul, tf32", {"off", "called", "on tensor cores"}),
         ("networks", "mlp", {"trials", "simulated_seconds", "called"}),
         ("search", "softmax, ours", {"seconds", "elapsed", "sketch", "point"}),
         ("search", "softmax, stock", {"seconds", "instructions"}),
@@ -59,9 +62,9 @@ def test_every_part_rehearses(part: str, name: str, keys: set[str], tmp_path: Pa
 
 def test_points_are_also_of_sketches_that_pack_constant_weights(tmp_path: Path) -> None:
     bench = bench_in(tmp_path)
-    assert len(packing_sketches(bench, OPERATORS["conv1d"]())) >= 3
-    assert not packing_sketches(bench, OPERATORS["conv2d_nhwc"]())  # it lies as threads copy it
-    assert not packing_sketches(bench, OPERATORS["softmax_3d"]())
+    assert len(packing_sketches(bench.target, OPERATORS["conv1d"]())) >= 3
+    assert not packing_sketches(bench.target, OPERATORS["conv2d_nhwc"]())  # it lies as threads copy it
+    assert not packing_sketches(bench.target, OPERATORS["softmax_3d"]())
 
 
 def test_what_is_done_is_not_done_again_and_errors_are_rows(tmp_path: Path) -> None:
@@ -188,3 +191,16 @@ def test_the_page_has_ratios_and_failures() -> None:
     assert "| softmax | ours | 3 | 10.0 | 3.5 | 3.5 |" in text
     assert "| softmax | stock | 2 | 20.0 | never | never |" in text
     assert "| dense | 2 | 1 | 1 | 1.00 | a; b |" in text
+
+
+def test_the_page_says_how_far_off_each_precision_is() -> None:
+    off = {"eager": 2e-7, "eager TF32": 3e-4, "tuned": 2.5e-4}
+    row: Row = {"eager TF32": 2e-5, "tuned": 1e-5, "off": off, "on tensor cores": ["dense"], "errors": {}}
+    text = page_text({"name": "A GPU"}, {"precision": {"dense, tf32": row}})
+    cells = "| dense, tf32 | – | 0.0200 | – | 0.0100 | 2.00 | 2.0e-07 | 3.0e-04 | – | 2.5e-04 | dense |"
+    assert cells in text
+    assert "spilling" not in text
+    spilling = {**row, "on tensor cores": [], "kernels": [{"local_bytes": 8}]}
+    text = page_text({"name": "A GPU"}, {"precision": {"dense, tf32": spilling}})
+    assert "| none |" in text
+    assert "Predicted to be best, but spilling: 1 kernel." in text

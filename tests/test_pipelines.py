@@ -49,7 +49,9 @@ def test_a_pipeline_is_what_the_tables_say() -> None:
     ]
     assert set(gpu.rewrites) < set(cpu.rewrites)
     assert str(gpu).startswith("cuda, on cuda\ngraph: with_total_order, ")
-    assert str(gpu).endswith("\nrules: thread_tiles, row_threads, flat_threads\ncode: only_marked_are_asynchronous")
+    assert str(gpu).endswith(
+        "\nrules: thread_tiles, row_threads, flat_threads\ncode: only_marked_are_asynchronous, tensor_cores"
+    )
 
 
 def test_other_kinds_are_refused() -> None:

@@ -1,9 +1,10 @@
 """Everything on a GPU, in one command: python -m benchmarks.gpu --minutes 25 [--folder out/gpu] [--only points].
 
 In this order: random points of every operator against float64; ten subgraphs against cuBLAS and cuDNN (TF32 off and on)
-and torch.compile; networks, also against reduce-overhead; search against stock MetaSchedule on four subgraphs; dynamic
-shapes against cuBLAS; records for the cost model in the rest. The same command goes on where it was stopped. Each part
-runs in a process of its own: one that hangs or breaks the GPU's context costs a row. --rehearse needs no GPU.
+and torch.compile; contractions in TF32 and float16, against the same, with errors; networks, also against
+reduce-overhead; search against stock MetaSchedule on four subgraphs; dynamic shapes against cuBLAS; records for the
+cost model in the rest. The same command goes on where it was stopped. Each part runs in a process of its own: one that
+hangs or breaks the GPU's context costs a row. --rehearse needs no GPU.
 Writes docs/results/gpu_DEVICE.md and .json; of a rehearsal FOLDER/page.md and .json.
 """
 

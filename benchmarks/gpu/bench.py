@@ -54,11 +54,12 @@ class Bench:
             device_name(target)
         return target
 
-    def pool(self) -> Any:
-        """What measures candidates."""
+    def pool(self, target: Any = None) -> Any:
+        """What measures candidates.  target: in place of the bench's own."""
         from felixlike.measure import MeasurePool, SimulatedPool
 
-        return SimulatedPool(self.target) if self.rehearsal else MeasurePool(self.target)
+        target = self.target if target is None else target
+        return SimulatedPool(target) if self.rehearsal else MeasurePool(target)
 
     def tuned(self, model: Any, inputs: tuple[Any, ...], seconds: float) -> tuple[Call | None, Row]:
         """A call of a model tuned for some seconds, with inputs on the GPU, and what the tuning took; no call in a

@@ -17,6 +17,7 @@ from benchmarks.gpu import machine
 from benchmarks.gpu.journal import Journal, Row
 from benchmarks.gpu.parts import PARTS, STOCK
 from benchmarks.results import FOLDER, geometric_mean
+from felixlike.words import counted
 
 _SIDES = ("eager", "eager TF32", "torch.compile", "reduce-overhead", "default", "tuned")
 
@@ -50,17 +51,18 @@ def _points(rows: Mapping[str, Row]) -> list[str]:
     lines = _table("operator", "sketches", "understood", "points", "right", "others", "largest error", "spilling")
     total = Counter[str]()
     for name, row in rows.items():
-        outcomes = Counter[str](row["outcomes"])
-        total.update(outcomes)
-        others = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items() if outcome != "ok") or "–"
+        found = Counter[str](row["outcomes"])
+        total.update(found)
+        others = ", ".join(f"{n} {outcome}" for outcome, n in found.items() if outcome != "ok") or "–"
         error = f"{row['error']:.1e}" if row["error"] is not None else "–"
         kernels = [kernel for of_point in row["kernels"] for kernel in of_point]
         spilling = f"{sum(k['local_bytes'] > 0 for k in kernels)} of {len(kernels)}" if kernels else "–"
-        counts = (row["sketches"], row["understood"], row["points"], outcomes["ok"])
+        counts = (row["sketches"], row["understood"], row["points"], found["ok"])
         lines.append(_line(name, *counts, others, error, spilling))
     built = sorted(seconds for row in rows.values() for seconds in row["build_seconds"])
     median = f" A candidate was built in {built[len(built) // 2]:.2f} s in the median." if built else ""
-    return [*lines, "", "All: " + ", ".join(f"{n} {outcome}" for outcome, n in total.most_common()) + f".{median}"]
+    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in total.most_common()) or "nothing measured"
+    return [*lines, "", f"All: {outcomes}.{median}"]
 
 
 def _sides(rows: Mapping[str, Row]) -> list[str]:
@@ -78,6 +80,20 @@ def _sides(rows: Mapping[str, Row]) -> list[str]:
     if simulated:
         lines += ["", "Simulated, ms: " + ", ".join(f"{n} {s * 1e3:.4f}" for n, s in simulated.items()) + "."]
     errors = [f"- {name}, {side}: {words}" for name, row in rows.items() for side, words in row["errors"].items()]
+    return [*lines, "", *errors] if errors else lines
+
+
+def _precision(rows: Mapping[str, Row]) -> list[str]:
+    sides = ("eager", "eager TF32", "autocast float16", "tuned")
+    lines = _table("", *(f"{side}, ms" for side in sides), "TF32 ÷ tuned", *(f"{side}, off" for side in sides), "in")
+    for name, row in rows.items():
+        times = [f"{row[side] * 1e3:.4f}" if side in row else "–" for side in sides]
+        off = [f"{row['off'][side]:.1e}" if side in row["off"] else "–" for side in sides]
+        lines.append(_line(name, *times, _ratio(row, "eager TF32"), *off, ", ".join(row["on tensor cores"]) or "none"))
+    errors = [f"- {name}, {side}: {words}" for name, row in rows.items() for side, words in row["errors"].items()]
+    spilling = [k for row in rows.values() for k in row.get("kernels", ()) if k["local_bytes"]]
+    lines += ["", "Off: largest difference from float64, relative to the largest value."]
+    lines += [f"Predicted to be best, but spilling: {counted(len(spilling), 'kernel')}."] if spilling else []
     return [*lines, "", *errors] if errors else lines
 
 
@@ -125,6 +141,7 @@ def _collecting(rows: Mapping[str, Row]) -> list[str]:
 _TABLES: dict[str, Callable[[Mapping[str, Row]], list[str]]] = {
     "points": _points,
     "subgraphs": _sides,
+    "precision": _precision,
     "networks": _sides,
     "search": _search,
     "dynamic": _dynamic,

@@ -14,9 +14,12 @@ from typing import Any
 
 from benchmarks.gpu.bench import Bench, torch_sides
 from benchmarks.gpu.journal import Row
+from benchmarks.gpu.precision import PRECISIONS, layer_on_tensor_cores, names
 
 SEARCHED = ("conv2d 3×3", "dense+bias+relu", "batch matmul", "softmax")
 STOCK = "stock"
+_ROUNDED = ("matmul", "matmul_odd", "dense_bias_relu", "batch_matmul", "conv2d_3x3", "conv2d_1x1", "conv2d_nhwc")
+"""Operators whose random points on tensor cores are compared, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +36,26 @@ class Part:
 
 def points(bench: Bench, name: str, seconds: float) -> Row:
     """Random valid points of every sketch of an operator, compared with float64; also of those sketches of ours that
-    lay a constant weight out anew."""
+    lay a constant weight out anew.  Of a precision, those that round: simulated devices know none."""
     from felixlike import codegen
+    from felixlike.hardware import FLOAT32, resolve_target, with_precision
     from felixlike.measure.packing import cut
     from felixlike.search import Candidate
     from felixlike.symbolic import sketches
     from felixlike.testing.operators import OPERATORS
 
-    func = OPERATORS[name]()
-    found = [sketches(func, bench.target, space="all"), packing_sketches(bench, func)]
+    operator, _, precision = name.partition(", ")
+    func, exact = OPERATORS[operator](), not precision
+    target = bench.target if exact or not bench.rehearsal else resolve_target("sm_90")
+    target = with_precision(target, precision or FLOAT32.name)
+    found = [sketches(func, target, space="all"), packing_sketches(target, func)]
+    found = [tuple(s for s in some if exact or s.precision == precision) for some in found]
     drawn = [[(s, tuple(p)) for s in some for p in s.sample(bench.points, seed=7).tolist()] for some in found]
     measured = []
-    with bench.pool() as pool:
-        for pairs in filter(None, drawn):
-            measured += pool.measure(pairs[0][0].task, [Candidate(s, p, math.nan, "random") for s, p in pairs])
+    if exact or not bench.rehearsal:
+        with bench.pool(target) as pool:
+            for pairs in filter(None, drawn):
+                measured += pool.measure(pairs[0][0].task, [Candidate(s, p, math.nan, "random") for s, p in pairs])
     known, tried = [s for some in found for s in some], [pair for pairs in drawn for pair in pairs]
     row: Row = {
         "sketches": len(known),
@@ -54,20 +63,20 @@ def points(bench: Bench, name: str, seconds: float) -> Row:
         "points": len(tried),
         "outcomes": dict(Counter(m.status.value for m in measured)),
         "error": max((m.error for m in measured if m.error is not None), default=None),
-        "fastest": min(m.seconds for m in measured),
+        "fastest": min((m.seconds for m in measured), default=None),
         "build_seconds": [round(m.build_seconds, 3) for m in measured],
         "kernels": [[kernel.told() for kernel in m.kernels] for m in measured],
         "messages": sorted({f"{m.status}: {m.message}" for m in measured if m.message}),
     }
     if bench.rehearsal and codegen.cuda_toolchain():
-        arch = str(bench.target.attrs["arch"])
+        arch = str(target.attrs["arch"])
         kernels = [cut(sketch.schedule(point).mod["main"])[0] for sketch, point in tried]
-        binaries = [codegen.cuda_binary(_module(kernel), bench.target) for kernel in kernels]
+        binaries = [codegen.cuda_binary(_module(kernel), target) for kernel in kernels]
         row["kernels"] = [[kernel.told() for kernel in codegen.kernels_of(binary, arch)] for binary in binaries]
     return row
 
 
-def packing_sketches(bench: Bench, func: Any) -> Sequence[Any]:
+def packing_sketches(target: Any, func: Any) -> Sequence[Any]:
     """Sketches of an operator whose second input is constant, if they pack it."""
     from felixlike.frontend import make_task
     from felixlike.frontend.constants import PACKING
@@ -75,7 +84,7 @@ def packing_sketches(bench: Bench, func: Any) -> Sequence[Any]:
 
     if len(func.params) < 3:
         return ()
-    task = make_task(func, bench.target, name="packed", constants=[1])
+    task = make_task(func, target, name="packed", constants=[1])
     return [s for s in sketches(task, space="own") if PACKING in s.trace_json()] if task.layout_free else ()
 
 
@@ -194,7 +203,8 @@ def collecting(bench: Bench, name: str, seconds: float) -> Row:
 def _operators() -> Sequence[str]:
     from felixlike.testing.operators import OPERATORS
 
-    return tuple(OPERATORS)
+    rounded = [f"{name}, {precision}" for name in _ROUNDED for precision in PRECISIONS]
+    return (*OPERATORS, *rounded)
 
 
 def _layers() -> Sequence[str]:
@@ -212,8 +222,9 @@ def _dynamic() -> Sequence[str]:
 PARTS = (
     Part("points", 0.15, _operators, points, 2.0),
     Part("subgraphs", 0.25, _layers, subgraph, 10.0),
-    Part("networks", 0.2, lambda: ("resnet18", "bert", "mlp"), network, 20.0),
-    Part("search", 0.25, lambda: [f"{n}, {who}" for n in SEARCHED for who in ("ours", STOCK)], search, 20.0),
+    Part("precision", 0.1, names, layer_on_tensor_cores, 10.0),
+    Part("networks", 0.15, lambda: ("resnet18", "bert", "mlp"), network, 20.0),
+    Part("search", 0.2, lambda: [f"{n}, {who}" for n in SEARCHED for who in ("ours", STOCK)], search, 20.0),
     Part("dynamic", 0.1, _dynamic, dynamic, 5.0),
     Part("collecting", 1.0, lambda: ("records",), collecting, 5.0),
 )

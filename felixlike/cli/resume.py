@@ -45,7 +45,8 @@ def run(options: argparse.Namespace) -> int:
             remedy=_AGAIN,
         )
     try:
-        noted = {"space": "best", **json.loads(commands[-1])}  # commands of older versions name no space
+        # Commands of older versions name neither.
+        noted = {"space": "best", "precision": "float32", **json.loads(commands[-1])}
         kept = {name: noted[name] for name in tune.KEPT}
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"its latest command cannot be read ({error})", where=options.store, remedy=_AGAIN) from error

@@ -40,6 +40,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--strategy", default="gradient")
     parser.add_argument("--space", default="best", help="whose sketches are searched: best, own, default or all")
+    parser.add_argument(
+        "--precision", default="float32", help="of products: float32; on a GPU's tensor cores tf32, float16, bfloat16"
+    )
     parser.add_argument("--tracker", metavar="HOST:PORT", help="measure on the servers of this tracker")
     parser.add_argument("--key", help="the key of these servers")
     parser.add_argument("--seed", type=int, default=0)
@@ -99,6 +102,7 @@ def _tune(options: argparse.Namespace) -> int:
                 progress=not options.quiet,
                 tracker=options.tracker,
                 key=options.key,
+                precision=options.precision,
             )
         except VerificationFailed as error:
             if error.optimized is None:
@@ -154,7 +158,7 @@ def _note(options: argparse.Namespace) -> None:
 
 KEPT = (
     *("model", "shape", "target", "rounds", "trials", "seconds", "output"),
-    *("strategy", "space", "seed", "tracker", "key"),
+    *("strategy", "space", "seed", "tracker", "key", "precision"),
 )
 """What `felixlike resume` must know of a command."""
 

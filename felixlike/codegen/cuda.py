@@ -20,6 +20,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen import nvrtc
 from felixlike.codegen.cubin import kernels_of
+from felixlike.codegen.passes.tensor_cores import FUNCTIONS, uses_tensor_cores
 from felixlike.errors import CompilationFailed, MissingCompiler
 from felixlike.hardware.occupancy import Kernel
 
@@ -72,8 +73,9 @@ def compile_source(code: str, arch: str) -> bytes:
     """The cubin of TVM's CUDA source.  arch: as in "sm_90".
 
     Raises MissingCompiler, and CompilationFailed where the compiler refuses it."""
+    functions = FUNCTIONS if uses_tensor_cores(code) else ""
     if require_toolchain() == "nvcc":
-        return _by_nvcc(code, arch)
+        return _by_nvcc(functions + code, arch)
     source = _TVMS_HEADERS.sub("", code, count=1).replace(_BUILT_IN, "")
     options = [f"--gpu-architecture={arch}", "-default-device", "--device-int128"]
     headers = nvrtc.header_folder() if "#include" in source else None
@@ -85,7 +87,7 @@ def compile_source(code: str, arch: str) -> bytes:
             where="target",
             remedy='pip install "felixlike[cuda]", which has them, or set CUDA_HOME',
         )
-    return nvrtc.compiled(_PREAMBLE + source, options)
+    return nvrtc.compiled(_PREAMBLE + functions + source, options)
 
 
 def _by_nvcc(code: str, arch: str) -> bytes:

@@ -143,3 +143,14 @@ class Asynchronous(Mark):
     """On a loop whose steps a software pipeline overlaps: its copies into shared memory are made asynchronously."""
 
     key = "felixlike.asynchronous"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCores(Mark):
+    """On a loop over the steps of a reduction that one instruction of tensor cores sums up, around nothing but two
+    loops: a thread's rows and its columns of a warp's tile.
+
+    precision: its place in `hardware.PRECISIONS`, since formulas replay marks of loops that are numbers."""
+
+    key = "felixlike.tensorcores"
+    precision: int

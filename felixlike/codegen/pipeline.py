@@ -22,6 +22,7 @@ from felixlike.codegen.marks import (
     Prefetch,
     Row,
     Skip,
+    TensorCores,
     Tile,
     Transpose,
 )
@@ -37,6 +38,7 @@ from felixlike.codegen.passes import (
     rows_in_vectors,
     share_reciprocals,
     skip_padding,
+    tensor_cores,
     tile_rows,
     transpose,
     vectorise_math,
@@ -110,7 +112,10 @@ CPU_PASSES = (
 """For CPUs."""
 
 
-GPU_PASSES = (Pass(only_marked_are_asynchronous, marks=(Asynchronous,)),)
+GPU_PASSES = (
+    Pass(only_marked_are_asynchronous, marks=(Asynchronous,)),
+    _of(tensor_cores, TensorCores, needs=(Form.DIMENSIONS,)),
+)
 """For GPUs; whoever compiles does so in `asynchronous_copies`."""
 
 PASSES: dict[str, tuple[Pass, ...]] = {"llvm": CPU_PASSES, "cuda": GPU_PASSES}

@@ -4,8 +4,9 @@ In: the outputs of a compiled model, those of the original (in float64 where tha
 own precision. Out: `Agreement`: how far off, how far off anybody would be, and in words what is wrong.
 
 An output may be off, relative to its largest value, by half of its type's digits, or by 32 times what PyTorch's own
-arithmetic is off: sums in other orders and fast convolutions lose a digit. Integers must be equal, but where a few
-differ two numbers may have been nearly equal, as for an argmax.
+arithmetic is off: sums in other orders and fast convolutions lose a digit. Where products on tensor cores were asked
+for and done, it may be off by what their rounding costs a model (`hardware/precision.py`). Integers must be equal, but
+where a few differ two numbers may have been nearly equal, as for an argmax.
 """
 
 import math
@@ -38,11 +39,14 @@ class Agreement:
         return not self.wrong and not self.unsure
 
 
-def agreement(got: Any, want: Any, own: Any = None, *, names: Sequence[str] = (), exact: bool = True) -> Agreement:
+def agreement(
+    got: Any, want: Any, own: Any = None, *, names: Sequence[str] = (), exact: bool = True, products: float = 0.0
+) -> Agreement:
     """Compare outputs, nested alike.
 
     own: the original's in its own precision, None where not known.  names: of the outputs.  exact: whether `want` is
-    more precise than what is asked."""
+    more precise than what is asked.  products: what rounding the factors of products may cost, where that was asked
+    for."""
     tensors = [_tensors(nested) for nested in (got, want, want if own is None else own)]
     if len({len(leaves) for leaves in tensors}) > 1:
         counts = f"{len(tensors[0])} outputs instead of {len(tensors[1])}"
@@ -50,7 +54,8 @@ def agreement(got: Any, want: Any, own: Any = None, *, names: Sequence[str] = ()
     if len(names) != len(tensors[0]):
         names = [f"output {index}" for index in range(len(tensors[0]))]
     each = [
-        _of_output(a, b, None if own is None else c, name, exact) for a, b, c, name in zip(*tensors, names, strict=True)
+        _of_output(a, b, None if own is None else c, name, exact, products)
+        for a, b, c, name in zip(*tensors, names, strict=True)
     ]
     return Agreement(
         max((one.error for one in each), default=0.0),
@@ -66,7 +71,7 @@ def _tensors(nested: Any) -> list[Any]:
     return [leaf.detach().cpu() for leaf in _pytree.tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
 
 
-def _of_output(got: Any, want: Any, own: Any, name: str, exact: bool) -> Agreement:
+def _of_output(got: Any, want: Any, own: Any, name: str, exact: bool, products: float) -> Agreement:
     if got.shape != want.shape:
         return Agreement(math.inf, wrong=f"{name} has shape {tuple(got.shape)}, not {tuple(want.shape)}")
     if not want.is_floating_point():
@@ -74,7 +79,7 @@ def _of_output(got: Any, want: Any, own: Any, name: str, exact: bool) -> Agreeme
     error = _error(got, want, own)
     digits = _half_of_the_digits(got) * (1.0 if exact else _UNMEASURED)
     usual = 0.0 if own is None else _TIMES_OWN * _error(own, want, own)
-    allowed = max(digits, min(usual, _MOST))
+    allowed = max(digits, min(usual, _MOST), products if got.is_floating_point() else 0.0)
     if error <= allowed:
         return Agreement(error)
     if math.isinf(error):

@@ -42,11 +42,14 @@ class Verification:
 
 
 @own_modes()
-def max_relative_error(compiled: Compiled, model: Any, example_inputs: Sequence[Any]) -> Verification:
+def max_relative_error(
+    compiled: Compiled, model: Any, example_inputs: Sequence[Any], *, products: float = 0.0
+) -> Verification:
     """Compare a compiled model with its original on one set of inputs.
 
     model: an nn.Module or ExportedProgram, or the untuned Compiled for a model that PyTorch cannot run. A module is
-    copied to the CPU and to float64 (floating inputs too; integers stay), and evaluated as it is where that fails."""
+    copied to the CPU and to float64 (floating inputs too; integers stay), and evaluated as it is where that fails.
+    products: see `agreement`."""
     import torch
 
     signature = compiled.signature
@@ -54,19 +57,22 @@ def max_relative_error(compiled: Compiled, model: Any, example_inputs: Sequence[
     names = [spec.name for spec in compiled.outputs]
     if isinstance(model, Compiled):
         there = [tensor.to(model.device) for tensor in example_inputs]
-        return _judged(agreement(got, signature.call(model, there), names=names, exact=False), "untuned")
+        return _judged(
+            agreement(got, signature.call(model, there), names=names, exact=False, products=products), "untuned"
+        )
     inputs = [tensor.detach().cpu() for tensor in example_inputs]
     with torch.random.fork_rng(devices=[]):  # a random model must not change the caller's random numbers
         want, reference = _eager(model, inputs, signature)
         wide = reference == "float64"
-        found = agreement(got, want, names=names, exact=wide)
+        found = agreement(got, want, names=names, exact=wide, products=products)
         if found.right:
             return _judged(found, reference)
         if not agreement(evaluated(model, inputs, signature, wide=wide), want).right:
             words = "it is random: it gives something else at every call, so nothing can be compared with it"
             return Verification(found.error, reference, Verdict.RANDOM, words)
         own = _own(model, inputs, signature) if wide else want
-        return _judged(agreement(got, want, own, names=names, exact=wide and own is not None), reference)
+        exact = wide and own is not None
+        return _judged(agreement(got, want, own, names=names, exact=exact, products=products), reference)
 
 
 def _judged(found: Agreement, reference: str) -> Verification:

@@ -3,7 +3,8 @@
     extent of a kind = Π over loops of select(loop is of that kind, its extent, 1)
 
 A nest that is fused whole has the vector width and the rest instead; loops that are shared out have the share's parts.
-Loops of extent 1 vanish, unless the unroll note is on them. Follows TVM's per_store_feature.cc (groups 1 and 5).
+What tensor cores do at once counts as a vector. Loops of extent 1 vanish, unless the unroll note is on them. Follows
+TVM's per_store_feature.cc (groups 1 and 5).
 """
 
 from felixlike.algebra.comparison import at_least, select
@@ -42,8 +43,8 @@ def loops(view: StoreView) -> dict[str, Expr]:
     unrolled = [loop.extent for loop in view.loops if loop.kind == "unrolled"]
     unroll = noted + mul(unrolled) if unrolled else noted
     return {
-        "vector_extent": vector,
-        "vector_none": 1 - wide,
+        "vector_extent": vector * view.store.at_once,
+        "vector_none": 1 - wide if view.store.at_once == 1 else const(0),
         "parallel_extent": parallel,
         "parallel_none": 1 - spread,
         "unroll_steps": unroll,

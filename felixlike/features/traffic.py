@@ -10,7 +10,8 @@ moves everything again. Past the innermost loop one element of each buffer moves
 
 The same for the registers in units of instructions: along a vector loop one instruction moves all elements that lie
 side by side, or the same one to all lanes. (Nests that are fused whole and split, and copies that a GPU's threads
-share, have no vector loop of their own: there every element counts.) It takes the place of TVM's arithmetic-intensity
+share, have no vector loop of their own: there every element counts.) Of what tensor cores multiply, each thread of a
+warp loads a quarter, the steps of the reduction that are its own. It takes the place of TVM's arithmetic-intensity
 curve (per_store_feature.cc, group 3), whose sample points say nothing of the memories there are.
 """
 
@@ -22,15 +23,25 @@ from felixlike.features.view import StoreView
 from felixlike.hardware import Device
 from felixlike.symbolic.program import Buffer
 
+SHARED_STEPS = 4
+"""Threads of a warp that share the steps of a reduction on tensor cores."""
+
 
 def traffic(view: StoreView, device: Device) -> dict[str, Expr]:
     """Bytes for each memory, and the instructions that move the registers' share."""
     return {
-        "traffic_registers": _bytes(view, device.register_bytes),
+        "traffic_registers": add(_loaded(view, b, device.register_bytes) * b.item_bytes for b in view.buffers),
         "traffic_l1": _bytes(view, device.l1_bytes),
         "traffic_l2": _bytes(view, device.l2_bytes),
-        "moves": add(_moved(view, buffer, device.register_bytes, by_vectors=True) for buffer in view.buffers),
+        "moves": add(_loaded(view, buffer, device.register_bytes, by_vectors=True) for buffer in view.buffers),
     }
+
+
+def _loaded(view: StoreView, buffer: Buffer, capacity: int, *, by_vectors: bool = False) -> Expr:
+    """What registers have to be filled with, for all threads."""
+    moved = _moved(view, buffer, capacity, by_vectors=by_vectors)
+    is_operand = view.store.at_once > 1 and buffer is not view.store.target.buffer
+    return moved / SHARED_STEPS if is_operand else moved
 
 
 def _bytes(view: StoreView, capacity: int) -> Expr:

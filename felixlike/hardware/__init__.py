@@ -6,6 +6,15 @@ from felixlike.hardware.gpu import gpu_at_hand
 from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import KINDS, Kind, kind_of
 from felixlike.hardware.known import described, machines, read_description
+from felixlike.hardware.precision import (
+    FLOAT32,
+    PRECISIONS,
+    Precision,
+    check_precision,
+    precision_of,
+    require_float32,
+    with_precision,
+)
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import (
     SIMULATED,
@@ -29,15 +38,19 @@ from felixlike.hardware.target import (
 
 __all__ = [
     "COMPILERS",
+    "FLOAT32",
     "KINDS",
+    "PRECISIONS",
     "SIMULATED",
     "SIMULATED_NAMES",
     "Device",
     "Kind",
+    "Precision",
     "Simulated",
     "Target",
     "c_compiler",
     "check_device",
+    "check_precision",
     "described",
     "described_target",
     "device_name",
@@ -49,11 +62,14 @@ __all__ = [
     "is_simulated_device",
     "kind_of",
     "machines",
+    "precision_of",
     "quickly_compiled",
     "read_description",
+    "require_float32",
     "require_real",
     "require_runnable",
     "resolve_target",
     "simulated",
     "target_device",
+    "with_precision",
 ]

@@ -15,7 +15,8 @@ class Device:
     l1_bytes: data cache per core, bytes.  l2_bytes: data cache per core; of a whole GPU, bytes.  l3_bytes: last-level
     cache, bytes (0: none).  memory_bytes: main memory, bytes.  mcpu: LLVM's name of the processor; a GPU's
     architecture.  name: for people.  triple: LLVM's name of a CPU's architecture and system; empty: this machine's.
-    clock_hz: of a core.  memory_bandwidth: of the whole device from and to main memory, bytes a second."""
+    clock_hz: of a core.  memory_bandwidth: of the whole device from and to main memory, bytes a second.  precision:
+    what a GPU may compute products of float32 numbers in, by its name (`precision.py`)."""
 
     kind: str
     name: str
@@ -30,6 +31,7 @@ class Device:
     triple: str = ""
     clock_hz: float = 2.5e9
     memory_bandwidth: float = 20e9
+    precision: str = "float32"
 
     @property
     def unit(self) -> VectorUnit:

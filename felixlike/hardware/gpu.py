@@ -5,6 +5,7 @@ In: a CUDA target. Out: `Device`. Schedules depend on the architecture only; nam
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from felixlike import tvmlib
 from felixlike.errors import NoGPU, WrongArchitecture
 from felixlike.hardware.device import Device
 from felixlike.hardware.driver import driver
+from felixlike.hardware.precision import precision_of
 
 _KIB, _MIB, _GIB = 2**10, 2**20, 2**30
 
@@ -28,8 +30,10 @@ _ARCHITECTURES = {
 
 def gpu_device(target: Any) -> Device:
     """What schedules for a CUDA target may rely on: the target's architecture, whatever GPU is at hand, so that
-    formulas are the same on every machine.  Architectures that are not listed count as sm_80."""
-    return _ARCHITECTURES.get(str(target.attrs["arch"]), _ARCHITECTURES["sm_80"])
+    formulas are the same on every machine, and the precision it asks for.  Architectures that are not listed count as
+    sm_80."""
+    found = _ARCHITECTURES.get(str(target.attrs["arch"]), _ARCHITECTURES["sm_80"])
+    return replace(found, precision=precision_of(target).name)
 
 
 @cache

@@ -10,6 +10,7 @@ from felixlike.hardware.gpu import gpu_at_hand, gpu_device, require_gpu
 from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import kind_of
 from felixlike.hardware.known import described, imitated, machines, with_processor
+from felixlike.hardware.precision import checked_precision
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import PREFIX, SIMULATED_NAMES, Simulated, simulated, simulated_by_name
 from felixlike.hardware.vectors import vector_unit
@@ -41,7 +42,7 @@ def resolve_target(target: "str | Target") -> Target:
             )
         if kind.on_host:
             _check_cpu(target)
-        return target
+        return checked_precision(target)
     if not isinstance(target, str):
         raise UnknownTarget(f"{shown(target)} is not a target", where="target", remedy=_remedy(target))
     imagined = simulated_by_name(target)

@@ -12,6 +12,7 @@ import numpy as np
 
 from felixlike.errors import ReferenceFailed
 from felixlike.frontend.task import Task
+from felixlike.hardware import precision_of
 from felixlike.measure.arguments import Argument, arguments
 from felixlike.measure.inputs import contents
 from felixlike.measure.limits import Timing
@@ -33,13 +34,15 @@ Runner = Callable[[object, int, Message], Steps[Message]]
 class Examination:
     """The inputs of a task's candidates and the answers expected.
 
-    terms: of the longest sum.  rounded: the coarsest float type on the way.  files: initial contents of each parameter
+    terms: of the longest sum.  rounded: the coarsest float type on the way.  products: what the precision that the
+    task's target asks for may cost (`verify.tolerance`).  files: initial contents of each parameter
     (.npy), None for pure outputs.  answers: the float64 answer of each written parameter, None for inputs; all None if
     not verified."""
 
     arguments: tuple[Argument, ...]
     terms: int
     rounded: str
+    products: float
     files: tuple[Path | None, ...]
     answers: tuple[Path | None, ...]
 
@@ -58,7 +61,7 @@ class Examination:
                 "dtype": argument.dtype,
                 "file": file and str(file),
                 "reference": answer and str(answer),
-                "tolerance": tolerance(argument.dtype, self.terms, base, rounded=self.rounded),
+                "tolerance": tolerance(argument.dtype, self.terms, base, rounded=self.rounded, products=self.products),
                 "save": None,
             }
             for argument, file, answer in zip(self.arguments, self.files, self.answers, strict=True)
@@ -104,7 +107,9 @@ def _inputs(task: Task, directory: Path, *, positive: bool) -> Examination:
         files.append(None if array is None else directory / f"input{index}.npy")
         if array is not None:
             np.save(directory / f"input{index}.npy", array)
-    return Examination(parameters, terms, coarsest(task.module["main"]), tuple(files), (None,) * len(parameters))
+    products = precision_of(task.target).tolerance if terms > 1 else 0.0
+    rounded = coarsest(task.module["main"])
+    return Examination(parameters, terms, rounded, products, tuple(files), (None,) * len(parameters))
 
 
 def _answers(

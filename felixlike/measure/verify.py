@@ -37,7 +37,9 @@ def relative_error(got: Array, reference: Array) -> float:
     return worst / (float(np.max(np.abs(reference))) or 1.0)
 
 
-def tolerance(dtype: str, terms: int, given: float | None = None, *, rounded: str = "float64") -> float:
+def tolerance(
+    dtype: str, terms: int, given: float | None = None, *, rounded: str = "float64", products: float = 0.0
+) -> float:
     """The largest error let pass in an output of this type, relative to its largest value.
 
         max(ε · (16 + 2 √terms), 1e-5 for float32, 1e-10 for float64)
@@ -45,14 +47,15 @@ def tolerance(dtype: str, terms: int, given: float | None = None, *, rounded: st
     terms: of the longest sum behind a value. Rounding errors of a sum in another order are those of a random walk,
     about ε √terms (Higham, Accuracy and Stability of Numerical Algorithms, §4.2), seldom more than twice that.
     given: the user's own for float32, which wins there and is a least value elsewhere.  rounded: the coarsest type that
-    values have on the way, whose ε counts where it is larger."""
+    values have on the way, whose ε counts where it is larger.  products: what rounding their factors may cost, as
+    tensor cores do (`hardware/precision.py`)."""
     if dtype not in _EPSILON:
         return 0.0
     epsilon = max(_EPSILON[dtype], _EPSILON[rounded])
     if given is not None and dtype == "float32" and epsilon == _EPSILON[dtype]:
         return given
     allowed = epsilon * (_UNITS + _UNITS_A_ROOT * math.sqrt(terms))
-    return max(allowed, _FLOOR.get(dtype, 0.0), given or 0.0)
+    return max(allowed, _FLOOR.get(dtype, 0.0), given or 0.0, products)
 
 
 def poison(reference: Array, dtype: str) -> Array:

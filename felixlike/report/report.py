@@ -28,7 +28,8 @@ class TaskReport:
     maximum relative error of the chosen schedule against the float64 reference, None where it could not be had.
     point: the chosen schedule's variables by name.  sampled: for sketches that were only sampled, why they are not
     understood symbolically.  note: what else the user should know.  story: what pictures show; empty in reports of
-    earlier versions."""
+    earlier versions.  precision: what the products of the chosen schedule are computed in: another one than "float32"
+    only where it is for tensor cores."""
 
     name: str
     workload: str
@@ -45,6 +46,7 @@ class TaskReport:
     sampled: dict[str, str]
     note: str = ""
     story: Story = field(default_factory=Story)
+    precision: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Report:
     against what ("float64", …; empty where it was not compared). stopped: why tuning ended.  device, target, versions:
     where this holds.  seed: of the run.  recalled: candidates that earlier runs had measured, and that count towards
     the limits.  note: what else the user should know.  spent: seconds by the steps of the run; empty in reports of
-    earlier versions."""
+    earlier versions.  precision: of products, as it was asked for; tasks say what each of them has."""
 
     model: str
     tasks: tuple[TaskReport, ...]
@@ -74,6 +76,7 @@ class Report:
     recalled: int = 0
     note: str = ""
     spent: dict[str, float] = field(default_factory=dict)
+    precision: str = "float32"
 
     def __str__(self) -> str:
         """As wide as the terminal, if standard output is one; in signs that it can show."""

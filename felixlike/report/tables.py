@@ -106,12 +106,24 @@ def task_notes(report: Report) -> list[str]:
         lines.append(f"Predicted and checked, not measured, for lack of budget: {', '.join(unmeasured)}.")
     if untuned:
         lines.append(f"Compiled without a schedule: {', '.join(untuned)}.")
+    if words := precision_words(report):
+        lines.append(f"Products: {words}.")
     for task in report.tasks:
         for sketch, reason in task.sampled.items():
             lines.append(f"{task.name}, sketch {sketch}: tuned by sampling, since {reason}")
         if task.note:
             lines.append(f"{task.name}: {task.note}")
     return lines
+
+
+def precision_words(report: Report) -> str:
+    """What products are computed in, where another precision than float32 was asked for; else empty."""
+    if report.precision == "float32":
+        return ""
+    on_tensor_cores = [task.name for task in report.tasks if task.precision != "float32"]
+    if not on_tensor_cores:
+        return f"{report.precision} was asked for, but all are of float32"
+    return f"{report.precision} on tensor cores in {', '.join(on_tensor_cores)}; float32 elsewhere"
 
 
 def run_notes(report: Report) -> list[str]:

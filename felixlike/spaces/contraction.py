@@ -132,6 +132,20 @@ def without_groups(schedule: Schedule, block: BlockRef) -> None:
         schedule.transform_block_layout(block, mapping)
 
 
+def without_points(schedule: Schedule, block: BlockRef) -> None:
+    """Take windows of one step from a block: TVM pads none whose indices add one, as that of a 1×1 convolution."""
+    statement = schedule.get(block)
+    axes = list(zip(statement.iter_vars, schedule.get_loops(block), strict=True))
+    kept = [tvmlib.is_spatial(i) or int(schedule.get(loop).extent) > 1 for i, loop in axes]
+    if not all(kept) and any(tvmlib.is_reduction(i) for (i, _), stays in zip(axes, kept, strict=True) if stays):
+        mapping = tvmlib.tirx.IndexMap.from_func(
+            lambda *own: [axis for axis, stays in zip(own, kept, strict=True) if stays],
+            ndim=len(axes),
+            index_dtype=str(statement.iter_vars[0].var.ty.dtype),
+        )
+        schedule.transform_block_layout(block, mapping)
+
+
 def _parts(axis: Any, size: int | None) -> tuple[Any, ...]:
     return (axis,) if size is None else (axis // size, axis % size)
 

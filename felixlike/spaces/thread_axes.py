@@ -13,6 +13,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.spaces.contraction import Axis, Contraction, Operand
 from felixlike.spaces.roles import slides
+from felixlike.spaces.thread_bounds import WARP
 
 LANES = 4
 """Elements of float32 in the longest vector that is loaded at once."""
@@ -31,6 +32,30 @@ class ThreadAxes:
     contraction: Contraction
     main: tuple[Axis | None, Axis | None]
 
+    @property
+    def lane_level(self) -> str:
+        """What neighbours along a summed axis are for: of vectors, or of one instruction."""
+        return "inner"
+
+    def window_level(self, axis: Axis) -> str:
+        """Whether a window is gone through in a step of a block, "inner", or is several of them, "outer"."""
+        return "inner"
+
+    @property
+    def least_steps(self) -> int:
+        """Of the reduction, what a step of a block has at least."""
+        return LANES
+
+    @property
+    def least_bytes(self) -> int:
+        """Of shared memory, what a block takes at least; 0 where it is little."""
+        return 0
+
+    @property
+    def least_threads(self) -> int:
+        """Of a block that computes enough for so many."""
+        return WARP
+
     def lanes(self, axis: Axis) -> int:
         """Neighbours along an axis that every tile is made of: elements of a vector, 1 where none is wanted."""
         wanted = axis in self.main or (self.is_summed(axis) and any(_ends_in(o, axis) for o in self._operands))
@@ -39,6 +64,11 @@ class ThreadAxes:
     def is_summed(self, axis: Axis) -> bool:
         """Whether a reduction may be done in steps along an axis; windows are summed up whole."""
         return axis.reduced and axis.extent > 1 and not slides(self.contraction, axis)
+
+    @property
+    def stepped(self) -> list[Axis]:
+        """The axes along which a reduction may be done in steps."""
+        return [axis for axis in self.contraction.reduction if self.is_summed(axis)]
 
     def is_alone(self, axis: Axis) -> bool:
         """Whether one operand alone has the axis, so that the other is used again along it."""

@@ -58,9 +58,9 @@ def note_own(schedule: Schedule, block: BlockRef) -> None:
     schedule.annotate(block, OWN, True)
 
 
-def note_threads(schedule: Schedule, block: BlockRef) -> None:
-    """Ask MetaSchedule's VerifyGPUCode for at least a warp of threads."""
-    for note, limit in zip(_THREADS, (WARP, _MOST_THREADS), strict=True):  # it heeds both notes or neither
+def note_threads(schedule: Schedule, block: BlockRef, least: int = WARP) -> None:
+    """Ask MetaSchedule's VerifyGPUCode for at least a warp of threads, or so many."""
+    for note, limit in zip(_THREADS, (least, _MOST_THREADS), strict=True):  # it heeds both notes or neither
         schedule.annotate(block, note, limit)
 
 

@@ -22,20 +22,22 @@ up what they leave in global memory, and has the epilogue.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.codegen.marks import Asynchronous
-from felixlike.hardware import Device
+from felixlike.codegen.marks import TensorCores
+from felixlike.hardware import FLOAT32, Device
 from felixlike.spaces.blocks import in_step_on_gpus
-from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
+from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups, without_points
 from felixlike.spaces.packed_operands import pack_operands
 from felixlike.spaces.padding import is_plain
 from felixlike.spaces.surroundings import settle_surroundings
 from felixlike.spaces.thread_axes import LANES, ThreadAxes, moved_last, multiple_of, thread_axes
 from felixlike.spaces.thread_bounds import WARP, ThreadBounds, note_thread_bounds, note_threads
+from felixlike.spaces.thread_loops import Loops, bind, overlap, sampled
+from felixlike.spaces.warp_tile import WarpAxes, align_for_warps, split_for_warps, warp_axes, warp_multiples
 from felixlike.tvmlib.typing import BlockRef, Buffer, LoopRef, Schedule
 
 _REGISTERS = 65536
@@ -63,19 +65,40 @@ _COOPERATIVE = "meta_schedule.cooperative_fetch"
 def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
     """Schedules, new ones, with the block tiled for threads; empty where the block is no contraction, or stands among
     blocks that sum up as well."""
+    rounded = schedule.copy() if device.precision != FLOAT32.name else None
+    name = str(schedule.get(block).name_hint)
     prepared = _prepared(schedule, block)
     if prepared is None:
         return []
     contraction, copies = pack_operands(schedule, prepared.block, prepared.contraction, prepared.copies)
     prepared = replace(prepared, contraction=contraction, copies=copies)
-    axes = thread_axes(prepared.contraction)
-    summed = [a.extent for a in axes.contraction.reduction if axes.is_summed(a)]
-    ways = [(stages, False) for stages in _STAGES if stages == 1 or math.prod(summed) >= LANES * stages]
+    found = _ways(schedule, prepared, thread_axes(prepared.contraction), device)
+    return found if rounded is None else found + _warp_tiles(rounded, rounded.get_sblock(name), device)
+
+
+def _warp_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
+    """Schedules for tensor cores; none where the contraction has not the sizes for them."""
+    statement = schedule.get(block)
+    if {str(region.source.dtype) for region in (*statement.reads, *statement.writes)} != {FLOAT32.name}:
+        return []
+    if read_contraction(schedule, block) is not None:
+        without_points(schedule, block)
+    prepared = _prepared(schedule, block, warp_multiples)
+    axes = None if prepared is None else warp_axes(prepared.contraction, device.precision)
+    return [] if prepared is None or axes is None else _ways(schedule, prepared, axes, device)
+
+
+def _ways(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, device: Device) -> list[Schedule]:
+    """A new schedule for each number of stages, with whole sums and with parts of them."""
+    summed = [a.extent for a in axes.stepped]
+    ways = [(stages, False) for stages in _STAGES if stages == 1 or math.prod(summed) >= axes.least_steps * stages]
     outputs, steps = (math.prod(a.extent for a in of) for of in (axes.contraction.spatial, axes.contraction.reduction))
     if outputs < _SMALL * device.cores and steps >= _LONG and max(summed, default=1) >= _LONG_AXIS:
         ways += [(stages, True) for stages in _STAGES[:2]]
     found = []
     for stages, parts in ways:
+        if axes.least_bytes * stages > device.tile_bytes:
+            continue
         new = schedule.copy()
         _tile(new, prepared.of(schedule, new), axes, stages, parts=parts)
         found.append(new)
@@ -100,22 +123,24 @@ class _Prepared:
         return _Prepared(block, self.contraction, epilogue, tuple(copies))
 
 
-def _prepared(schedule: Schedule, block: BlockRef) -> _Prepared | None:
-    """The contraction, padded, with its surroundings inlined."""
+def _prepared(
+    schedule: Schedule, block: BlockRef, multiples: Callable[[Contraction], list[int]] | None = None
+) -> _Prepared | None:
+    """The contraction, padded, with its surroundings inlined.  multiples: what its axes should be multiples of."""
     if read_contraction(schedule, block) is None:
         return None
     without_groups(schedule, block)
     contraction = read_contraction(schedule, block)
     if contraction is None or max(axis.extent for axis in contraction.reduction) == 1:
         return None
-    contraction = _padded(schedule, block, contraction)
+    wanted = [multiple_of(a.extent) for a in contraction.axes] if multiples is None else multiples(contraction)
+    contraction = _padded(schedule, block, contraction, wanted)
     around = settle_surroundings(schedule, block)
     return None if around is None else _Prepared(block, contraction, around.epilogue, around.copies)
 
 
-def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction) -> Contraction:
-    """The contraction after its axes were padded, where that helps."""
-    wanted = [multiple_of(axis.extent) for axis in contraction.axes]
+def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, wanted: list[int]) -> Contraction:
+    """The contraction after its axes were padded to multiples, where that helps."""
     if max(wanted) == 1 or not is_plain(contraction):
         return contraction
     try:
@@ -125,18 +150,6 @@ def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction) -> Co
             raise
         return contraction
     return read_contraction(schedule, block) or contraction
-
-
-@dataclass(slots=True)
-class _Loops:
-    """The loops that a tile is made of, outermost first at every level."""
-
-    blocks: list[Any] = field(default_factory=list)
-    virtual: list[Any] = field(default_factory=list)
-    threads: list[Any] = field(default_factory=list)
-    outer: list[Any] = field(default_factory=list)
-    inner: list[Any] = field(default_factory=list)
-    own: list[Any] = field(default_factory=list)
 
 
 def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int, *, parts: bool) -> None:
@@ -157,10 +170,10 @@ def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int
     for copy in prepared.copies:
         schedule.compute_inline(copy)
     loops = _split(schedule, axes, levels)
-    schedule.reorder(*loops.blocks, *loops.virtual, *loops.threads, *loops.outer, *loops.inner, *loops.own)
-    group = _bind(schedule, loops)
-    if axes.most_threads >= 2 * WARP:
-        note_threads(schedule, block)
+    schedule.reorder(*loops.all)
+    group = bind(schedule, loops)
+    if axes.most_threads >= 2 * axes.least_threads:
+        note_threads(schedule, block, axes.least_threads)
     most = _MOST_SLIDING if axes.slides else _MOST_ACCUMULATORS
     note_thread_bounds(schedule, block, ThreadBounds(most, _REGISTERS, _CODE // stages))
     schedule.reverse_compute_at(last, group, preserve_unit_loops=True)
@@ -168,16 +181,18 @@ def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int
     home = loops.outer[-1] if loops.outer else group
     if stages > 1:
         home = schedule.fuse(*loops.outer)
-        _overlap(schedule, home, stages)
+        overlap(schedule, home, stages)
     for fetch, operand in zip(fetches, operands, strict=True):
         schedule.compute_at(fetch, home, preserve_unit_loops=True)
         schedule.fuse(*schedule.get_loops(fetch)[-len(operand.indices) :])
         vector = axes.copied(operand, asynchronously=stages > 1)
         # MetaSchedule's postprocessor looks for a decision.
         schedule.annotate(fetch, _COOPERATIVE, schedule.sample_categorical([vector], [1.0]))
-    for loop in (*loops.inner, *loops.own):
+    for loop in (*loops.inner, *loops.own, *loops.step[1:]):
         schedule.unroll(loop)
     schedule.annotate(loops.inner[0], "pragma_unroll_explicit", 0)
+    if isinstance(axes, WarpAxes):
+        TensorCores(axes.precision).put(schedule, loops.step[0])
 
 
 def _split_sums(
@@ -186,7 +201,7 @@ def _split_sums(
     """Split the reduction, by sampled factors, into a block's steps and what a step has; and, first, into parts.
 
     Returns the loops of the block with what each of them is: an axis of the output, or a name."""
-    summed = [axis for axis in axes.contraction.reduction if axes.is_summed(axis)]
+    summed = axes.stepped
     longest = max(summed, key=lambda axis: axis.extent, default=None) if parts else None
     found: list[tuple[LoopRef, Axis | str]] = []
     for axis, loop in zip(axes.contraction.axes, schedule.get_loops(block), strict=True):
@@ -194,25 +209,28 @@ def _split_sums(
             found.append((loop, axis))
             continue
         if axis not in summed:
-            found.append((loop, "inner"))
+            found.append((loop, axes.window_level(axis)))
             continue
         lanes = axes.lanes(axis)
         vectors, *lane = schedule.split(loop, [None, lanes], disable_predication=True) if lanes > 1 else [loop]
         names = ["part"] * (axis is longest) + ["outer", "inner"]
-        factors = _factors(schedule, vectors, len(names), _MOST_STEPS // lanes)
-        found += [*zip(factors, names, strict=True), *((one, "inner") for one in lane)]
+        factors = sampled(schedule, vectors, len(names), _MOST_STEPS // lanes)
+        found += [*zip(factors, names, strict=True), *((one, axes.lane_level) for one in lane)]
     return found
 
 
-def _split(schedule: Schedule, axes: ThreadAxes, levels: Sequence[tuple[LoopRef, Axis | str]]) -> _Loops:
+def _split(schedule: Schedule, axes: ThreadAxes, levels: Sequence[tuple[LoopRef, Axis | str]]) -> Loops:
     """The loops of a tile: those of the reduction, and every axis of the output split by sampled factors."""
-    found = _Loops()
-    named = {"part": found.blocks, "outer": found.outer, "inner": found.inner}
+    found = Loops()
+    named = {"part": found.blocks, "outer": found.outer, "inner": found.inner, "step": found.step}
     for loop, level in levels:
         if isinstance(level, str):
             named[level].append(loop)
     last = axes.contraction.written[-1]
     spatial = [(loop, axis) for loop, axis in levels if isinstance(axis, Axis)]
+    if isinstance(axes, WarpAxes):
+        split_for_warps(schedule, axes, spatial, found)
+        return found
     for loop, axis in sorted(spatial, key=lambda pair: pair[1].place == last):  # neighbouring threads go along it
         lanes = axes.lanes(axis)
         if axis.extent == 1:
@@ -220,14 +238,14 @@ def _split(schedule: Schedule, axes: ThreadAxes, levels: Sequence[tuple[LoopRef,
             continue
         if lanes > 1:
             vectors, lane = schedule.split(loop, [None, lanes], disable_predication=True)
-            outer, virtual, thread = _factors(schedule, vectors, 3, _MOST_THREADS)
+            outer, virtual, thread = sampled(schedule, vectors, 3, _MOST_THREADS)
             found.virtual.append(virtual)
             found.own.append(lane)
         elif axes.is_alone(axis):
-            outer, thread, own = _factors(schedule, loop, 3, _MOST_OWN)
+            outer, thread, own = sampled(schedule, loop, 3, _MOST_OWN)
             found.own.append(own)
         else:
-            outer, thread = _factors(schedule, loop, 2, _MOST_THREADS)
+            outer, thread = sampled(schedule, loop, 2, _MOST_THREADS)
         found.blocks.append(outer)
         found.threads.append(thread)
     return found
@@ -235,7 +253,7 @@ def _split(schedule: Schedule, axes: ThreadAxes, levels: Sequence[tuple[LoopRef,
 
 def _sum_up(schedule: Schedule, total: BlockRef, epilogue: Any | None, contraction: Contraction) -> None:
     """A kernel that sums up the parts, with the epilogue."""
-    loops, home = _Loops(), epilogue
+    loops, home = Loops(), epilogue
     if epilogue is None:
         home = total
     else:
@@ -244,39 +262,24 @@ def _sum_up(schedule: Schedule, total: BlockRef, epilogue: Any | None, contracti
         if int(schedule.get(loop).extent) == 1:
             loops.blocks.append(loop)
             continue
-        outer, thread = _factors(schedule, loop, 2, _MOST_SUMMING)
+        outer, thread = sampled(schedule, loop, 2, _MOST_SUMMING)
         loops.blocks.append(outer)
         loops.threads.append(thread)
     schedule.reorder(*loops.blocks, *loops.threads)
-    group = _bind(schedule, loops)
+    group = bind(schedule, loops)
     if math.prod(axis.extent for axis in contraction.spatial) >= 2 * WARP:
         note_threads(schedule, home)
     if epilogue is not None:
         schedule.compute_at(total, group, preserve_unit_loops=True)
 
 
-def _bind(schedule: Schedule, loops: _Loops) -> Any:
-    """Bind the loops around a tile; the loop over threads."""
-    for loop in (loops.blocks, loops.virtual):
-        if loop:
-            schedule.bind(schedule.fuse(*loop), "blockIdx.x" if loop is loops.blocks else "vthread.x")
-    group = schedule.fuse(*loops.threads)
-    schedule.bind(group, "threadIdx.x")
-    return group
-
-
-def _overlap(schedule: Schedule, loop: LoopRef, stages: int) -> None:
-    """Let both copies of a step begin so many steps before what is computed from them."""
-    schedule.annotate(loop, "software_pipeline_stage", [0, 0, stages - 1])
-    schedule.annotate(loop, "software_pipeline_order", [0, 1, 2])
-    schedule.annotate(loop, "software_pipeline_async_stages", [0])
-    Asynchronous().put(schedule, loop)
-
-
 def _shared(schedule: Schedule, block: BlockRef, operand: Operand, source: Buffer, axes: ThreadAxes) -> Any:
     """The block that copies an operand into shared memory, its main axis last."""
     reads = schedule.get(block).reads
     fetch = schedule.cache_read(block, next(i for i, r in enumerate(reads) if r.source.same_as(source)), "shared")
+    if isinstance(axes, WarpAxes):
+        align_for_warps(schedule, axes, fetch, operand)
+        return fetch
     turned = axes.turned(operand)
     if turned is not None:
         axis, place = turned
@@ -292,9 +295,3 @@ def _write_vectors(schedule: Schedule, last: BlockRef, block: BlockRef, axes: Th
     whole = axis is not None and int(schedule.get(last).iter_vars[-1].dom.extent) == axis.extent
     if axis is not None and whole and axes.lanes(axis) > 1 and in_step_on_gpus(schedule, last, block):
         schedule.vectorize(schedule.get_loops(last)[-1])
-
-
-def _factors(schedule: Schedule, loop: LoopRef, parts: int, most: int) -> list[Any]:
-    """The loop split into sampled factors, the innermost of at most `most`."""
-    factors = schedule.sample_perfect_tile(loop, n=parts, max_innermost_factor=most)
-    return list(schedule.split(loop, factors))

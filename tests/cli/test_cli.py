@@ -88,6 +88,7 @@ def test_quiet_is_silent_and_factories_may_bring_inputs(file: Path, capsys: pyte
         (["tune", "{file}:small", "--shape", "input=2x-1"], "input"),
         (["tune", "{file}:small", "--output", "/nowhere/m.flx"], "there is no directory"),
         (["tune", "{file}:with_inputs", "--rounds", "-2"], "rounds is -2"),
+        (["tune", "{file}:with_inputs", "--precision", "tf32"], "on tensor cores, and a CPU has none"),
         (["show", "nowhere.flx"], "there is no such file"),
         (["show", "{file}"], "damaged or of another kind"),
         (["show", str(OLD), "--html", "/nowhere/page.html"], "there is no directory"),

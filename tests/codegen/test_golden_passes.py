@@ -9,7 +9,19 @@ import pytest
 from texts import before_and_after
 
 from felixlike import tvmlib
-from felixlike.codegen.marks import Asynchronous, Blocks, Columns, Guard, Peel, Prefetch, Row, Skip, Tile, Transpose
+from felixlike.codegen.marks import (
+    Asynchronous,
+    Blocks,
+    Columns,
+    Guard,
+    Peel,
+    Prefetch,
+    Row,
+    Skip,
+    TensorCores,
+    Tile,
+    Transpose,
+)
 from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES
 
 BY_NAME = {one.name: one for one in (*CPU_PASSES, *GPU_PASSES)}
@@ -200,6 +212,22 @@ def only_marked_are_asynchronous() -> Any:
     return schedule
 
 
+def tensor_cores() -> Any:
+    """A product of 16 × 8 by one warp: two rows and two columns a thread."""
+    a, b = _inputs(a=(16, 16), b=(16, 8))
+    k = tvmlib.te.reduce_axis((0, 16), name="k")
+    y = tvmlib.te.compute((16, 8), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="y")
+    schedule = _schedule(a, b, y)
+    block = schedule.get_sblock("y")
+    i, j, step = schedule.get_loops(block)
+    (g, row), (t, column) = schedule.split(i, [8, 2]), schedule.split(j, [4, 2])
+    schedule.reorder(g, t, step, row, column)
+    schedule.bind(schedule.fuse(g, t), "threadIdx.x")
+    TensorCores(1).put(schedule, step)
+    schedule.decompose_reduction(block, step)
+    return schedule
+
+
 MINIMAL: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
@@ -218,6 +246,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         keep_nan,
         vectorise_math,
         only_marked_are_asynchronous,
+        tensor_cores,
     )
 }
 

@@ -8,7 +8,19 @@ import pytest
 
 from felixlike import tvmlib
 from felixlike.codegen import marks
-from felixlike.codegen.marks import Blocks, Columns, Guard, Mark, Peel, Prefetch, Row, Skip, Tile, Transpose
+from felixlike.codegen.marks import (
+    Blocks,
+    Columns,
+    Guard,
+    Mark,
+    Peel,
+    Prefetch,
+    Row,
+    Skip,
+    TensorCores,
+    Tile,
+    Transpose,
+)
 from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES, Form, Pass, lower, out_of_order
 from felixlike.testing.operators import matmul
 
@@ -52,7 +64,7 @@ def test_every_mark_has_a_pass_that_looks_for_it_and_a_key_of_its_own() -> None:
         kind for kind in vars(marks).values() if isinstance(kind, type) and issubclass(kind, Mark) and kind is not Mark
     ]
     assert {mark for one in (*CPU_PASSES, *GPU_PASSES) for mark in one.marks} == set(kinds)
-    assert len({kind.key for kind in kinds}) == len(kinds) == 10
+    assert len({kind.key for kind in kinds}) == len(kinds) == 11
     assert all(kind.key == f"felixlike.{kind.__name__.lower()}" for kind in kinds)
 
 
@@ -66,6 +78,7 @@ def test_every_mark_has_a_pass_that_looks_for_it_and_a_key_of_its_own() -> None:
         (Tile(), True),
         (Row(16), 16),
         (Transpose(16), 16),
+        (TensorCores(2), 2),
         (Columns(113, 16), [113, 16]),
         (Peel(197, 16), [197, 16]),
         (Peel(197, 16, (32, 96)), [197, 16, 32, 96]),

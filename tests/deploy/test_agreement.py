@@ -163,3 +163,12 @@ def test_a_precision_that_the_cpu_lacks_is_not_asked_for(twice: Compiled, monkey
     assert found.verdict is Verdict.RIGHT  # nobody knows how inexact it is
     found = max_relative_error(twice, Apply(lambda x: x * 2.002), (torch.ones(8),))
     assert found.verdict is Verdict.WRONG
+
+
+def test_rounded_products_may_differ_more() -> None:
+    want = doubles(1.0, 2.0)
+    assert agreement(singles(1.0, 2.01), want, want, products=8e-3).right
+    assert "where 8.0e-03 can be expected" in agreement(singles(1.0, 2.03), want, want, products=8e-3).wrong
+    assert not agreement(singles(1.0, 2.01), want, want).right
+    numbers = torch.arange(1000)
+    assert not agreement(numbers + 1, numbers, numbers, products=8e-3).right

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import workloads
 
 from felixlike import tvmlib
 from felixlike.errors import ReferenceFailed
-from felixlike.frontend.task import Task
+from felixlike.frontend.task import Task, make_task
+from felixlike.hardware import resolve_target, with_precision
 from felixlike.measure import examination as examinations
 from felixlike.measure.examination import Examination, unverified
 from felixlike.measure.limits import Timing
@@ -141,3 +143,15 @@ def test_without_verification_there_are_only_inputs(tmp_path: Path) -> None:
     answer = outcome(task_of(matmul(8)), examination, matmul(8, added=1.0), Timing())
     assert answer["status"] is Status.OK
     assert answer["error"] is None
+
+
+def test_products_that_the_target_lets_round_may_err_more(tmp_path: Path) -> None:
+    """Sums of products may; what multiplies nothing may not."""
+    for func, factor in ((workloads.matmul(8, 16, 8), 2.0**-9), (workloads.chain(4, 4), 0.0)):
+        plain = make_task(func, resolve_target("sm_90"), name="exact")
+        rounded = make_task(func, with_precision(resolve_target("sm_90"), "tf32"), name="rounded")
+        tolerances = [
+            unverified(task, tmp_path).request(base=None, timing=None, best=None)["arguments"][-1]["tolerance"]
+            for task in (plain, rounded)
+        ]
+        assert tolerances[1] == max(tolerances[0], factor)

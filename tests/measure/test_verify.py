@@ -63,3 +63,10 @@ def test_tolerance_follows_the_coarsest_type_on_the_way() -> None:
     assert tolerance("float16", 1, rounded="bfloat16") == tolerance("bfloat16", 1) == 2.0**-7 * 18
     assert tolerance("float32", 1, 1e-4, rounded="float16") == tolerance("float16", 1)
     assert tolerance("int64", 1, rounded="float16") == 0.0
+
+
+def test_rounded_products_may_err_more() -> None:
+    assert tolerance("float32", 64, products=2e-3) == 2e-3
+    assert tolerance("bfloat16", 64, products=2e-3) == tolerance("bfloat16", 64)
+    assert tolerance("float32", 64, 1e-6, products=2e-3) == 1e-6  # the user's own
+    assert tolerance("int32", 64, products=2e-3) == 0.0

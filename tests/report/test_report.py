@@ -20,6 +20,7 @@ from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.records import WorkloadSummary
 from felixlike.report import Report, TaskReport, make_progress, report_text, store_text
+from felixlike.report.page import report_table
 from felixlike.report.progress import LineReporter, LiveReporter, Reporter
 from felixlike.report.tables import latency
 from felixlike.tuning import Budget, Event, TaskState
@@ -220,3 +221,20 @@ def test_progress_can_be_silent_plain_or_refused(wanted: Any) -> None:
     assert type(make_progress("plain")) is LineReporter
     with pytest.raises(InvalidOption, match=r'progress: progress is .*\. give True, False or "plain"'):
         make_progress(wanted)
+
+
+def test_products_are_named_where_another_precision_was_asked_for(report: Report) -> None:
+    """And claimed only for tasks whose schedules have it."""
+    assert "Products" not in report_text(report)
+    asked = dataclasses.replace(report, precision="tf32")
+    assert "Products: tf32 was asked for, but all are of float32." in report_text(asked)
+    first, *others = asked.tasks
+    found = dataclasses.replace(asked, tasks=(dataclasses.replace(first, precision="tf32"), *others))
+    assert "Products: tf32 on tensor cores in dense; float32 elsewhere." in report_text(found)
+    assert "tf32 on tensor cores in dense" in report_table(found)
+    assert Report.from_json(json.loads(json.dumps(found.to_json()))).tasks[0].precision == "tf32"
+    older = found.to_json()
+    del older["precision"]
+    for task in older["tasks"]:
+        del task["precision"]
+    assert Report.from_json(older).precision == "float32"

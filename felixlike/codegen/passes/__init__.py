@@ -11,6 +11,7 @@ from felixlike.codegen.passes.reciprocal import share_reciprocals
 from felixlike.codegen.passes.rows import rows_in_vectors
 from felixlike.codegen.passes.skip import skip_padding
 from felixlike.codegen.passes.tail import peel_tails
+from felixlike.codegen.passes.tensor_cores import tensor_cores
 from felixlike.codegen.passes.tile_rows import tile_rows
 from felixlike.codegen.passes.transpose import transpose
 from felixlike.codegen.passes.vector_math import FUNCTIONS, vectorise_math
@@ -29,6 +30,7 @@ __all__ = [
     "rows_in_vectors",
     "share_reciprocals",
     "skip_padding",
+    "tensor_cores",
     "tile_rows",
     "transpose",
     "vectorise_math",

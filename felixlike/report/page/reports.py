@@ -11,7 +11,7 @@ from felixlike.report.page.content import Group, Page, PageTask
 from felixlike.report.page.markup import element, joined, named
 from felixlike.report.page.render import task_table
 from felixlike.report.report import Report, TaskReport
-from felixlike.report.tables import run_notes, task_notes
+from felixlike.report.tables import precision_words, run_notes, task_notes
 from felixlike.words import counted
 
 
@@ -44,6 +44,8 @@ def report_facts(report: Report) -> tuple[tuple[str, str], ...]:
         ("Tuning", f"{counted(report.trials, 'candidate')} in {counted(report.rounds, 'round')}, {report.stopped}"),
         ("Seconds", f"{report.seconds:.1f} of tuning, {report.total_seconds:.1f} in all"),
     ]
+    if words := precision_words(report):
+        facts.append(("Products", words))
     if report.recalled:
         facts.append(("Before", f"{counted(report.recalled, 'candidate')} of earlier runs, from the store"))
     if report.reference:

@@ -26,6 +26,9 @@ _STATEMENT, _INITIAL, _FETCH, _LANE, _KERNEL = 230, 770, 45, 4, 5200
 """Characters of a statement, of one that begins a sum, of a copy into shared memory and of each element it moves, and
 of a kernel around them."""
 
+_INSTRUCTION, _OWNED = 2000, 4
+"""Characters of an instruction of tensor cores with its operands, and outputs of a thread that it has."""
+
 _AROUND_PIPELINE = 2
 """Times that what a software pipeline computes is written: in its loop, and after it."""
 
@@ -61,7 +64,10 @@ def _length(store: Store, path: tuple[Loop, ...], count: Expr, most: Expr) -> Ex
         return count * _FETCH + count * lanes[-1] * _LANE
     if lanes:
         return count * _FETCH
-    return count * _STATEMENT + (_initial(store, path, most) * _INITIAL if store.is_reduction else const(0))
+    statement: Expr = const(_STATEMENT)
+    if store.at_once > 1:
+        statement = path[-1].extent * path[-2].extent * (_INSTRUCTION / _OWNED)
+    return count * statement + (_initial(store, path, most) * _INITIAL if store.is_reduction else const(0))
 
 
 def _initial(store: Store, path: tuple[Loop, ...], most: Expr) -> Expr:

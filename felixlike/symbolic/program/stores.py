@@ -35,7 +35,8 @@ class Store:
     loads: the distinct reads in `value` (reads of the target included).  repeats: how often each occurs.  operations:
     how often each kind of arithmetic is done in one execution, index arithmetic not counted.  spatial, reduction: loop
     variables its data-parallel and its reduction iterators depend on.  regions: what TVM notes as its block's reads and
-    writes, for the postprocessors.  text: its value as TVM writes it."""
+    writes, for the postprocessors.  text: its value as TVM writes it.  at_once: how many of its executions take the
+    time of one, on tensor cores; else 1."""
 
     block: str
     target: Access
@@ -47,6 +48,7 @@ class Store:
     is_reduction: bool
     regions: tuple[Access, ...]
     text: str
+    at_once: int = 1
 
     @property
     def accesses(self) -> tuple[Access, ...]:

@@ -18,8 +18,10 @@ from felixlike.algebra.evaluation import evaluate
 from felixlike.algebra.expression import Expr, Op, add, const, linear_parts, mul, var
 from felixlike.algebra.polynomial import expand, nonnegative
 from felixlike.algebra.traversal import topological, variables
+from felixlike.codegen.marks import TensorCores
 from felixlike.errors import UnsupportedSketch, WrongSketch
 from felixlike.frontend.constants import packing_blocks
+from felixlike.hardware import PRECISIONS
 from felixlike.symbolic.program import (
     PIPELINE,
     Access,
@@ -70,6 +72,8 @@ class Reader:
         """Loops that a guard keeps from running past the whole."""
         self._fits: Expr = const(1)
         self._unit: set[Expr] = set()
+        self._at_once = 1
+        """Executions of the present statement that take the time of one."""
         self._names: Counter[str] = Counter()
         self._blocks: Counter[str] = Counter()
         self._buffers: dict[Any, Buffer] = {}
@@ -138,6 +142,9 @@ class Reader:
         thread = str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
         if any(loop.loop_var.same_as(v) for v in self._pipeline):
             thread = PIPELINE
+        around = self._at_once
+        if TensorCores.on(loop):
+            self._at_once = PRECISIONS[TensorCores.of(loop).precision].times
         if any(loop.loop_var.same_as(v) for v in self._replay.uneven):
             self._uneven.add(variable)
             body = self._visit(loop.body)
@@ -145,6 +152,7 @@ class Reader:
             self._chain.append(variable)
             body = self._visit(loop.body)
             self._chain.pop()
+        self._at_once = around
         kind = next((kind for v, kind in self._kinds if loop.loop_var.same_as(v)), "")
         return Loop(
             variable,
@@ -266,6 +274,7 @@ class Reader:
             is_reduction=bool(reduction),
             regions=tuple(self._region(region, realize) for region in (*block.reads, *block.writes)),
             text=str(body.value),
+            at_once=self._at_once,
         )
 
     def _loops_among(self, iterators: Sequence[Any]) -> frozenset[Expr]:

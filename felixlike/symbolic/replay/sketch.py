@@ -17,8 +17,10 @@ import numpy.typing as npt
 
 from felixlike import options, tvmlib
 from felixlike.algebra.evaluation import Graph
+from felixlike.codegen.marks import TensorCores
 from felixlike.errors import InvalidPoint, InvalidSchedule, UnsupportedSketch, WrongSketch
 from felixlike.frontend.task import Task
+from felixlike.hardware import FLOAT32, PRECISIONS
 from felixlike.spaces import Postprocessor
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint, tile_constraints
@@ -69,6 +71,12 @@ class Sketch:
 
     def __repr__(self) -> str:
         return f"<sketch {self.index} of {self.task.name}: {counted(len(self.variables), 'variable')}>"
+
+    @cached_property
+    def precision(self) -> str:
+        """What its products are computed in, by its name: another one than float32 on tensor cores."""
+        marks = [i.inputs[1] for i in self._trace.insts if list(map(str, i.attrs)) == [TensorCores.key]]
+        return (PRECISIONS[TensorCores.from_value(marks[0]).precision] if marks else FLOAT32).name
 
     # -- the symbolic program -----------------------------------------------------------------------------------------
 

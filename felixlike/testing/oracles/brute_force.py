@@ -48,13 +48,15 @@ def _row(
     for one in [*others, counter]:
         one.whole = whole
     row: dict[str, float] = {"iterations": counter.total}
-    for name, capacity in (
-        ("registers", device.register_bytes),
-        ("l1", device.l1_bytes),
-        ("l2", device.l2_bytes),
-    ):
+    for name, capacity in (("l1", device.l1_bytes), ("l2", device.l2_bytes)):
         row[f"traffic_{name}"] = sum(_moved(counter, b, capacity) * item(b) for b in store.elements)
-    row["moves"] = sum(_moved(counter, b, device.register_bytes, lanes) for b in store.elements)
+    # Four threads of a warp share what tensor cores multiply.
+    shared = 4 if any(loop.on_tensor_cores for loop in store.loops) else 1
+    share = {b: 1 if b.same_as(store.target) else shared for b in store.elements}
+    row["traffic_registers"] = sum(
+        _moved(counter, b, device.register_bytes) * item(b) / share[b] for b in store.elements
+    )
+    row["moves"] = sum(_moved(counter, b, device.register_bytes, lanes) / share[b] for b in store.elements)
     for slot, buffer in enumerate(list(store.elements)[:5]):
         columns = {**_access(counter, buffer), **_reuse(counter, others, buffer)}
         uses = columns["reuse_count"] or 0.5

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import tvmlib
+from felixlike.codegen.marks import TensorCores
 from felixlike.frontend.constants import PACKING
 from felixlike.symbolic.program import WITHIN_BLOCK
 from felixlike.symbolic.program.nest import by_store, told_apart
@@ -28,11 +29,12 @@ Aligns: TypeAlias = "list[tuple[int, int, int]]"
 
 @dataclass(eq=False)
 class Loop:
-    """variable: TVM's.  thread: what it is bound to, if anything."""
+    """variable: TVM's.  thread: what it is bound to, if anything.  on_tensor_cores: whether it is marked for them."""
 
     variable: Any
     extent: int
     thread: str = ""
+    on_tensor_cores: bool = False
 
 
 @dataclass(eq=False)
@@ -72,6 +74,7 @@ def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop
             case "For":
                 loop = Loop(stmt.loop_var, int(stmt.extent))
                 loop.thread = str(stmt.thread_binding.thread_tag) if stmt.thread_binding is not None else ""
+                loop.on_tensor_cores = TensorCores.on(stmt)
                 visit(stmt.body, [*path, loop] if loop.extent > 1 else path)
             case "SeqStmt":
                 for part in stmt.seq:

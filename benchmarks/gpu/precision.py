@@ -1,0 +1,144 @@
+"""Layers on tensor cores: felixlike with `precision=` against cuBLAS and cuDNN, and how far off each of them is.
+
+In: a Bench and a row's name, a layer's and a precision's. Out: seconds of all sides and their errors against float64,
+relative to the largest value; which tasks came to tensor cores. PyTorch's sides are TF32 (allow_tf32) and autocast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu.bench import Bench, Call
+from benchmarks.gpu.journal import Row
+
+LAYERS = (
+    *("dense+bias+relu", "batch matmul", "matmul"),
+    *("conv2d 3×3", "conv2d 1×1", "conv3d 3×3×3", "conv2d transpose 4×4 s2"),
+)
+"""Of the ten subgraphs, those that are contractions with the sizes for tensor cores."""
+
+PRECISIONS = ("tf32", "float16", "bfloat16")
+_POOL = 256
+"""Points of each sketch that a rehearsal chooses among."""
+
+
+def names() -> list[str]:
+    """Of the rows."""
+    return [f"{layer}, {precision}" for layer in LAYERS for precision in PRECISIONS[:2]]
+
+
+def layer_on_tensor_cores(bench: Bench, name: str, seconds: float) -> Row:
+    """One layer in one precision."""
+    from benchmarks.subgraphs import LAYERS as EVERY
+
+    layer, _, precision = name.partition(", ")
+    model, inputs = EVERY[layer]()
+    exact = _exact(model, inputs)
+    sides = _torch_sides(model, inputs, bench.device)
+    if bench.rehearsal:
+        row = _rehearsed(bench, model, inputs, precision)
+    else:
+        call, row = _tuned(bench, model, inputs, precision, seconds * 0.7)
+        sides["tuned"] = lambda: call
+    return {**row, **bench.timed(sides, seconds_a_side=min(2.0, seconds * 0.04)), "off": _errors(sides, exact)}
+
+
+def _tuned(bench: Bench, model: Any, inputs: Any, precision: str, seconds: float) -> tuple[Call, Row]:
+    import felixlike as fx
+
+    store = str(bench.folder / "models.sqlite")
+    found = fx.optimize(
+        model, inputs, seconds=seconds, target=bench.target, store=store, progress=False, precision=precision
+    )
+    given = tuple(tensor.cuda() for tensor in inputs)
+    report = found.report
+    row = {"trials": report.trials, "tuning_seconds": report.total_seconds}
+    return lambda: found(*given), {**row, "on tensor cores": [t.name for t in report.tasks if t.precision == precision]}
+
+
+def _rehearsed(bench: Bench, model: Any, inputs: Any, precision: str) -> Row:
+    """What would be measured: the schedule on tensor cores that the cost model likes best, compiled for sm_90.  The
+    simulated device has not measured any."""
+    from felixlike import codegen
+    from felixlike.deploy.compile import lowered_model
+    from felixlike.frontend import import_model
+    from felixlike.hardware import resolve_target, with_precision
+
+    target = with_precision(resolve_target("sm_90"), precision)
+    imported = import_model(model, inputs, target)
+    chosen = {task.key: found for task in imported.tasks if (found := _predicted(task)) is not None}
+    _, executable = lowered_model(imported, chosen)
+    source = codegen.cuda_source(executable)
+    row: Row = {"on tensor cores": [t.name for t in imported.tasks if t.key in chosen]}
+    if codegen.cuda_toolchain():
+        binary = codegen.compile_source(source, "sm_90")
+        row["kernels"] = [kernel.told() for kernel in codegen.kernels_of(binary, "sm_90")]
+    return row
+
+
+def _predicted(task: Any) -> Any | None:
+    """The scheduled task; None where it has no sketch for tensor cores."""
+    from felixlike.costmodel import load
+    from felixlike.features import formulas
+    from felixlike.hardware import FLOAT32, kind_of
+    from felixlike.symbolic import sketches
+
+    model = load(kind_of(task.target).device)
+    best: tuple[float, Any] = (-math.inf, None)
+    for sketch in sketches(task, space="own"):
+        if sketch.precision == FLOAT32.name or not sketch.understood:
+            continue
+        points = np.unique(sketch.sample(_POOL, 0), axis=0)
+        scores = model.predict(formulas(sketch).evaluate(points), task.key)
+        first = int(np.argmax(scores))
+        if float(scores[first]) > best[0]:
+            best = float(scores[first]), (sketch, points[first].tolist())
+    return None if best[1] is None else best[1][0].schedule(best[1][1])
+
+
+def _torch_sides(model: Any, inputs: Any, device: str) -> dict[str, Callable[[], Call]]:
+    """Eager in float32, TF32 and, by autocast, float16."""
+    import torch
+
+    model = model.to(device)
+    given = tuple(tensor.to(device) for tensor in inputs)
+
+    def side(*, tf32: bool, half: bool) -> Callable[[], Call]:
+        def call() -> object:
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            torch.backends.cudnn.allow_tf32 = tf32
+            with torch.inference_mode(), torch.autocast(device, torch.float16, enabled=half):
+                return model(*given)
+
+        return lambda: call
+
+    return {
+        "eager": side(tf32=False, half=False),
+        "eager TF32": side(tf32=True, half=False),
+        "autocast float16": side(tf32=False, half=True),
+    }
+
+
+def _exact(model: Any, inputs: Any) -> Any:
+    import copy
+
+    import torch
+
+    with torch.inference_mode():
+        return copy.deepcopy(model).cpu().double()(*(tensor.double() for tensor in inputs))
+
+
+def _errors(sides: Mapping[str, Callable[[], Call]], exact: Any) -> dict[str, float]:
+    """Largest differences from float64, relative to the largest value; of sides that can be called."""
+    found = {}
+    for name, make in sides.items():
+        try:
+            got: Any = make()()
+            found[name] = float((got.cpu().double() - exact).abs().max() / exact.abs().max())
+        except Exception:  # what `Bench.timed` has in its errors
+            continue
+    return found

@@ -1,0 +1,260 @@
+"""A warp's products are summed up by tensor cores.
+
+    for k in 16:                                      for every 16 × 8 of a warp's outputs:
+        for r in 4, c in 4:                      →        D = A · B + C for 16 k, by all 32 threads together
+            C[r, c] += A[4·g + r, k] · B[k, 4·t + c]
+
+In: an IRModule of scheduled PrimFuncs in which a schedule marked such loops with `TensorCores`. Out: the same, with
+calls of the functions below in their place. threadIdx.x is 32·warp + 4·g + t, as the instruction numbers a warp's
+threads (PTX ISA, Matrix fragments for mma.m16n8k8 and mma.m16n8k16):
+
+    C, D    (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
+    A       rows g and g + 8, four of the 16 steps        B       column g, the same four steps
+
+The instruction's row g + 8·h of a tile is our row 4·g + 2·i + h, its column 2·t + h our column 4·t + 2·h + j, of tile
+(i, j): so neighbours stay with one thread. Its four steps are 4·t … 4·t + 3, where an operand has them side by side,
+else t, t + 4, t + 8, t + 12; that A and B agree is all that matters to a sum. A thread loads of A what it had in the
+loops, of B what the thread (t, g) of such a square had there.
+
+Products are of operands rounded to nearest, sums are of float32. A loop that is not of this form is an error: nobody
+may take for tensor cores what is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.codegen.marks import TensorCores
+from felixlike.codegen.passes.loops import like, step_along
+from felixlike.errors import CompilationFailed
+from felixlike.hardware import PRECISIONS
+from felixlike.tvmlib.typing import Func, Loop, Module, Stmt, TirExpr, Var
+
+STEPS, WARP, ROWS, COLUMNS = 16, 32, 8, 4
+"""Of the reduction; threads of a warp, and how many of them are along each direction."""
+
+_CALL = "felixlike_mma_"
+"""What the functions' names begin with."""
+
+
+def tensor_cores(module: Module) -> Module:
+    """The IRModule with marked loops done by tensor cores: functions without any are left alone.
+
+    Raises CompilationFailed where a marked loop is of another form."""
+    functions = [func for func in module.functions.values() if isinstance(func, tvmlib.PrimFunc)]
+    return tvmlib.map_functions(module, _changed) if any(map(_marked, functions)) else module
+
+
+def uses_tensor_cores(source: str) -> bool:
+    """Whether CUDA source needs `FUNCTIONS` before it."""
+    return _CALL in source
+
+
+def _changed(func: Func) -> Func:
+    loops, marked = tvmlib.found(func.body, tvmlib.tirx.For), _marked(func)
+    if not marked:
+        return func
+    around = {id(loop): [other for other in loops if _binds_threads(other) and _holds(other, loop)] for loop in marked}
+    if any(len(found) != 1 for found in around.values()):
+        raise _unlike("not one loop over threadIdx.x is around it")
+    threads = [(loop.loop_var, around[id(loop)][0]) for loop in marked]
+
+    def change(loop: Loop) -> Stmt:
+        found = [own for variable, own in threads if loop.loop_var.same_as(variable)]
+        return _fragments(loop, found[0]) if found else loop
+
+    return tvmlib.structural_map(func, (tvmlib.tirx.For, change))
+
+
+def _marked(func: Func) -> list[Any]:
+    return [loop for loop in tvmlib.found(func.body, tvmlib.tirx.For) if TensorCores.on(loop)]
+
+
+def _binds_threads(loop: Loop) -> bool:
+    return loop.thread_binding is not None and str(loop.thread_binding.thread_tag) == "threadIdx.x"
+
+
+def _holds(outer: Loop, inner: Loop) -> bool:
+    return any(loop.loop_var.same_as(inner.loop_var) for loop in tvmlib.found(outer.body, tvmlib.tirx.For))
+
+
+def _unlike(why: str) -> CompilationFailed:
+    return CompilationFailed(
+        f"a loop is marked for tensor cores, but {why}",
+        where="tensor cores",
+        remedy='this is a mistake of felixlike: please report it, and use precision="float32" meanwhile',
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A marked loop.  g, t: of a thread, see above.  row, column: which of a thread's own.  sums, left, right: loads of
+    the output, of what has rows, of what has columns, with indices of these variables."""
+
+    g: Var
+    t: Var
+    row: Loop
+    column: Loop
+    step: Var
+    sums: Any
+    left: Any
+    right: Any
+
+
+def _fragments(loop: Loop, threads: Loop) -> Stmt:
+    """What takes the place of a marked loop.  threads: the loop over them around it."""
+    tile, block = _read(loop, threads)
+    thread = threads.loop_var
+    numbers = {tile.g: tvmlib.tirx.floormod(thread, WARP) // COLUMNS, tile.t: tvmlib.tirx.floormod(thread, COLUMNS)}
+
+    def at(load: Any, values: Mapping[Var, Any]) -> list[Any]:
+        """An element: of these variables, a step, a row and so on; the thread's own g and t for others."""
+        return [tvmlib.simplify(tvmlib.substituted(tvmlib.substituted(i, values), numbers)) for i in load.indices]
+
+    run = int(tile.column.extent)
+    wide = any(_along(load, tile.step) for load in (tile.left, tile.right))
+    steps = [tile.t * 4 + i if wide else tile.t + 4 * i for i in range(4)]
+
+    def four(load: Any, values: Mapping[Var, Any]) -> list[TirExpr]:
+        """A thread's steps of a row or a column.  Not as vectors: TVM would make the buffer one of vectors, which it
+        cannot copy asynchronously; NVIDIA's compiler loads neighbours at once."""
+        return [load.source[tuple(at(load, {**values, tile.step: step}))] for step in steps]
+
+    def column(number: int) -> dict[Var, Any]:
+        """The column of the thread's number g of a tile."""
+        place = tile.g * (run // 2) + number
+        return {tile.t: place // run, tile.column.loop_var: tvmlib.tirx.floormod(place, run)}
+
+    calls = []
+    for i in range(int(tile.row.extent) // 2):
+        left = [e for h in range(2) for e in four(tile.left, {tile.row.loop_var: like(tile.step, 2 * i + h)})]
+        for j in range(run // 2):
+            own = [(2 * i + h, run // 2 * side + j) for h in range(2) for side in range(2)]
+            sums = [at(tile.sums, {tile.row.loop_var: r, tile.column.loop_var: c}) for r, c in own]
+            first, *others = (tile.sums.source[tuple(place)] for place in sums)
+            name = _CALL + PRECISIONS[TensorCores.of(loop).precision].name
+            operands = (first, *map(tvmlib.tirx.address_of, others), *left, *four(tile.right, column(j)))
+            value = tvmlib.tirx.call_extern("float32", name, *operands)
+            calls.append(tvmlib.tirx.BufferStore(tile.sums.source, value, sums[0]))
+    body = tvmlib.tirx.stmt_seq(*calls)
+    buffers = {load.source: load.source for load in (tile.sums, tile.left, tile.right)}
+    bare = tvmlib.s_tir.SBlock([], [], [], block.name_hint, body)
+    reads, _ = tvmlib.s_tir.analysis.get_sblock_read_write_region(bare, buffers)
+    # What is written by its address counts as read.
+    writes = [region for region in reads if region.source.same_as(tile.sums.source)]
+    opaque = tvmlib.s_tir.SBlock([], reads, writes, block.name_hint, body)
+    return tvmlib.s_tir.SBlockRealize([], tvmlib.tirx.const(True, "bool"), opaque)
+
+
+def _read(loop: Loop, threads: Loop) -> tuple[_Tile, Any]:
+    """A marked loop and its block. Raises CompilationFailed where it is of another form."""
+    row, column, realize = _nest(loop)
+    store = realize.block.body
+    product = getattr(getattr(store, "value", None), "b", None)
+    factors: list[Any] = [getattr(product, "a", None), getattr(product, "b", None)]
+    if any(type(one).__name__ != "TensorLoad" or str(one.ty.dtype) != "float32" for one in factors):
+        raise _unlike("does not sum up products of float32 numbers")
+    if type(store.value).__name__ != "Add" or type(product).__name__ != "Mul":
+        raise _unlike("does not sum up products")
+    dtype = str(threads.loop_var.ty.dtype)
+    warp, g, t = (tvmlib.tirx.Var(name, dtype) for name in ("warp", "g", "t"))
+    if int(threads.extent) % WARP:
+        raise _unlike(f"{int(threads.extent)} threads are no warps")
+    analyzer = tvmlib.sym.Analyzer()
+    extents = {warp: int(threads.extent) // WARP, g: ROWS, t: COLUMNS}
+    extents |= {own.loop_var: int(own.extent) for own in (row, column, loop)}
+    for variable, extent in extents.items():
+        analyzer.bind(variable, tvmlib.ir.Range(0, extent))
+    thread = {threads.loop_var: warp * WARP + g * COLUMNS + t}
+    values = dict(zip((i.var for i in realize.block.iter_vars), realize.iter_values, strict=True))
+    back = {warp: threads.loop_var // WARP}
+
+    def known(access: Any, buffer: Any) -> Any:
+        indices = [tvmlib.substituted(tvmlib.substituted(index, values), thread) for index in access.indices]
+        return buffer[tuple(tvmlib.substituted(analyzer.simplify(index), back) for index in indices)]
+
+    left, right = (known(one, one.source) for one in factors)
+    if not _uses(left, row.loop_var):
+        left, right = right, left
+    tile = _Tile(g, t, row, column, loop.loop_var, known(store, store.buffer), left, right)
+    strange = {tile.left: (t, column.loop_var), tile.right: (g, row.loop_var), tile.sums: (loop.loop_var,)}
+    if any(_uses(load, variable) for load, variables in strange.items() for variable in variables):
+        raise _unlike("rows and columns are not those of its operands")
+    return tile, realize.block
+
+
+def _nest(loop: Loop) -> tuple[Any, Any, Any]:
+    """The loops over a thread's rows and columns, and the block in them."""
+    nest = [loop, loop.body, getattr(loop.body, "body", None)]
+    realize: Any = getattr(nest[-1], "body", None)
+    if any(type(one).__name__ != "For" or int(one.min) for one in nest) or type(realize).__name__ != "SBlockRealize":
+        raise _unlike("there are not two loops in it, and a block in these")
+    if int(loop.extent) != STEPS or any(int(one.extent) not in (2, 4) for one in nest[1:]):
+        raise _unlike(f"it has {', '.join(str(int(one.extent)) for one in nest)} steps, rows and columns")
+    if not tvmlib.structural_equal(realize.predicate, tvmlib.tirx.const(True, "bool")):
+        raise _unlike(f"only done where {realize.predicate}")
+    return nest[1], nest[2], realize
+
+
+def _uses(load: Any, variable: Var) -> bool:
+    return any(tvmlib.uses(index, variable) for index in load.indices)
+
+
+def _along(load: Any, step: Var) -> bool:
+    """Whether steps are neighbours in memory."""
+    *outer, last = load.indices
+    return step_along(last, step) == 1 and not any(tvmlib.uses(index, step) for index in outer)
+
+
+_FUNCTION = """\
+static __device__ __forceinline__ float felixlike_mma_{name}(
+    float c0, float* c1, float* c2, float* c3, {operands}) {{
+{body}  return c0;
+}}
+"""
+
+_OPERANDS = ", ".join(f"float {name}{i}" for name in "abw" for i in range(4))
+
+_MMA = """\
+  asm("mma.sync.aligned.{shape}.row.col.f32.{type}.{type}.f32 "
+      "{{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, {{%0,%1,%2,%3}};"
+      : "+f"(c0), "+f"(*c1), "+f"(*c2), "+f"(*c3) : {operands});
+"""
+
+
+def _tf32() -> str:
+    """Two instructions of 8 steps."""
+
+    def operands(first: int, second: int) -> str:
+        values = (f"a{first}", f"b{first}", f"a{second}", f"b{second}", f"w{first}", f"w{second}")
+        return ", ".join(f'"r"(felixlike_tf32({value}))' for value in values)
+
+    halves = (operands(0, 1), operands(2, 3))
+    body = "".join(_MMA.format(shape="m16n8k8", type="tf32", operands=half) for half in halves)
+    rounded = """\
+static __device__ __forceinline__ unsigned felixlike_tf32(float x) {
+  unsigned y; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x)); return y;
+}
+"""
+    return rounded + _FUNCTION.format(name="tf32", operands=_OPERANDS, body=body)
+
+
+def _halves(name: str, ptx: str) -> str:
+    """One instruction of 16 steps; registers hold two numbers each, the first in their lower half."""
+    values = ("a0, a1", "b0, b1", "a2, a3", "b2, b3", "w0, w1", "w2, w3")
+    operands = ", ".join(f'"r"(felixlike_{ptx}({value}))' for value in values)
+    rounded = f"""\
+static __device__ __forceinline__ unsigned felixlike_{ptx}(float x, float y) {{
+  unsigned z; asm("cvt.rn.{ptx}x2.f32 %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x)); return z;
+}}
+"""
+    body = _MMA.format(shape="m16n8k16", type=ptx, operands=operands)
+    return rounded + _FUNCTION.format(name=name, operands=_OPERANDS, body=body)
+
+
+FUNCTIONS = _tf32() + _halves("float16", "f16") + _halves("bfloat16", "bf16")
+"""CUDA source of what the calls mean: c0 … c3 are C and D of a thread, of which it returns the first; a and b four
+steps of its rows g and g + 8 of A, w those of its column of B."""

@@ -1,0 +1,150 @@
+"""Tensor cores: every element of a warp's tile once, by NVIDIA's tables; and no loop passes for them that is of another
+form."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from felixlike import tvmlib
+from felixlike.codegen.marks import TensorCores
+from felixlike.codegen.passes import tensor_cores
+from felixlike.errors import CompilationFailed
+
+ROWS, COLUMNS, STEPS = 16, 8, 16
+
+
+def _scheduled(
+    *,
+    steps: int = STEPS,
+    rows: int = 2,
+    columns: int = 2,
+    threads: tuple[int, int] = (8, 4),
+    warps: int = 1,
+    dtype: str = "float32",
+    bound: bool = True,
+    transposed: bool = False,
+    length: int | None = None,
+) -> Any:
+    """A product of one warp's tile, or of several along the columns, with its loop marked."""
+    height, width = threads[0] * rows, warps * threads[1] * columns
+    summed = steps if length is None else length
+    a, b = (tvmlib.te.placeholder(s, dtype, name=n) for s, n in (((height, summed), "a"), ((summed, width), "b")))
+    k = tvmlib.te.reduce_axis((0, summed), name="k")
+    y = tvmlib.te.compute((height, width), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="y")
+    module = tvmlib.IRModule({"main": tvmlib.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main")})
+    schedule = tvmlib.Schedule(module)
+    block = schedule.get_sblock("y")
+    i, j, loop = schedule.get_loops(block)
+    outer, step = schedule.split(loop, [None, steps])
+    (g, row), (warp, t, column) = schedule.split(i, [None, rows]), schedule.split(j, [warps, None, columns])
+    schedule.reorder(warp, *((t, g) if transposed else (g, t)), outer, step, row, column)
+    group = schedule.fuse(*((warp, t, g) if transposed else (warp, g, t)))
+    if bound:
+        schedule.bind(group, "threadIdx.x")
+    TensorCores(1).put(schedule, step)
+    schedule.decompose_reduction(block, outer)
+    return schedule
+
+
+def _value(node: Any, values: dict[str, int]) -> int:
+    match type(node).__name__:
+        case "IntImm":
+            return int(node.value)
+        case "Var":
+            return values[str(node.name)]
+    a, b = _value(node.a, values), _value(node.b, values)
+    return {"Add": a + b, "Sub": a - b, "Mul": a * b, "FloorDiv": a // (b or 1), "FloorMod": a % (b or 1)}[
+        type(node).__name__
+    ]
+
+
+def _calls(module: Any) -> list[Any]:
+    """(where it stores, its operands) of each instruction."""
+    stores = tvmlib.found(module["main"].body, tvmlib.tirx.BufferStore)
+    found = [(s.indices, s.value.args) for s in stores if type(s.value).__name__ == "Call"]
+    return [(indices, [_load(argument) for argument in arguments[1:]]) for indices, arguments in found]
+
+
+def _load(argument: Any) -> Any:
+    """An operand, or what an address is taken of."""
+    return argument if type(argument).__name__ == "TensorLoad" else argument.args[0]
+
+
+@pytest.mark.parametrize(("rows", "columns", "warps"), [*itertools.product((2, 4), (2, 4), (1, 2))])
+def test_a_warp_computes_the_product(rows: int, columns: int, warps: int) -> None:
+    """All 32 threads' operands, put where NVIDIA's tables have them, give A·B; every element is owned once."""
+    module = tensor_cores(_scheduled(rows=rows, columns=columns, warps=warps).mod)
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((8 * rows, STEPS)), rng.standard_normal((STEPS, warps * 4 * columns))
+    found = np.full((8 * rows, warps * 4 * columns), np.nan)
+    thread_name = next(
+        str(loop.loop_var.name)
+        for loop in tvmlib.found(module["main"].body, tvmlib.tirx.For)
+        if loop.thread_binding is not None
+    )
+    calls = _calls(module)
+    assert len(calls) == rows // 2 * columns // 2
+    for warp, (indices, operands) in itertools.product(range(warps), calls):
+        left, right = np.full((ROWS, STEPS), np.nan), np.full((STEPS, COLUMNS), np.nan)
+        outputs: dict[tuple[int, int], tuple[int, ...]] = {}
+        for lane in range(32):
+            values = {thread_name: 32 * warp + lane, "k_0": 0}
+            at = [tuple(_value(i, values) for i in load.indices) for load in operands]
+            g, t = lane // 4, lane % 4
+            c0, c1, c2, c3 = at[:4]
+            assert c0 == tuple(_value(i, values) for i in indices)
+            # Each instruction of 8 steps: A is (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4); B is (t, g), (t + 4, g).
+            for half in range(2):
+                for part in range(2):
+                    step = 8 * half + 4 * part + t
+                    left[g, step], left[g + 8, step] = a[at[4 + 2 * half + part]], a[at[8 + 2 * half + part]]
+                    right[step, g] = b[at[12 + 2 * half + part]]
+            outputs |= {(g, 2 * t): c0, (g, 2 * t + 1): c1, (g + 8, 2 * t): c2, (g + 8, 2 * t + 1): c3}
+        product = left @ right
+        for place, element in outputs.items():
+            assert np.isnan(found[element])
+            found[element] = product[place]
+    np.testing.assert_allclose(found, a @ b)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"steps": 8}, "it has 8, 2, 2 steps, rows and columns"),
+        ({"rows": 8}, "it has 16, 8, 2 steps, rows and columns"),
+        ({"threads": (8, 2)}, "16 threads are no warps"),
+        ({"threads": (4, 8)}, "rows and columns are not those of its operands"),
+        ({"transposed": True}, "rows and columns are not those of its operands"),
+        ({"bound": False}, "not one loop over threadIdx.x is around it"),
+        ({"dtype": "float64"}, "does not sum up products of float32 numbers"),
+        ({"dtype": "int32"}, "does not sum up products of float32 numbers"),
+        ({"length": 40}, "only done where"),
+    ],
+)
+def test_other_loops_are_errors(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(CompilationFailed, match=words) as caught:
+        tensor_cores(_scheduled(**changed).mod)
+    assert "mistake of felixlike" in str(caught.value)
+
+
+def test_marked_loops_around_something_else_are_errors() -> None:
+    x = tvmlib.te.placeholder((16,), name="x")
+    func = tvmlib.te.create_prim_func([x, tvmlib.te.compute((16,), lambda i: x[i] * 2.0, name="y")])
+    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    (loop,) = schedule.get_loops(schedule.get_sblock("y"))
+    thread, step = schedule.split(loop, [1, 16])
+    schedule.bind(thread, "threadIdx.x")
+    TensorCores(1).put(schedule, step)
+    with pytest.raises(CompilationFailed, match="there are not two loops in it"):
+        tensor_cores(schedule.mod)
+
+
+def test_modules_without_marks_stay() -> None:
+    x = tvmlib.te.placeholder((16,), name="x")
+    func = tvmlib.te.create_prim_func([x, tvmlib.te.compute((16,), lambda i: x[i] * 2.0, name="y")])
+    module = tvmlib.IRModule({"main": func})
+    assert tensor_cores(module) is module

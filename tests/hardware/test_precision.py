@@ -1,0 +1,87 @@
+"""Precisions: named by targets, kept by whatever names those, refused where there are no tensor cores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from felixlike import tvmlib
+from felixlike.errors import InvalidOption, UnknownTarget
+from felixlike.hardware import (
+    FLOAT32,
+    PRECISIONS,
+    Precision,
+    check_precision,
+    precision_of,
+    resolve_target,
+    target_device,
+    with_precision,
+)
+
+GPU = resolve_target("sm_90")
+ROUNDED = [precision for precision in PRECISIONS if precision.on_tensor_cores]
+
+
+def test_targets_say_what_they_ask_for() -> None:
+    assert precision_of(GPU) is FLOAT32
+    assert with_precision(GPU, "float32") is GPU
+    for precision in ROUNDED:
+        asked = with_precision(GPU, precision.name)
+        assert precision_of(asked) is precision
+        assert target_device(asked).precision == precision.name
+        read = resolve_target(tvmlib.Target(str(asked)))
+        assert precision_of(read) is precision
+        assert str(read) == str(asked) != str(GPU)
+        assert with_precision(asked, "float32") is asked  # what a target says itself stands
+        assert precision_of(tvmlib.with_host(asked)) is precision
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "words"),
+    [
+        ("cpu", "tf32", 'a CPU has none. use precision="float32", or a target like "cuda"'),
+        ("simulated:cpu", "float16", "a CPU has none"),
+        ("simulated:h100", "bfloat16", "simulated devices were measured in float32 only"),
+        ("sm_90", "tf23", "'tf23' is not a precision"),
+        ("sm_90", 32, "32 is not a precision"),
+        ("sm_90", None, "None is not a precision"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(target: str, name: Any, words: str) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        with_precision(resolve_target(target), name)
+    assert words in str(caught.value)
+
+
+def test_older_architectures_have_none() -> None:
+    old = tvmlib.Target({**GPU.export(), "arch": "sm_75"})
+    with pytest.raises(InvalidOption, match="those of sm_75 do not know it"):
+        with_precision(old, "tf32")
+
+
+@pytest.mark.parametrize(("attributes", "words"), [({}, "'tf23' is not a precision"), ({"arch": "sm_75"}, "sm_75")])
+def test_targets_with_a_bad_attribute_are_refused(attributes: dict[str, str], words: str) -> None:
+    wrong = {"feature.precision": "tf32" if attributes else "tf23"}
+    with pytest.raises(UnknownTarget, match=r"its feature\.precision cannot be had") as caught:
+        resolve_target(tvmlib.Target({**GPU.export(), **wrong, **attributes}))
+    assert words in str(caught.value)
+
+
+def _rounded(values: Any, digits: int) -> Any:
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(np.ldexp(mantissa, digits)) / 2.0**digits, exponent)
+
+
+@pytest.mark.parametrize(("name", "digits"), [("tf32", 11), ("float16", 11), ("bfloat16", 8)])
+@pytest.mark.parametrize("terms", [16, 256, 4096])
+def test_the_tolerance_is_a_few_times_what_rounding_costs(name: str, digits: int, terms: int) -> None:
+    """0.2 to 0.43 of a unit; four times as much is let pass, and not ten times."""
+    precision: Precision = check_precision(name)
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((128, terms)), rng.standard_normal((terms, 128))
+    exact = a @ b
+    error = np.abs(_rounded(a, digits) @ _rounded(b, digits) - exact).max() / np.abs(exact).max()
+    assert 4 < precision.tolerance / error < 12
+    assert precision.tolerance < precision.model_tolerance < 0.1
