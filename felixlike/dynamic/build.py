@@ -59,13 +59,10 @@ class Builder:
         loop = self.loop(name, extent, body, "UNROLLED")
         return tvmlib.tirx.AttrStmt(loop.loop_var, "pragma_unroll_explicit", tvmlib.tirx.const(0, "int32"), loop)
 
-    def agreed(self, test: TirExpr, then: Stmt, otherwise: Stmt) -> Stmt:
-        """One or the other, as all threads of a block agree: loops of one turn or none, since TVM puts no barriers into
-        tests, on which threads might differ."""
-        both = []
-        for number, body in ((test, then), (tvmlib.tirx.Not(test), otherwise)):
-            both.append(self.loop("once", tvmlib.tirx.Cast(self.index, number), lambda _, body=body: body))
-        return seq(*both)
+    def agreed(self, test: TirExpr, body: Stmt) -> Stmt:
+        """What is done if a test holds, on which all threads of a block agree: a loop of one turn or none, since TVM puts
+        no barriers into tests, on which threads might differ."""
+        return self.loop("once", tvmlib.tirx.Cast(self.index, test), lambda _: body)
 
     def side_by_side(self, lanes: int, store: Callable[[Any], Stmt]) -> Stmt:
         """So many neighbours at once, of which one is no vector."""

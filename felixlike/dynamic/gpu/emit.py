@@ -22,12 +22,12 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.marks import Asynchronous
 from felixlike.dynamic.build import Builder, ceil_div, function, seq
-from felixlike.dynamic.dispatch import Branch, Leaf, Tree
+from felixlike.dynamic.dispatch import Leaf, Tree
 from felixlike.dynamic.gpu.operand import Operand, operands_of, summed
 from felixlike.dynamic.gpu.tile import BANK_SHIFT, BlockProgram, BlockTile
 from felixlike.dynamic.operator import Operator
 from felixlike.spaces.thread_axes import LANES, widest
-from felixlike.tvmlib.typing import Func, Stmt
+from felixlike.tvmlib.typing import Buffer, Func, Stmt
 
 INDEX = "int32"
 """Of a kernel's own arithmetic; places in memory are computed in the type that the function has."""
@@ -38,14 +38,27 @@ _MOST_UNROLLED = 16
 
 def emit_blocks(operator: Operator, tree: Tree[BlockProgram]) -> Func:
     """The function that serves every size."""
+    tirx, build = tvmlib.tirx, Builder(INDEX, LANES)
+    programs = list(dict.fromkeys(_in_order(tree)))
 
-    def ifs(tree: Tree[BlockProgram]) -> Stmt:
+    def number(tree: Tree[BlockProgram]) -> Any:
         if isinstance(tree, Leaf):
-            return _Launch(operator, tree.program).statement()
+            return build.const(programs.index(tree.program))
         test = operator.symbols[tree.symbol] <= tree.threshold
-        return Builder(INDEX, LANES).agreed(test, ifs(tree.below), ifs(tree.above))
+        return tirx.Select(test, number(tree.below), number(tree.above))
 
-    return function(list(operator.func.params), ifs(tree), operator.func.attrs)
+    launches = [_Launch(operator, program).statement() for program in programs]
+    if len(launches) == 1:
+        return function(list(operator.func.params), launches[0], operator.func.attrs)
+    chosen = tirx.Var("program", INDEX)
+    each = [build.agreed(chosen == n, launch) for n, launch in enumerate(launches)]
+    body = seq(tirx.Bind(chosen, number(tree)), *each)
+    return function(list(operator.func.params), body, operator.func.attrs)
+
+
+def _in_order(tree: Tree[BlockProgram]) -> list[BlockProgram]:
+    """The programs of a tree, from small sizes to large ones."""
+    return [tree.program] if isinstance(tree, Leaf) else [*_in_order(tree.below), *_in_order(tree.above)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +145,7 @@ class _Launch:
         rest = named("rest", tirx.floordiv(number, tiles))
         tile = named("tile", number - rest * tiles)
         quotient = named("quotient", tirx.floordiv(rest, across))
-        column = named("column", (rest - quotient * across) * program.columns)
+        column = named("panel", rest - quotient * across) * program.columns
         at: dict[Any, Any] = {}
         for axis in reversed(operator.others):
             extent = self._index(axis.extent)
@@ -143,8 +156,11 @@ class _Launch:
         if program.small is None:
             return seq(*statements, self._tile(program.large, first))
         second = _Block(at, named("row", many * large + (tile - many) * program.small.rows), column, thread)
-        tiles = self._tile(program.large, first), self._tile(program.small, second)
-        return seq(*statements, build.agreed(tile < many, *tiles))
+        both = (
+            build.agreed(tile < many, self._tile(program.large, first)),
+            build.agreed(tile >= many, self._tile(program.small, second)),
+        )
+        return seq(*statements, *both)
 
     def _tile(self, tile: BlockTile, block: _Block) -> Stmt:
         """One uKernel: sums in registers, the whole reduction, the epilogue."""
@@ -292,7 +308,7 @@ class _Launch:
         operator, build, tirx = self.operator, self.build, tvmlib.tirx
         memory, rows, along = self.memory, operator.rows, operator.along
         beside = operator.places[-1].same_as(along.variable) and isinstance(along.extent, int)
-        wide = math.gcd(along.extent, tile.own_columns, LANES) if beside else 1
+        wide = math.gcd(along.extent, _last(operator.written), tile.own_columns, LANES) if beside else 1
         lanes = widest(wide, tvmlib.bits(str(operator.written.dtype)))
 
         def element(i: Any, j: Any, lane: Any) -> Stmt:
@@ -325,6 +341,12 @@ class _Launch:
 
 def _side(tile: BlockTile, operand: Operand) -> int:
     return tile.rows if operand.name == "rows" else tile.columns
+
+
+def _last(buffer: Buffer) -> int:
+    """A buffer's last size, of which vectors must be a part; 1 where a call decides it."""
+    size = buffer.shape[-1]
+    return int(size) if isinstance(size, tvmlib.tirx.IntImm) else 1
 
 
 def _sync() -> Stmt:
