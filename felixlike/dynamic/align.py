@@ -97,7 +97,7 @@ def _block_tiles(extents: tuple[int, int, int, int], device: Device) -> set[tupl
     unit = max(1, TRANSACTION_BYTES // item_bytes)
     aligned = [unit * n for n in _DEPTHS if unit * n * item_bytes <= _MOST_DEPTH_BYTES]
     depths = [depth for depth in aligned if k % depth == 0] or aligned[:1]
-    found = set()
+    found: set[tuple[int, ...]] = set()
     for reg_i in row_tiles(i, device):
         for reg_j in column_tiles(j, device, item_bytes):
             if reg_i * reg_j > _MOST_SUMS:
@@ -108,8 +108,11 @@ def _block_tiles(extents: tuple[int, int, int, int], device: Device) -> set[tupl
                     whole = reg_i * rows >= i and reg_j * columns >= j
                     if not (least <= rows * columns or whole) or rows * columns > most:
                         continue
-                    tile = (reg_i, reg_j, reg_i * rows, reg_j * columns)
-                    found.update((*tile, depth) for depth in depths if reg_i * reg_j * depth <= _MOST_STEPS_OUT)
+                    sides = (reg_i * rows, reg_j * columns)
+                    for depth in depths:
+                        fits = (sum(sides) + 2 * LANES) * depth * item_bytes <= device.tile_bytes
+                        if fits and reg_i * reg_j * depth <= _MOST_STEPS_OUT:
+                            found.add((reg_i, reg_j, *sides, depth))
     return found
 
 

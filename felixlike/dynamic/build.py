@@ -60,8 +60,8 @@ class Builder:
         return tvmlib.tirx.AttrStmt(loop.loop_var, "pragma_unroll_explicit", tvmlib.tirx.const(0, "int32"), loop)
 
     def agreed(self, test: TirExpr, body: Stmt) -> Stmt:
-        """What is done if a test holds, on which all threads of a block agree: a loop of one turn or none, since TVM puts
-        no barriers into tests, on which threads might differ."""
+        """What is done if a test holds on which all threads of a block agree: a loop of one turn or none, since TVM
+        puts no barriers into tests, on which threads might differ."""
         return self.loop("once", tvmlib.tirx.Cast(self.index, test), lambda _: body)
 
     def side_by_side(self, lanes: int, store: Callable[[Any], Stmt]) -> Stmt:

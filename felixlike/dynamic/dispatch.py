@@ -139,7 +139,9 @@ def highest_of(pool: Pool) -> dict[int, int]:
     return found
 
 
-def statements(tree: Tree[Program], symbols: Sequence[Any], rows: Any, highest: Mapping[int, int]) -> tuple[list[Stmt], Cover]:
+def statements(
+    tree: Tree[Program], symbols: Sequence[Any], rows: Any, highest: Mapping[int, int]
+) -> tuple[list[Stmt], Cover]:
     """The nested ifs as TIR, and the cover of the program that they choose.
 
     symbols: TVM's variables of the sizes.  rows: how many rows there are, a number or an expression.  highest: for each

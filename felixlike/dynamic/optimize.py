@@ -164,7 +164,7 @@ def _task(part: Part) -> TaskReport:
     words = "row by row"
     if plan is not None:
         kept = "; ".join(map(str, plan.report.stages))
-        words = f"{len(plan.pool.tiles)} uKernels in code, {plan.report.programs} programs ranked ({kept})"
+        words = f"{len(plan.tiles)} uKernels in code, {plan.report.programs} programs ranked ({kept})"
     return TaskReport(
         name=part.name,
         workload=part.key,

@@ -5,14 +5,14 @@ In: an operator, pools of uKernels, its sizes. Out: `Found`. The timings are as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from felixlike.dynamic.combine import Combination
-from felixlike.dynamic.dispatch import Tree, choose, fit, labels, repaired
+from felixlike.dynamic.dispatch import P, Tree, choose, fit, labels, repaired
 from felixlike.dynamic.emit import Pool
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.program import Program
@@ -53,7 +53,7 @@ class Found:
     that was timed is among SIA's ten best.  repaired: sizes at which the tree was changed."""
 
     pool: int
-    tree: Tree
+    tree: Tree[Program]
     programs: int
     measured: int = 0
     agreement: float = 1.0
@@ -138,10 +138,6 @@ class Search:
         found = [program.at(workload.i) for workload in self.workloads]
         return [c if c and c.large in lines and (not c.few or c.small in lines) else None for c in found]
 
-    def _places(self) -> list[int]:
-        """Instances that are timed first: spread evenly, the first and the last among them."""
-        return sorted({int(place) for place in np.linspace(0, len(self.workloads) - 1, _PLACES).round()})
-
     def _at_rows(self, rows: int) -> tuple[int, ...]:
         """Sizes at which the operator has so many rows, otherwise the largest; the largest where rows are fixed."""
         largest = list(self.sizes[-1])
@@ -185,7 +181,7 @@ class Search:
         """The matrix with what was measured in it; how far both agree, and how often SIA's ten best have the fastest.
 
         Timed are the best by prediction, and the best by SIA."""
-        places = self._places()
+        places = places_of(len(self.workloads))
         trials: list[Trial] = []
         where: list[tuple[int, int]] = []
         for place in places:
@@ -230,34 +226,54 @@ class Search:
             hits.append(fastest in self._ranked_by_sia(pool, programs, place))
         return sum(hits) / len(hits)
 
-    def _tree(self, seconds: Floats, programs: list[Program]) -> Tree:
+    def _tree(self, seconds: Floats, programs: list[Program]) -> Tree[Program]:
         weights = [w.weight for w in self.workloads]
         return fit(self.sizes, labels(seconds, weights), weights, programs)
 
     def _timed_again(
         self, bench: Bench, number: int, programs: list[Program], corrected: Corrected
-    ) -> tuple[Tree, int]:
-        """The tree, timed at sizes between those that it was fitted on, fitted again with what came of that, and so on
-        while it loses at many; and at how many it did."""
-        tree, changed = self._tree(corrected.seconds(), programs), 0
-        for _ in range(_AGAIN):
-            places = corrected.between()
-            seconds = corrected.seconds()
-            lost: dict[tuple[int, ...], Program] = {}
-            for place in places:
-                own = programs.index(choose(tree, self.sizes[place]))
-                order = np.argsort(seconds[:, place], kind="stable")[:_TIMED]
-                tried = [own, *(int(p) for p in order if np.isfinite(seconds[p, place]) and int(p) != own)]
-                taken = bench.seconds([(number, programs[p], self.sizes[place]) for p in tried])
-                for program, each in zip(tried, taken, strict=True):
-                    corrected.note(program, place, float(each))
-                if np.isfinite(taken).all() and taken[0] > _LOST * taken.min():
-                    lost[self.sizes[place]] = programs[tried[int(taken.argmin())]]
-            changed += len(lost)
-            tree = repaired(self._tree(corrected.seconds(), programs), lost)
-            if len(lost) <= _FEW * len(places):
-                break
-        return tree, changed
+    ) -> tuple[Tree[Program], int]:
+        """`timed_again` with the programs of a pool, by its number."""
+
+        def seconds(trials: Sequence[tuple[Program, tuple[int, ...]]]) -> Floats:
+            return bench.seconds([(number, program, sizes) for program, sizes in trials])
+
+        return timed_again(seconds, programs, corrected, self.sizes, lambda taken: self._tree(taken, programs))
+
+
+def places_of(count: int) -> list[int]:
+    """Those of so many sizes that are timed first: spread evenly, the first and the last among them."""
+    return sorted({int(place) for place in np.linspace(0, count - 1, _PLACES).round()})
+
+
+def timed_again(
+    seconds_of: Callable[[list[tuple[P, tuple[int, ...]]]], Floats],
+    programs: Sequence[P],
+    corrected: Corrected,
+    sizes: Sequence[tuple[int, ...]],
+    tree_of: Callable[[Floats], Tree[P]],
+) -> tuple[Tree[P], int]:
+    """The tree, timed at sizes between those that it was fitted on, fitted again with what came of that, and so on
+    while it loses at many; and at how many it did.  seconds_of: times programs at sizes.  tree_of: fits one."""
+    tree, changed = tree_of(corrected.seconds()), 0
+    for _ in range(_AGAIN):
+        places = corrected.between()
+        seconds = corrected.seconds()
+        lost: dict[tuple[int, ...], P] = {}
+        for place in places:
+            own = programs.index(choose(tree, sizes[place]))
+            order = np.argsort(seconds[:, place], kind="stable")[:_TIMED]
+            tried = [own, *(int(p) for p in order if np.isfinite(seconds[p, place]) and int(p) != own)]
+            taken = seconds_of([(programs[p], sizes[place]) for p in tried])
+            for program, each in zip(tried, taken, strict=True):
+                corrected.note(program, place, float(each))
+            if np.isfinite(taken).all() and taken[0] > _LOST * taken.min():
+                lost[sizes[place]] = programs[tried[int(taken.argmin())]]
+        changed += len(lost)
+        tree = repaired(tree_of(corrected.seconds()), lost)
+        if len(lost) <= _FEW * len(places):
+            break
+    return tree, changed
 
 
 class Corrected:

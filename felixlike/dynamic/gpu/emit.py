@@ -7,8 +7,8 @@
 
 Of each uKernel both operands lie in shared memory with the axis last along which a thread has neighbouring outputs
 (`spaces/thread_tile.py` says why); the next tiles are copied, asynchronously, while one is in use. Rows and columns
-that do not exist are read from the last one that does, and not written: no test is in the loop that computes (DietCode's
-local padding). Steps of the reduction beyond its end are zeros.
+that do not exist are read from the last one that does, and not written: no test is in the loop that computes, as with
+DietCode's local padding. Steps of the reduction beyond its end are zeros.
 
 Copies are loops over a block's threads inside of the loop over its threads, as TVM's schedules have them.
 """
@@ -111,7 +111,9 @@ class _Launch:
         outer = math.prod((self._index(axis.extent) for axis in operator.others), start=build.const(1))
 
         def block(number: Any) -> Stmt:
-            return build.threads("threadIdx.x", program.threads, lambda thread: self._block(number, thread, tiles, across, many))
+            return build.threads(
+                "threadIdx.x", program.threads, lambda thread: self._block(number, thread, tiles, across, many)
+            )
 
         return seq(*host, build.threads("blockIdx.x", outer * across * tiles, block))
 
@@ -176,7 +178,9 @@ class _Launch:
         zero = build.const(0)
         if not ahead:
             return build.loop(
-                "step", steps, lambda k: seq(_sync(), self._copies(tile, block, k, zero), _sync(), self._compute(tile, block, zero))
+                "step",
+                steps,
+                lambda k: seq(_sync(), self._copies(tile, block, k, zero), _sync(), self._compute(tile, block, zero)),
             )
 
         def begun(k: Any) -> Stmt:
@@ -229,7 +233,7 @@ class _Launch:
         return tirx.AttrStmt(build.const(0), "async_scope", build.const(1), copy)
 
     def _element(self, operand: Operand, tile: BlockTile, block: _Block, k: Any, place: Any, lane: Any) -> Any:
-        """An element of an operand: the last that exists where rows or columns end before, zero beyond the reduction."""
+        """An element of an operand: of the last row or column where they end before it; zero beyond the reduction."""
         tirx, main = tvmlib.tirx, operand.main
         first = block.row if operand.name == "rows" else block.column
         size = self._index(main.extent)
@@ -266,7 +270,10 @@ class _Launch:
             "k",
             tile.depth,
             lambda k: build.loop(
-                "i", tile.own_rows, lambda i: build.loop("j", tile.own_columns, lambda j: add(k, i, j), "UNROLLED"), "UNROLLED"
+                "i",
+                tile.own_rows,
+                lambda i: build.loop("j", tile.own_columns, lambda j: add(k, i, j), "UNROLLED"),
+                "UNROLLED",
             ),
         )
 

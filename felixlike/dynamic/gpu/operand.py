@@ -22,9 +22,9 @@ _COPIED_BYTES = (4, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """name: "rows" or "columns".  value: an element, by the operator's axes.  main: its rows or columns.  along: whether
-    neighbours in memory are neighbours along `main`, and not along the reduction.  lanes: elements that are copied at
-    once."""
+    """name: "rows" or "columns".  value: an element, by the operator's axes.  main: its rows or columns.  along:
+    whether neighbours in memory are neighbours along `main`, and not along the reduction.  lanes: elements that are
+    copied at once."""
 
     name: str
     value: TirExpr

@@ -22,13 +22,13 @@ from felixlike.dynamic.stages import Stage, compile_stage
 from felixlike.dynamic.ukernel import Floats, UKernels, Workload
 from felixlike.hardware import Device
 
-_STAGES = (3, 2)
-"""Copies of the shared tiles: as many as leave room for another block, if any do."""
+_STAGES = (3, 2, 1)
+"""Copies of the shared tiles: as many as fit.  Static shared memory has 48 KiB, of which a block may have all."""
 
 _TOP = 10
-"""uKernels of a size that are paired and compared: the best by score (FTuner §V-B), and the best by the model of all that
-are aligned and have registers enough. The filter leaves out what fills too few multiprocessors, or waits for memory, and
-of small outputs has nothing better: by the model it loses 10 to 20 % there."""
+"""uKernels of a size that are paired and compared: the best by score (FTuner §V-B), and the best by the model of all
+that are aligned and have registers enough. The filter leaves out what fills too few multiprocessors, or waits for
+memory, and has nothing better for small outputs: by the model it loses 10 to 20 % there."""
 
 _MOST_PAIRS = 1500
 """Programs of two uKernels that are compared."""
@@ -67,7 +67,7 @@ def ranked(
     seconds = alone(tiles, waves, workloads, device)
     best = [{*top(scores[:, w], _TOP), *top(-seconds[:, w], _TOP)} for w in range(len(workloads))]
     chosen = sorted(set().union(*best))
-    pairs = _pairs(chosen, tiles, workloads, seconds)
+    pairs = _pairs(chosen, tiles, workloads, seconds, device)
     programs = [BlockProgram(tiles[n]) for n in chosen] + [BlockProgram(tiles[a], tiles[b]) for a, b in pairs]
     taken, rated = [seconds[chosen]], [scores[chosen]]
     if pairs:
@@ -76,21 +76,23 @@ def ranked(
     return Ranked(tuple(programs), np.concatenate(taken), np.concatenate(rated), stages)
 
 
-def tree_of(found: Ranked, seconds: Floats, sizes: Sequence[tuple[int, ...]], weights: Sequence[float]) -> Tree[BlockProgram]:
-    """The tree that chooses among the programs, with few kernels.  seconds: float64[programs, sizes]."""
+def tree_of(
+    programs: Sequence[BlockProgram], seconds: Floats, sizes: Sequence[tuple[int, ...]], weights: Sequence[float]
+) -> Tree[BlockProgram]:
+    """The tree that chooses among programs, with few kernels.  seconds: float64[programs, sizes]."""
     for near in _NEAR:
         chosen = labels(seconds, weights, near)
         if len(set(chosen)) <= _MOST_KERNELS:
             break
-    return fit(sizes, chosen, weights, found.programs)
+    return fit(sizes, chosen, weights, programs)
 
 
 def _tiles(kernels: UKernels, item_bytes: int, device: Device) -> list[BlockTile]:
-    """uKernels as blocks."""
+    """uKernels as blocks.  HardwareAlign has none whose tiles do not fit into shared memory once."""
     found = []
     for own_rows, own_columns, rows, columns, depth in np.concatenate([kernels.reg, kernels.smem], axis=1).tolist():
         ways = [BlockTile(rows, columns, depth, own_rows, own_columns, stages) for stages in _STAGES]
-        found.append(next((t for t in ways if 2 * t.shared_bytes(item_bytes) <= device.tile_bytes), ways[-1]))
+        found.append(next(t for t in ways if t.shared_bytes(item_bytes) <= device.tile_bytes))
     return found
 
 
@@ -111,7 +113,7 @@ def _at_all(scores: Floats, count: int) -> Floats:
 
 
 def _pairs(
-    chosen: Sequence[int], tiles: Sequence[BlockTile], workloads: Sequence[Workload], seconds: Floats
+    chosen: Sequence[int], tiles: Sequence[BlockTile], workloads: Sequence[Workload], seconds: Floats, device: Device
 ) -> list[tuple[int, int]]:
     """Pairs of uKernels that cover some size exactly, and can be in one launch; those with the best first uKernels."""
     sizes = sorted({w.i for w in workloads})
@@ -121,6 +123,8 @@ def _pairs(
         for b in order:
             high, low = tiles[a], tiles[b]
             if high.rows <= low.rows or (high.columns, high.threads) != (low.columns, low.threads):
+                continue
+            if BlockProgram(high, low).shared_bytes(workloads[0].item_bytes) > device.tile_bytes:
                 continue
             if any(size > high.rows and pair(size, high.rows, low.rows) is not None for size in sizes):
                 found.append((a, b))

@@ -1,9 +1,9 @@
-"""What launches take on a GPU: blocks in waves, and two timings of each uKernel (DietCode's model; FTuner §IV-B, eq. 3).
+"""What launches take on a GPU: blocks in waves, two timings of each uKernel (DietCode's model; FTuner §IV-B, eq. 3).
 
 In: uKernels, a device; timings of each, if there are any. Out: `Waves`, and from that seconds of every launch at every
-size. Each multiprocessor has ⌈blocks / multiprocessors⌉ blocks, some of them at a time. What q blocks take that are there
-together is counted: products, loads from shared memory, copies and barriers, in cycles. Where there is a GPU, what is
-counted is corrected by two timings, of one block on each multiprocessor and of N.
+size. Each multiprocessor has ⌈blocks / multiprocessors⌉ blocks, some of them at a time. What q blocks take that are
+there together is counted: products, loads from shared memory, copies and barriers, in cycles. Where there is a GPU,
+what is counted is corrected by two timings, of one block on each multiprocessor and of N.
 
 Constants are of NVIDIA's white papers and of published microbenchmarks of A100 and H100, rounded; no figure of ours is
 behind them.
@@ -89,7 +89,9 @@ def counted(tiles: Sequence[BlockTile], device: Device, lanes: tuple[int, int] =
     steps = np.zeros((len(tiles), max(room) + 1))
     for number, tile in enumerate(tiles):
         for blocks in range(1, steps.shape[1]):
-            steps[number, blocks] = _step_cycles(tile, device, lanes, min(blocks, room[number])) / tile.depth / device.clock_hz
+            steps[number, blocks] = (
+                _step_cycles(tile, device, lanes, min(blocks, room[number])) / tile.depth / device.clock_hz
+            )
     return Waves(steps, np.asarray(room), np.ones(len(tiles)), np.ones(len(tiles)))
 
 
@@ -107,7 +109,9 @@ def _step_cycles(tile: BlockTile, device: Device, lanes: tuple[int, int], blocks
     rows = -(-WARP // columns)
     loads = sum(-(-own // math.gcd(own, LANES)) for own in (tile.own_rows, tile.own_columns))
     bytes_read = 4 * (rows * tile.own_rows + columns * tile.own_columns)
-    copies = sum(side / math.gcd(side, n) for side, n in zip((tile.rows, tile.columns), lanes, strict=True)) * tile.depth
+    copies = (
+        sum(side / math.gcd(side, n) for side, n in zip((tile.rows, tile.columns), lanes, strict=True)) * tile.depth
+    )
     own = tile.depth * (tile.sums * product + loads) + _COPY_INSTRUCTIONS * -(-copies // tile.threads)
     issued = max(-(-blocks * warps // _SCHEDULERS) * own / _TOGETHER, own / _ALONE)
     shared = blocks * (warps * tile.depth * max(loads, bytes_read / _BANK_BYTES) + copies / WARP)

@@ -73,6 +73,11 @@ class BlockProgram:
         """Of every block."""
         return self.large.threads
 
+    def shared_bytes(self, item_bytes: int) -> int:
+        """Shared memory of a block: of each operand what the larger tile takes."""
+        rows, columns = (max(t.stages * t.words(getattr(t, side)) for t in self.tiles) for side in ("rows", "columns"))
+        return (rows + columns) * item_bytes
+
     @property
     def divisor(self) -> int:
         """Of both heights."""
