@@ -14,7 +14,7 @@ from typing import Any
 from felixlike import deploy
 from felixlike.deploy.verify import Verdict, Verification, max_relative_error
 from felixlike.dynamic.batch import Batch, batch_of, in_parts
-from felixlike.dynamic.network import Network, Part, compile_source, require_host
+from felixlike.dynamic.network import Network, Part, compile_source
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
 from felixlike.dynamic.sources import is_torch, read_network
 from felixlike.errors import first_line
@@ -61,7 +61,6 @@ def optimize_dynamic(
         sizes = dict.fromkeys((batch.dim.least, (batch.dim.least + batch.dim.most) // 2, batch.dim.most))
         found = _compared(compiled, model, map(batch.examples, sizes))
         return compiled, _merged(batch, reports, compiled, found, started), found
-    require_host(target)
     network = compile_source(source, dims, target, measure=measure)
     if not is_torch(model):
         model = compile_source(source, dims, target, kernels=False).compiled
@@ -161,7 +160,7 @@ def _report(network: Network, found: Verification, *, started: float, seed: int)
 def _task(part: Part) -> TaskReport:
     plan = part.plan
     timed = plan is not None and plan.report.measured > 0
-    words = "row by row"
+    words = "row by row, or as TVM's default schedules have it"
     if plan is not None:
         kept = "; ".join(map(str, plan.report.stages))
         words = f"{len(plan.tiles)} uKernels in code, {plan.report.programs} programs ranked ({kept})"

@@ -178,9 +178,7 @@ class _Launch:
         zero = build.const(0)
         if not ahead:
             return build.loop(
-                "step",
-                steps,
-                lambda k: seq(_sync(), self._copies(tile, block, k, zero), _sync(), self._compute(tile, block, zero)),
+                "step", steps, lambda k: seq(self._copies(tile, block, k, zero), self._compute(tile, block, zero))
             )
 
         def begun(k: Any) -> Stmt:
@@ -201,7 +199,9 @@ class _Launch:
     def _copy(self, operand: Operand, tile: BlockTile, block: _Block, k: Any, stage: Any) -> Stmt:
         """Copy a step of an operand: all threads together, neighbours in memory by neighbouring threads."""
         build, tirx, side = self.build, tvmlib.tirx, _side(tile, operand)
-        lanes = operand.lanes if side % operand.lanes == 0 else 1
+        # Every tile must begin at a whole vector, also behind tiles of another height.
+        sides = [_side(own, operand) for own in self.program.tiles]
+        lanes = operand.lanes if all(own % operand.lanes == 0 for own in sides) else 1
         count = side * tile.depth // lanes
         rounds = -(-count // tile.threads)
         base = stage * tile.words(side)
@@ -212,7 +212,7 @@ class _Launch:
             else:
                 place, step = tirx.floordiv(number, tile.depth), tirx.floormod(number, tile.depth)
             where = self._place(base + step * (side + BANK_SHIFT) + place) + lane
-            value = self._element(operand, tile, block, k * tile.depth + step, place, lane)
+            value = self._element(operand, tile, self._clamped(operand, block, place, lanes) + lane, k, step, block)
             return tirx.BufferStore(self.shared[operand.name], value, [where])
 
         def one(number: Any) -> Stmt:
@@ -232,15 +232,24 @@ class _Launch:
             return copy
         return tirx.AttrStmt(build.const(0), "async_scope", build.const(1), copy)
 
-    def _element(self, operand: Operand, tile: BlockTile, block: _Block, k: Any, place: Any, lane: Any) -> Any:
-        """An element of an operand: of the last row or column where they end before it; zero beyond the reduction."""
-        tirx, main = tvmlib.tirx, operand.main
-        first = block.row if operand.name == "rows" else block.column
-        size = self._index(main.extent)
-        index = first + place
-        if not isinstance(main.extent, int) or main.extent % _side(tile, operand):
-            index = tirx.min(index, size - operand.lanes)
-        at = {**block.at, main.variable: self._place(index) + lane}
+    def _clamped(self, operand: Operand, block: _Block, place: Any, lanes: int) -> Any:
+        """The row or column of a place in a block's tile; the last ones where they end before it."""
+        index = (block.row if operand.name == "rows" else block.column) + place
+        if self._ends_inside(operand):
+            index = tvmlib.tirx.min(index, self._index(operand.main.extent) - lanes)
+        return self._place(index)
+
+    def _ends_inside(self, operand: Operand) -> bool:
+        """Whether a tile may have rows or columns that do not exist."""
+        extent = operand.main.extent
+        return not isinstance(extent, int) or any(extent % _side(tile, operand) for tile in self.program.tiles)
+
+    def _element(self, operand: Operand, tile: BlockTile, main: Any, step: Any, inner: Any, block: _Block) -> Any:
+        """An element of an operand, zero beyond the reduction.  main: its row or column.  step, inner: of the
+        reduction, and in that."""
+        tirx = tvmlib.tirx
+        at = {**block.at, operand.main.variable: main}
+        k = step * tile.depth + inner
         rest = k
         for axis in reversed(self.operator.reduced[1:]):
             extent = self._index(axis.extent)
@@ -327,9 +336,9 @@ class _Launch:
             j = vector * lanes
             one = memory.side_by_side(lanes, lambda lane: element(i, j, lane))
             tests = []
-            if not isinstance(rows.extent, int) or any(rows.extent % t.rows for t in self.program.tiles):
+            if self._ends_inside(self.left):
                 tests.append(self._row(tile, block, i) < self._index(rows.extent))
-            if not isinstance(along.extent, int) or along.extent % tile.columns:
+            if self._ends_inside(self.right):
                 tests.append(self._column(tile, block, j) < self._index(along.extent))
             return one if not tests else tirx.IfThenElse(tirx.all(*tests), one, None)
 
@@ -354,12 +363,6 @@ def _last(buffer: Buffer) -> int:
     """A buffer's last size, of which vectors must be a part; 1 where a call decides it."""
     size = buffer.shape[-1]
     return int(size) if isinstance(size, tvmlib.tirx.IntImm) else 1
-
-
-def _sync() -> Stmt:
-    """All threads of a block wait for one another."""
-    call = tvmlib.tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared")
-    return tvmlib.tirx.Evaluate(call)
 
 
 def _waited(in_flight: int, body: Stmt) -> Stmt:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from felixlike import codegen, tvmlib
 from felixlike.dynamic.dims import Dim
-from felixlike.dynamic.dispatch import Tree, programs_of
+from felixlike.dynamic.dispatch import Leaf, Tree, programs_of
 from felixlike.dynamic.gpu.emit import emit_blocks
 from felixlike.dynamic.gpu.operand import operands_of
 from felixlike.dynamic.gpu.search import Ranked, ranked, tree_of
@@ -99,10 +100,31 @@ def plan_blocks(
     job = _Job(operator, device, sia, few, workloads, sizes)
     if not measure:
         found = job.ranked(job.waves)
-        tree = job.tree(found.programs, found.seconds)
+        tree = _without_spills(job, found, target)
         return Planned(tree, emit_blocks(operator, tree), found.stages, len(found.programs))
     with MeasurePool(target) as pool:
         return measured(job, BlockBench(operator, target, pool))
+
+
+def _without_spills(job: _Job, found: Ranked, target: Any) -> Tree[BlockProgram]:
+    """The tree, of programs that do without spills as far as the CUDA compiler is at hand to say.
+
+    Asked are those of two uKernels: of either alone HardwareAlign's bounds are enough, but the compiler keeps addresses
+    of both."""
+    seconds, known = found.seconds.copy(), set[BlockProgram]()
+    while True:
+        tree = job.tree(found.programs, seconds)
+        asked = [p for p in programs_of(tree) if p.small is not None and p not in known]
+        if not asked or not codegen.cuda_toolchain():
+            return tree
+        known.update(asked)
+        for program in asked:
+            module = tvmlib.IRModule(
+                {"main": emit_blocks(job.operator, Leaf(program)).with_attr("global_symbol", "main")}
+            )
+            arch = str(target.attrs["arch"])
+            if any(kernel.local_bytes for kernel in codegen.kernels_of(codegen.cuda_binary(module, target), arch)):
+                seconds[found.programs.index(program)] = np.inf
 
 
 def measured(job: _Job, bench: BlockBench) -> Planned:
