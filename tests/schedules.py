@@ -77,7 +77,7 @@ def equal_to_tvms(sketch: Sketch, points: Any) -> None:
 def without_threads(module: Any) -> Any:
     """A GPU's function as a CPU can run it, if slowly: every thread in turn does all that its block shares.
 
-    Software pipelines stay, without their note that copies are asynchronous."""
+    Software pipelines stay, without their note, or the statements, that copies are asynchronous."""
 
     def serial(loop: Any) -> Any:
         dropped = ("software_pipeline_async_stages", "pragma_unroll_explicit")
@@ -86,4 +86,10 @@ def without_threads(module: Any) -> Any:
         kind = tvmlib.tirx.ForKind.SERIAL if bound else loop.kind
         return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, kind, loop.body, None, notes)
 
-    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.tirx.For, serial)))
+    def bare(note: Any) -> Any:
+        return note.body if str(note.attr_key).startswith(("async_", "pragma_")) else note
+
+    changes = ((tvmlib.tirx.For, serial), (tvmlib.tirx.AttrStmt, bare))
+    for change in changes:
+        module = tvmlib.map_functions(module, lambda func, change=change: tvmlib.structural_map(func, change))
+    return module

@@ -41,6 +41,9 @@ _TIMED, _TIMED_BY_SIA = 6, 2
 _KERNELS_TIMED = 24
 """uKernels that are timed at one wave and at N."""
 
+_ASKED = 4
+"""How often the compiler is asked about the programs of a tree."""
+
 _MOST_RATIO = 8.0
 """What is timed is not taken to differ by more from what is counted: a kernel that was disturbed would spoil others."""
 
@@ -110,12 +113,12 @@ def _without_spills(job: _Job, found: Ranked, target: Any) -> Tree[BlockProgram]
     """The tree, of programs that do without spills as far as the CUDA compiler is at hand to say.
 
     Asked are those of two uKernels: of either alone HardwareAlign's bounds are enough, but the compiler keeps addresses
-    of both."""
+    of both.  The last time all are left out of which nothing is known."""
     seconds, known = found.seconds.copy(), set[BlockProgram]()
-    while True:
+    for _ in range(_ASKED if codegen.cuda_toolchain() else 0):
         tree = job.tree(found.programs, seconds)
         asked = [p for p in programs_of(tree) if p.small is not None and p not in known]
-        if not asked or not codegen.cuda_toolchain():
+        if not asked:
             return tree
         known.update(asked)
         for program in asked:
@@ -125,6 +128,9 @@ def _without_spills(job: _Job, found: Ranked, target: Any) -> Tree[BlockProgram]
             arch = str(target.attrs["arch"])
             if any(kernel.local_bytes for kernel in codegen.kernels_of(codegen.cuda_binary(module, target), arch)):
                 seconds[found.programs.index(program)] = np.inf
+    if known:
+        seconds[[n for n, p in enumerate(found.programs) if p.small is not None and p not in known]] = np.inf
+    return job.tree(found.programs, seconds)
 
 
 def measured(job: _Job, bench: BlockBench) -> Planned:
