@@ -89,7 +89,8 @@ def without_threads(module: Any) -> Any:
     def bare(note: Any) -> Any:
         return note.body if str(note.attr_key).startswith(("async_", "pragma_")) else note
 
-    changes = ((tvmlib.tirx.For, serial), (tvmlib.tirx.AttrStmt, bare))
-    for change in changes:
-        module = tvmlib.map_functions(module, lambda func, change=change: tvmlib.structural_map(func, change))
-    return module
+    def changed(func: Any) -> Any:
+        func = tvmlib.structural_map(func, (tvmlib.tirx.For, serial))
+        return tvmlib.structural_map(func, (tvmlib.tirx.AttrStmt, bare))
+
+    return tvmlib.map_functions(module, changed)

@@ -1,4 +1,4 @@
-"""Kernels of thread blocks: right at every size with their threads made serial, and what the CUDA compiler makes of them."""
+"""Kernels of thread blocks: right at every size with their threads made serial, and what the CUDA compiler says."""
 
 from __future__ import annotations
 

@@ -137,11 +137,12 @@ def measured(job: _Job, bench: BlockBench) -> Planned:
     """The same with timings: of uKernels in waves, of the best programs at a few sizes, of the tree between those."""
     first = job.ranked(job.waves)
     found = job.ranked(partial(_corrected, job, _ratios(job, first, bench)))
-    predicted, places = found.seconds, places_of(len(job.sizes))
+    predicted, places = bench.without_failed(found.programs, found.seconds), places_of(len(job.sizes))
     trials = [
         (n, place)
         for place in places
         for n in dict.fromkeys([*top(-predicted[:, place], _TIMED), *top(found.scores[:, place], _TIMED_BY_SIA)])
+        if np.isfinite(predicted[n, place])
     ]
     seconds = bench.seconds([(found.programs[n], job.sizes[place]) for n, place in trials])
     known, agreements, among = Corrected(predicted), [], []
@@ -151,7 +152,11 @@ def measured(job: _Job, bench: BlockBench) -> Planned:
         own = [i for i, (_, at) in enumerate(trials) if at == place]
         agreements.append(kendall(seconds[own], np.asarray([predicted[trials[i]] for i in own])))
         among.append(trials[min(own, key=lambda i: seconds[i])][0] in top(found.scores[:, place]))
-    tree, changed = timed_again(bench.seconds, found.programs, known, job.sizes, partial(job.tree, found.programs))
+
+    def tree_of(taken: Floats) -> Tree[BlockProgram]:
+        return job.tree(found.programs, bench.without_failed(found.programs, taken))
+
+    tree, changed = timed_again(bench.seconds, found.programs, known, job.sizes, tree_of)
     return Planned(
         tree,
         emit_blocks(job.operator, tree),

@@ -19,6 +19,7 @@ from felixlike.dynamic.gpu.emit import emit_blocks
 from felixlike.dynamic.gpu.tile import BlockProgram
 from felixlike.dynamic.operator import Operator, read_operator
 from felixlike.dynamic.ukernel import Floats
+from felixlike.errors import NoUKernels
 from felixlike.frontend import Task, make_task
 from felixlike.frontend.constants import noted_constants
 from felixlike.measure import Pool
@@ -41,11 +42,13 @@ class Launch:
 
 
 class BlockBench:
-    """Times programs of an operator.  measured: how many timings it has taken."""
+    """Times programs of an operator.  measured: how many timings it has taken.  failed: programs that did not build, or
+    run, or were wrong at some size: they are not to be chosen for any."""
 
     def __init__(self, operator: Operator, target: Any, pool: Pool) -> None:
         self.operator, self.target, self.pool = operator, target, pool
         self.measured = 0
+        self.failed: dict[BlockProgram, str] = {}
         self._tasks: dict[tuple[int, ...], tuple[Task, Operator]] = {}
 
     def seconds(self, trials: Sequence[BlockTrial]) -> Floats:
@@ -55,9 +58,25 @@ class BlockBench:
             own = [n for n, trial in enumerate(trials) if trial[1] == sizes]
             task, operator = self._at(sizes)
             measured = self.pool.measure(task, [Launch(operator, trials[n][0]) for n in own])
-            found[own] = [m.seconds if math.isfinite(m.seconds) else math.inf for m in measured]
+            for n, answer in zip(own, measured, strict=True):
+                found[n] = answer.seconds
+                if not math.isfinite(answer.seconds):
+                    self.failed[trials[n][0]] = f"{answer.status}: {answer.message}"
             self.measured += len(own)
         return found
+
+    def without_failed(self, programs: Sequence[BlockProgram], seconds: Floats) -> Floats:
+        """Predictions with ∞ for programs that failed, or have a uKernel that failed by itself.  Raises NoUKernels if
+        that leaves none."""
+        tiles = {program.large for program in self.failed if program.small is None}
+        bad = np.asarray([p in self.failed or not tiles.isdisjoint(p.tiles) for p in programs])
+        if bad.all():
+            raise NoUKernels(
+                f"none of {len(programs)} programs runs: {next(iter(self.failed.values()))}",
+                where=str(self.operator.written.name),
+                remedy="see `felixlike doctor`; measure=False leaves out all timings",
+            )
+        return np.where(bad[:, None], np.inf, seconds)
 
     def _at(self, sizes: tuple[int, ...]) -> tuple[Task, Operator]:
         """The operator at fixed sizes, as a task and as it is read from that."""
