@@ -41,6 +41,7 @@ def test_parts_are_in_the_order_that_was_asked_for() -> None:
         ("networks", "mlp", {"trials", "simulated_seconds", "called"}),
         ("search", "softmax, ours", {"seconds", "elapsed", "sketch", "point"}),
         ("search", "softmax, stock", {"seconds", "instructions"}),
+        ("dynamic", "dense 768→768", {"stages", "ours", "cuBLAS", "programs", "tree", "error"}),
         ("collecting", "records", {"records", "tasks", "ended"}),
     ],
 )

@@ -20,7 +20,7 @@ from felixlike.dynamic.sources import is_torch, read_network
 from felixlike.errors import first_line
 from felixlike.finish import versions
 from felixlike.frontend.shapes import either
-from felixlike.hardware import device_name
+from felixlike.hardware import device_name, kind_of
 from felixlike.report import Report
 from felixlike.report.report import TaskReport
 
@@ -137,7 +137,8 @@ def _sum(steps: list[int]) -> str:
 
 
 def _report(network: Network, found: Verification, *, started: float, seed: int) -> Report:
-    tasks = tuple(_task(part) for part in network.parts)
+    plain = "TVM's default schedule" if kind_of(network.compiled.target).binds_threads else "row by row"
+    tasks = tuple(_task(part, plain) for part in network.parts)
     note = "" if found.verdict is Verdict.RIGHT else f"The whole model was not verified: {found.words}."
     return Report(
         model=network.source.name,
@@ -157,10 +158,10 @@ def _report(network: Network, found: Verification, *, started: float, seed: int)
     )
 
 
-def _task(part: Part) -> TaskReport:
+def _task(part: Part, words: str) -> TaskReport:
+    """words: of what has no uKernels."""
     plan = part.plan
     timed = plan is not None and plan.report.measured > 0
-    words = "row by row, or as TVM's default schedules have it"
     if plan is not None:
         kept = "; ".join(map(str, plan.report.stages))
         words = f"{len(plan.tiles)} uKernels in code, {plan.report.programs} programs ranked ({kept})"

@@ -252,17 +252,21 @@ def timed_again(
     corrected: Corrected,
     sizes: Sequence[tuple[int, ...]],
     tree_of: Callable[[Floats], Tree[P]],
+    *,
+    rounds: int = _AGAIN,
+    most: int = _TIMED,
 ) -> tuple[Tree[P], int]:
     """The tree, timed at sizes between those that it was fitted on, fitted again with what came of that, and so on
-    while it loses at many; and at how many it did.  seconds_of: times programs at sizes.  tree_of: fits one."""
+    while it loses at many; and at how many it did.  seconds_of: times programs at sizes.  tree_of: fits one.  rounds:
+    at most.  most: programs that are timed at a size, beside the tree's."""
     tree, changed = tree_of(corrected.seconds()), 0
-    for _ in range(_AGAIN):
+    for _ in range(rounds):
         places = corrected.between()
         seconds = corrected.seconds()
         lost: dict[tuple[int, ...], P] = {}
         for place in places:
             own = programs.index(choose(tree, sizes[place]))
-            order = np.argsort(seconds[:, place], kind="stable")[:_TIMED]
+            order = np.argsort(seconds[:, place], kind="stable")[:most]
             tried = [own, *(int(p) for p in order if np.isfinite(seconds[p, place]) and int(p) != own)]
             taken = seconds_of([(programs[p], sizes[place]) for p in tried])
             for program, each in zip(tried, taken, strict=True):

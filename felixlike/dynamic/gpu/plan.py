@@ -35,10 +35,11 @@ from felixlike.measure import MeasurePool
 _MOST_INSTANCES, _ANALYSED = 128, 32
 """Sizes that programs are ranked for, and that uKernels are filtered by; as on CPUs."""
 
-_TIMED, _TIMED_BY_SIA = 6, 2
-"""Programs that are timed at a size: the best by prediction, and by FTuner's score."""
+_TIMED, _TIMED_BY_SIA, _AGAIN = 4, 1, 1
+"""Programs that are timed at a size: the best by prediction, and by FTuner's score; and how often the tree is timed
+again.  Fewer than on CPUs, since each is built, compared and run in a process of its own."""
 
-_KERNELS_TIMED = 24
+_KERNELS_TIMED = 12
 """uKernels that are timed at one wave and at N."""
 
 _ASKED = 4
@@ -156,7 +157,7 @@ def measured(job: _Job, bench: BlockBench) -> Planned:
     def tree_of(taken: Floats) -> Tree[BlockProgram]:
         return job.tree(found.programs, bench.without_failed(found.programs, taken))
 
-    tree, changed = timed_again(bench.seconds, found.programs, known, job.sizes, tree_of)
+    tree, changed = timed_again(bench.seconds, found.programs, known, job.sizes, tree_of, rounds=_AGAIN, most=_TIMED)
     return Planned(
         tree,
         emit_blocks(job.operator, tree),
