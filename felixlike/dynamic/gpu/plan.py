@@ -23,7 +23,7 @@ from felixlike.dynamic.gpu.throughput import MANY, Waves, alone, blocks_of, coun
 from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
 from felixlike.dynamic.gpu.timing import BlockBench
 from felixlike.dynamic.operator import Operator
-from felixlike.dynamic.search import Corrected, places_of, timed_again
+from felixlike.dynamic.retiming import Corrected, places_of, timed_again
 from felixlike.dynamic.sia import Sia, top
 from felixlike.dynamic.stages import Stage
 from felixlike.dynamic.timing import kendall

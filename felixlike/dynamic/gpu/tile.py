@@ -19,7 +19,9 @@ wait for one bank."""
 @dataclass(frozen=True, slots=True, order=True)
 class BlockTile:
     """rows, columns: of the output that a block computes.  depth: steps of the reduction that are in shared memory at a
-    time.  own_rows, own_columns: of the output that a thread has in registers.  stages: copies of both shared tiles."""
+    time.  own_rows, own_columns: of the output that a thread has in registers.  stages: copies of both shared tiles.
+    slices: threads that sum up an output, each a share of every step: where outputs are few, more threads than outputs
+    wait for memory."""
 
     rows: int
     columns: int
@@ -27,11 +29,12 @@ class BlockTile:
     own_rows: int
     own_columns: int
     stages: int = 2
+    slices: int = 1
 
     @property
     def threads(self) -> int:
         """Of a block."""
-        return (self.rows // self.own_rows) * (self.columns // self.own_columns)
+        return (self.rows // self.own_rows) * (self.columns // self.own_columns) * self.slices
 
     @property
     def sums(self) -> int:
@@ -44,10 +47,17 @@ class BlockTile:
 
     def shared_bytes(self, item_bytes: int) -> int:
         """Shared memory of a block."""
-        return self.stages * (self.words(self.rows) + self.words(self.columns)) * item_bytes
+        words = self.stages * (self.words(self.rows) + self.words(self.columns))
+        return (words + self.part_words) * item_bytes
+
+    @property
+    def part_words(self) -> int:
+        """Elements of what all slices but the first leave in shared memory."""
+        return (self.slices - 1) * self.rows * self.columns
 
     def __str__(self) -> str:
-        return f"{self.rows}×{self.columns}×{self.depth} by {self.threads} threads"
+        slices = f" in {self.slices} slices" if self.slices > 1 else ""
+        return f"{self.rows}×{self.columns}×{self.depth} by {self.threads} threads{slices}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -76,7 +86,7 @@ class BlockProgram:
     def shared_bytes(self, item_bytes: int) -> int:
         """Shared memory of a block: of each operand what the larger tile takes."""
         rows, columns = (max(t.stages * t.words(getattr(t, side)) for t in self.tiles) for side in ("rows", "columns"))
-        return (rows + columns) * item_bytes
+        return (rows + columns + max(t.part_words for t in self.tiles)) * item_bytes
 
     @property
     def divisor(self) -> int:
