@@ -27,7 +27,7 @@ _MOST_DEPTHS = 4
 _MOST_OWN, _MOST_SUMS = 16, 64
 """Rows of a GPU's thread, and outputs: with more, random points of the thread tiles spilled."""
 
-_THREADS_ALONG, _THREADS = (1, 2, 4, 8, 16, 32, 64), (32, 256)
+_THREADS_ALONG, _LEAST_THREADS, MOST_THREADS = (1, 2, 4, 8, 16, 32, 64), 32, 256
 """Threads of a block along an axis; and in all, at least and at most."""
 
 _DEPTHS, _MOST_DEPTH_BYTES, _MOST_STEPS_OUT = (1, 2, 4), 128, 1024
@@ -93,7 +93,6 @@ def _scaled_up(extents: tuple[int, int], tile: tuple[int, int]) -> list[tuple[in
 def _block_tiles(extents: tuple[int, int, int, int], device: Device) -> set[tuple[int, ...]]:
     """(reg_i, reg_j, smem_i, smem_j, smem_k) of a GPU: RegTileRule, and SmemTileRule by threads."""
     i, j, k, item_bytes = extents
-    least, most = _THREADS
     unit = max(1, TRANSACTION_BYTES // item_bytes)
     aligned = [unit * n for n in _DEPTHS if unit * n * item_bytes <= _MOST_DEPTH_BYTES]
     depths = [depth for depth in aligned if k % depth == 0] or aligned[:1]
@@ -106,7 +105,7 @@ def _block_tiles(extents: tuple[int, int, int, int], device: Device) -> set[tupl
                 for columns in (n for n in _THREADS_ALONG if n == 1 or reg_j * n < 2 * j):
                     # Whatever is smaller than a warp has all threads that there can be.
                     whole = reg_i * rows >= i and reg_j * columns >= j
-                    if not (least <= rows * columns or whole) or rows * columns > most:
+                    if not (rows * columns >= _LEAST_THREADS or whole) or rows * columns > MOST_THREADS:
                         continue
                     sides = (reg_i * rows, reg_j * columns)
                     for depth in depths:

@@ -63,8 +63,8 @@ def test_two_timings_correct_what_is_counted() -> None:
     waves = counted([_GOOD], _H100)
     twice = replace(waves, one=np.asarray([2.0]), many=np.asarray([1.0]))
     at = np.asarray([[1.0, float(MANY), 2.0 * MANY]])
-    plain, corrected = (w.seconds(np.asarray([0]), at, np.full((1, 1), 768.0), _H100)[0] for w in (waves, twice))
-    start = waves.seconds(np.asarray([0]), np.zeros((1, 1)), np.full((1, 1), 768.0), _H100)[0, 0]
+    plain, corrected = (w.seconds(np.asarray([0]), at, np.full((1, 1), 768.0))[0] for w in (waves, twice))
+    start = waves.seconds(np.asarray([0]), np.zeros((1, 1)), np.full((1, 1), 768.0))[0, 0]
     assert (corrected[0] - start) == pytest.approx(2 * (plain[0] - start))
     assert corrected[1:] == pytest.approx(plain[1:])
 

@@ -39,12 +39,13 @@ def _tree(stages: int) -> Tree[BlockProgram]:
     return Branch(0, 20, Leaf(alone), Branch(0, 64, Leaf(pair), Leaf(odd)))
 
 
-def _built(func: Any, tree: Tree[BlockProgram]) -> Callable[..., torch.Tensor]:
-    """A function of inputs and the output's shape, which looks at what lies behind the output."""
+def _built(func: Any, tree: Tree[BlockProgram], *, twice: bool = False) -> Callable[..., torch.Tensor]:
+    """A function of inputs and the output's shape, which looks at what lies behind the output.  twice: as
+    `without_threads` has it."""
     operator = read_operator(func)
     assert operator is not None
     module = tvmlib.IRModule({"main": emit_blocks(operator, tree).with_attr("global_symbol", "main")})
-    run = codegen.compile_primfuncs(without_threads(module), tvmlib.Target("llvm")).jit()["main"]
+    run = codegen.compile_primfuncs(without_threads(module, twice=twice), tvmlib.Target("llvm")).jit()["main"]
 
     def call(*inputs: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         size = torch.Size(shape).numel()
@@ -85,6 +86,20 @@ def test_dynamic_columns_sums_and_batches() -> None:
         x, r = torch.randn(2, t, 16, generator=generator), torch.randn(2, t, 40, generator=generator)
         w = torch.randn(40, 16, generator=generator)
         assert _close(batch(x, w, r, shape=(2, t, 40)), x.double() @ w.double().T + r), t
+
+
+def test_several_threads_sum_up_an_output() -> None:
+    """Each has its share of every step; the first adds what the others leave in shared memory."""
+    alone = BlockProgram(BlockTile(8, 16, 16, 4, 4, 2, 4))
+    pair = BlockProgram(BlockTile(16, 16, 16, 4, 4, 3, 2), BlockTile(8, 16, 8, 4, 4, 1, 4))
+    assert alone.threads == 32
+    assert pair.threads == 32
+    call = _built(operators.dense(22, 40), Branch(0, 20, Leaf(alone), Leaf(pair)), twice=True)
+    generator = torch.Generator().manual_seed(0)
+    w, b = torch.randn(40, 22, generator=generator), torch.randn(40, generator=generator)
+    for t in (1, 17, 40):
+        x = torch.randn(t, 22, generator=generator)
+        assert _close(call(x, w, b, shape=(t, 40)), x.double() @ w.double().T + b), t
 
 
 def test_doubles_are_copied_two_at_a_time() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from felixlike.dynamic.align import hardware_align
+from felixlike.dynamic.align import MOST_THREADS, hardware_align
 from felixlike.dynamic.bounds import set_bound
 from felixlike.dynamic.combine import pair
 from felixlike.dynamic.dispatch import Tree, fit, labels
@@ -24,6 +24,9 @@ from felixlike.hardware import Device
 
 _STAGES = (3, 2, 1)
 """Copies of the shared tiles: as many as fit.  Static shared memory has 48 KiB, of which a block may have all."""
+
+_SLICES, _SHARE = (1, 2, 4, 8), 4
+"""Threads that sum up an output; and steps at a time of each, at least."""
 
 _TOP = 10
 """uKernels of a size that are paired and compared: the best by score (FTuner §V-B), and the best by the model of all
@@ -61,9 +64,9 @@ def ranked(
     few: sizes that uKernels are filtered by.  waves_of: what uKernels take.  Raises NoUKernels."""
     kept, stages = compile_stage(few, device)
     aligned = set_bound(hardware_align(few, device), few, device)
-    tiles = _tiles(aligned, few[0].item_bytes, device)
+    tiles, origin = _tiles(aligned, few[0].item_bytes, device)
     waves = waves_of(tiles)
-    scores = _at_all(_scores(aligned, kept, sia), len(workloads))
+    scores = _at_all(_scores(aligned, kept, sia)[origin], len(workloads))
     seconds = alone(tiles, waves, workloads, device)
     best = [{*top(scores[:, w], _TOP), *top(-seconds[:, w], _TOP)} for w in range(len(workloads))]
     chosen = sorted(set().union(*best))
@@ -87,13 +90,18 @@ def tree_of(
     return fit(sizes, chosen, weights, programs)
 
 
-def _tiles(kernels: UKernels, item_bytes: int, device: Device) -> list[BlockTile]:
-    """uKernels as blocks.  HardwareAlign has none whose tiles do not fit into shared memory once."""
-    found = []
-    for own_rows, own_columns, rows, columns, depth in np.concatenate([kernels.reg, kernels.smem], axis=1).tolist():
-        ways = [BlockTile(rows, columns, depth, own_rows, own_columns, stages) for stages in _STAGES]
-        found.append(next(t for t in ways if t.shared_bytes(item_bytes) <= device.tile_bytes))
-    return found
+def _tiles(kernels: UKernels, item_bytes: int, device: Device) -> tuple[list[BlockTile], list[int]]:
+    """uKernels as blocks, with one thread for an output or several; and the number of the uKernel of each."""
+    found, origin = [], []
+    for number, row in enumerate(np.concatenate([kernels.reg, kernels.smem], axis=1).tolist()):
+        own_rows, own_columns, rows, columns, depth = row
+        for slices in _SLICES:
+            ways = [BlockTile(rows, columns, depth, own_rows, own_columns, stages, slices) for stages in _STAGES]
+            fitting = [tile for tile in ways if tile.shared_bytes(item_bytes) <= device.tile_bytes]
+            if fitting and (slices == 1 or (depth >= _SHARE * slices and ways[0].threads <= MOST_THREADS)):
+                found.append(fitting[0])
+                origin.append(number)
+    return found, origin
 
 
 def _scores(aligned: UKernels, kept: UKernels, sia: Sia) -> Floats:

@@ -35,6 +35,9 @@ _MEMORY_CYCLES, _BARRIER_CYCLES, _END_CYCLES = 600, 60, 1500
 _BANK_BYTES, _L2_BYTES = 128, 32
 """That a multiprocessor reads from shared memory, and from the L2 cache, in a cycle."""
 
+_JOIN_CYCLES = 4
+"""Of one sum that another slice of threads left."""
+
 _COPY_INSTRUCTIONS = 8
 """Of a copy: where from, where to."""
 
@@ -50,16 +53,18 @@ _REST_REGISTERS = 32
 
 @dataclass(frozen=True, slots=True)
 class Waves:
-    """steps: seconds a step of the reduction of 0, 1, … blocks that are on a multiprocessor together, float64[uKernels,
-    most + 1].  room: how many can be.  one, many: what timings of one block on each multiprocessor, and of N, are
-    divided by what is counted of them; 1 where nothing is timed.  All [uKernels]."""
+    """start: seconds of a launch that do not grow with the reduction.  steps: seconds a step of the reduction of 0, 1,
+    … blocks that are on a multiprocessor together, float64[uKernels, most + 1].  room: how many can be.  one, many:
+    what timings of one block on each multiprocessor, and of N, are divided by what is counted of them; 1 where nothing
+    is timed.  All [uKernels]."""
 
+    start: Floats
     steps: Floats
     room: Ints
     one: Floats
     many: Floats
 
-    def seconds(self, kernels: Ints, blocks: Floats, depth: Floats, device: Device) -> Floats:
+    def seconds(self, kernels: Ints, blocks: Floats, depth: Floats) -> Floats:
         """Of launches, float64[launches, sizes].
 
         kernels: of each.  blocks: that each multiprocessor has, not always whole: parts of blocks are what smaller ones
@@ -75,8 +80,7 @@ class Waves:
         counted = whole * full + below + (rest - low) * (above - below)
         share = np.clip((blocks - 1) / (MANY - 1), 0, 1)
         known = self.one[kernels][:, None] * (1 - share) + self.many[kernels][:, None] * share
-        fill = (_MEMORY_CYCLES + _END_CYCLES) / device.clock_hz
-        return np.asarray(_START + fill + depth * counted * known)
+        return np.asarray(self.start[kernels][:, None] + depth * counted * known)
 
     def block(self, kernels: Ints) -> Floats:
         """Seconds a step that one more block takes of a multiprocessor that has all it has room for, float64[n]."""
@@ -92,7 +96,9 @@ def counted(tiles: Sequence[BlockTile], device: Device, lanes: tuple[int, int] =
             steps[number, blocks] = (
                 _step_cycles(tile, device, lanes, min(blocks, room[number])) / tile.depth / device.clock_hz
             )
-    return Waves(steps, np.asarray(room), np.ones(len(tiles)), np.ones(len(tiles)))
+    joined = np.asarray([_JOIN_CYCLES * (tile.slices - 1) * tile.sums for tile in tiles])
+    start = _START + (_MEMORY_CYCLES + _END_CYCLES + joined) / device.clock_hz
+    return Waves(start, steps, np.asarray(room), np.ones(len(tiles)), np.ones(len(tiles)))
 
 
 def _room(tile: BlockTile, device: Device) -> int:
@@ -112,9 +118,10 @@ def _step_cycles(tile: BlockTile, device: Device, lanes: tuple[int, int], blocks
     copies = (
         sum(side / math.gcd(side, n) for side, n in zip((tile.rows, tile.columns), lanes, strict=True)) * tile.depth
     )
-    own = tile.depth * (tile.sums * product + loads) + _COPY_INSTRUCTIONS * -(-copies // tile.threads)
+    share = tile.depth // tile.slices
+    own = share * (tile.sums * product + loads) + _COPY_INSTRUCTIONS * -(-copies // tile.threads)
     issued = max(-(-blocks * warps // _SCHEDULERS) * own / _TOGETHER, own / _ALONE)
-    shared = blocks * (warps * tile.depth * max(loads, bytes_read / _BANK_BYTES) + copies / WARP)
+    shared = blocks * (warps * share * max(loads, bytes_read / _BANK_BYTES) + copies / WARP)
     read = blocks * (tile.rows + tile.columns) * tile.depth * 4 / _L2_BYTES
     waited = _MEMORY_CYCLES / max(1, tile.stages - 1)
     return max(issued, shared, read, waited) + _BARRIER_CYCLES
@@ -137,7 +144,7 @@ def alone(tiles: Sequence[BlockTile], waves: Waves, workloads: Sequence[Workload
     """Seconds of launches of one uKernel, float64[uKernels, sizes]."""
     depth = np.asarray([w.k for w in workloads], dtype=np.float64)[None, :]
     blocks = np.ceil(blocks_of(tiles, workloads) / device.cores)
-    found = waves.seconds(np.arange(len(tiles)), blocks, depth, device)
+    found = waves.seconds(np.arange(len(tiles)), blocks, depth)
     return np.maximum(found, least_seconds(workloads, device)[None, :])
 
 
@@ -162,7 +169,7 @@ def paired(
     part = (waves.block(small) / waves.block(large))[:, None]
     first, second = many * across / device.cores, few * across / device.cores
     blocks = np.maximum(np.ceil(first), np.ceil((first + second * part) / part) * part)
-    found = waves.seconds(large, blocks, depth, device)
+    found = waves.seconds(large, blocks, depth)
     return np.asarray(np.maximum(found, least_seconds(workloads, device)[None, :]))
 
 
