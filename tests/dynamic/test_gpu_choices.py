@@ -153,7 +153,7 @@ def test_timings_decide() -> None:
 def test_where_nothing_runs_it_is_said() -> None:
     pool = _Pool(lambda *_: float("inf"))
     job = _job(operators.dense(64, 256), fx.Dim("T", [8, 9]))
-    with pytest.raises(NoUKernels, match="programs runs: run error"):
+    with pytest.raises(NoUKernels, match="that were tried runs: run error"):
         planning.measured(job, BlockBench(job.operator, resolve_target("sm_90"), pool))  # type: ignore[arg-type]
 
 

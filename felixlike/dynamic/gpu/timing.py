@@ -49,6 +49,7 @@ class BlockBench:
         self.operator, self.target, self.pool = operator, target, pool
         self.measured = 0
         self.failed: dict[BlockProgram, str] = {}
+        self._ran: set[BlockProgram] = set()
         self._tasks: dict[tuple[int, ...], tuple[Task, Operator]] = {}
 
     def seconds(self, trials: Sequence[BlockTrial]) -> Floats:
@@ -60,19 +61,21 @@ class BlockBench:
             measured = self.pool.measure(task, [Launch(operator, trials[n][0]) for n in own])
             for n, answer in zip(own, measured, strict=True):
                 found[n] = answer.seconds
-                if not math.isfinite(answer.seconds):
+                if math.isfinite(answer.seconds):
+                    self._ran.add(trials[n][0])
+                else:
                     self.failed[trials[n][0]] = f"{answer.status}: {answer.message}"
             self.measured += len(own)
         return found
 
     def without_failed(self, programs: Sequence[BlockProgram], seconds: Floats) -> Floats:
         """Predictions with ∞ for programs that failed, or have a uKernel that failed by itself.  Raises NoUKernels if
-        that leaves none."""
+        that leaves none, or nothing has run yet."""
         tiles = {program.large for program in self.failed if program.small is None}
         bad = np.asarray([p in self.failed or not tiles.isdisjoint(p.tiles) for p in programs])
-        if bad.all():
+        if bad.all() or len(self._ran) == 0:
             raise NoUKernels(
-                f"none of {len(programs)} programs runs: {next(iter(self.failed.values()))}",
+                f"none of {len(self.failed)} programs that were tried runs: {next(iter(self.failed.values()))}",
                 where=str(self.operator.written.name),
                 remedy="see `felixlike doctor`; measure=False leaves out all timings",
             )
