@@ -21,12 +21,12 @@ from typing import Any
 from benchmarks.results import keep, kept, write_for_this_machine
 from benchmarks.search_tables import STOCK, Run, microseconds, plot, text
 from benchmarks.stock import stock
-from benchmarks.subgraphs import SUBGRAPHS
+from benchmarks.subgraphs import OUTSIDE, SUBGRAPHS
 from felixlike import Task, records
 from felixlike.costmodel import CostModel, load
 from felixlike.frontend import make_task
 from felixlike.hardware import kind_of, resolve_target, simulated
-from felixlike.measure import MeasurePool, SimulatedPool, Status
+from felixlike.measure import Limits, MeasurePool, SimulatedPool, Status, Timing
 from felixlike.search import Candidate, Gradient, Space, Strategy, make_strategy
 from felixlike.search.descent import Descent
 from felixlike.training.collect import open_pool
@@ -38,8 +38,12 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "gradient without descent": {"descent": Descent(steps=0)},
     "gradient without noise": {"noise": 0.0},
     "gradient without uncertainty": {"optimism": 0.0},
+    "gradient, timed in full": {},
 }
-"""Gradient search with a part of it changed; "cold": without the shipped weights."""
+"""Gradient search with a part of it changed; "cold": without the shipped weights; "timed in full": without AdaTune's
+evaluator, every candidate as long as it may take."""
+
+_IN_FULL = Limits(timing=Timing(spread=1e-9, slow_factor=1e9))
 
 
 def main() -> None:
@@ -49,6 +53,7 @@ def main() -> None:
     parser.add_argument("--spaces", nargs="+", default=["own", "default"])
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     parser.add_argument("--tasks", nargs="+", default=list(SUBGRAPHS))
+    parser.add_argument("--outside", action="store_true", help="three other workloads instead, on a page of their own")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--candidates", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=math.inf)
@@ -59,6 +64,8 @@ def main() -> None:
     strategies = [*arguments.strategies, *(ABLATIONS if arguments.ablation else ())]
     target = resolve_target(arguments.target)
     name = "search" if arguments.target == "cpu" else "search_" + re.sub(r"\W+", "_", arguments.target)
+    if arguments.outside:
+        name, arguments.tasks = f"{name}_outside", list(OUTSIDE)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60.0 * arguments.minutes
     runs: list[Run] = []
@@ -75,7 +82,7 @@ def _subgraph(
     space: str, name: str, target: Any, strategies: Sequence[str], arguments: argparse.Namespace, file: Path, end: float
 ) -> list[Run]:
     """The runs of one subgraph in one space: those that the file has, and those that time is left for."""
-    task = make_task(SUBGRAPHS[name](), target, name=name)
+    task = make_task((SUBGRAPHS | OUTSIDE)[name](), target, name=name)
     runs = {run.name: run for run in (Run(**row) for row in kept(file))}
     if arguments.stock and space == "default" and simulated(target) is None:
         strategies = [*strategies, STOCK]
@@ -87,7 +94,7 @@ def _subgraph(
             if strategy == STOCK:
                 wanted.seconds, wanted.elapsed = stock(name, arguments.stock, seed)
             else:
-                with _pool(target) as pool:
+                with _pool(target, wanted) as pool:
                     search(wanted, task, pool, arguments.candidates)
             runs[wanted.name] = wanted
             keep(file, asdict(wanted))
@@ -104,8 +111,10 @@ def _subgraph(
     return list(runs.values())
 
 
-def _pool(target: Any) -> MeasurePool | SimulatedPool:
-    return SimulatedPool(target) if simulated(target) is not None else MeasurePool(target, reuse=False)
+def _pool(target: Any, run: Run) -> MeasurePool | SimulatedPool:
+    if simulated(target) is not None:
+        return SimulatedPool(target)
+    return MeasurePool(target, reuse=False, limits=_IN_FULL if run.strategy.endswith("in full") else None)
 
 
 def search(run: Run, task: Task, pool: MeasurePool | SimulatedPool, candidates: int, seconds: float = math.inf) -> None:

@@ -48,15 +48,14 @@ class Run:
 def text(runs: Sequence[Run]) -> str:
     """For each space: how near to the best known, how soon, and who wins."""
     parts = []
+    stocks = [run for run in runs if run.strategy == STOCK and run.seconds]
     for space in dict.fromkeys(run.space for run in runs):
-        members = [run for run in runs if run.space == space and run.seconds]
-        parts.append(f"## space: {space}\n\n" + _space_text(members))
+        members = [run for run in runs if run.space == space and run.seconds and run.strategy != STOCK]
+        parts.append(f"## space: {space}\n\n" + _space_text(members, stocks))
     return "\n\n".join(parts)
 
 
-def _space_text(runs: Sequence[Run]) -> str:
-    stocks = [run for run in runs if run.strategy == STOCK]
-    runs = [run for run in runs if run.strategy != STOCK]
+def _space_text(runs: Sequence[Run], stocks: Sequence[Run]) -> str:
     known = {task: _best_known(runs, task) for task in dict.fromkeys(run.task for run in runs)}
     strategies = list(dict.fromkeys(run.strategy for run in runs))
     most = max(len(run.seconds) for run in runs)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import kept
-from benchmarks.subgraphs import SUBGRAPHS
+from benchmarks.subgraphs import OUTSIDE, SUBGRAPHS
 from felixlike.frontend import make_task
 from felixlike.hardware import kind_of, resolve_target
 
@@ -44,7 +44,7 @@ def main() -> None:
     from felixlike import tvmlib
 
     ms = tvmlib.ms
-    task = make_task(SUBGRAPHS[name](), target, name=name)
+    task = make_task((SUBGRAPHS | OUTSIDE)[name](), target, name=name)
     started = time.monotonic()
 
     @tvmlib.derived_object

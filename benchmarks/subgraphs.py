@@ -1,6 +1,7 @@
 """The ten subgraphs that figures are about: layers of BERT, ResNet-50, MobileNet-v2, R3D-18 and DCGAN, in float32.
 
 In: nothing. Out: `SUBGRAPHS`, name → a function that makes the PrimFunc, all of whose inputs come anew with every call;
+`OUTSIDE`, three more;
 `LAYERS`, name → a function that makes the PyTorch module, with constant weights where a network has them, and inputs.
 """
 
@@ -27,6 +28,13 @@ SUBGRAPHS: dict[str, Callable[[], Any]] = {
     "softmax": lambda: op.softmax(1536, 128),
     "layer norm": lambda: op.layer_norm(128, 768),
 }
+
+OUTSIDE: dict[str, Callable[[], Any]] = {
+    "conv2d 5×5": lambda: op.conv2d(32, 48, 96, 5),
+    "dense+bias+relu, odd": lambda: op.dense(100, 1000, 333),
+    "batch matmul, 197 tokens": lambda: op.batch_matmul(12, 197, 64, 197),
+}
+"""Three workloads that no choice was made by: a larger window, extents that no vector divides, and ViT's attention."""
 
 Layer = tuple[nn.Module, tuple[torch.Tensor, ...]]
 

@@ -45,6 +45,7 @@ def test_a_pipeline_is_what_the_tables_say() -> None:
         "with_fast_convolutions",
         "with_group_norms_in_two_passes",
         "with_room",
+        "with_joined_small_kernels",
     ]
     assert set(gpu.rewrites) < set(cpu.rewrites)
     assert str(gpu).startswith("cuda, on cuda\ngraph: with_total_order, ")

@@ -21,8 +21,7 @@ from felixlike.dynamic.throughput import Line, Timing, Waves, line, matrix
 from felixlike.dynamic.timing import Bench, Trial, kendall
 from felixlike.dynamic.ukernel import Floats, Workload
 from felixlike.dynamic.workloads import workload_at
-from felixlike.hardware import Device
-from felixlike.hardware.vectors import IN_FLIGHT
+from felixlike.hardware import Device, estimate
 
 _TIMED_BY_SIA = 2
 """Programs that are timed beside them, the best by FTuner's score."""
@@ -99,7 +98,7 @@ class Search:
 
     def _counted(self, rows: int, vectors: int) -> Line:
         """What a tile costs by its instructions: two products or two loads a cycle, none waiting for another."""
-        cycles = max(rows * vectors, rows + vectors, IN_FLIGHT) / 2
+        cycles = estimate.busy(rows, vectors) / 2
         return Line(vectors * self.device.vector_bits / 8 / self.device.memory_bandwidth, cycles / self.device.clock_hz)
 
     def _ranked(

@@ -21,6 +21,7 @@ from felixlike.frontend.rewrites import (
     with_folded_batch_norms,
     with_group_norms_in_two_passes,
     with_infinite_padding,
+    with_joined_small_kernels,
     with_joint_projections,
     with_late_reshapes,
     with_room,
@@ -113,6 +114,8 @@ REWRITES = [
     # Patterns (elementwise, injective, reduction, out-fusable …) tell FuseOps what may join what.
     _tvms("AnnotateTIROpPattern"),
     _tvms("FuseOps"),
+    # What follows one another and takes no longer than being started is one kernel, of several outputs.
+    _ours(with_joined_small_kernels, *_CPU, static=True),
     _tvms("FuseTIR"),
     _ours(with_simple_indices),
     # A reshape alone is a view of its input at run time; as a PrimFunc it would be a copy and a task.

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from felixlike.frontend.constants import PACKING
-from felixlike.hardware.vectors import IN_FLIGHT, MOST_ROWS, MOST_VECTORS, widths
+from felixlike.hardware import estimate
+from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, widths
 from felixlike.spaces.contraction import Axis, Contraction
 from felixlike.tvmlib.typing import BlockRef, Schedule
 
@@ -67,22 +68,15 @@ def _best(multiples: tuple[int, ...], time: Callable[[int], float]) -> int:
 
 
 def _time(extent: int, multiple: int, vectors: int, wider: int, registers: int) -> float:
-    """Half cycles that a step of the reduction takes, about, in the best tiles of rows padded to a multiple, without
+    """The time of a step of the reduction, in products, in the best tiles of rows padded to a multiple, without
     those that are not there, and of vectors padded to one."""
     padded, across = (-(-size // by) * by for size, by in ((extent, multiple), (vectors, wider)))
     return min(
-        (extent // rows * _tile_time(rows, width) + _tile_time(extent % rows, width)) * (across // width)
+        (extent // rows * estimate.tile(rows, width) + estimate.tile(extent % rows, width)) * (across // width)
         for rows in range(1, MOST_ROWS + 1)
         for width in range(1, MOST_VECTORS + 1)
         if padded % rows == 0 and across % width == 0 and rows * width + width < registers
     )
-
-
-def _tile_time(rows: int, vectors: int) -> float:
-    """Half cycles of a tile's step: two products and two loads a cycle; loads should be few, some take longer:
-    each counts a quarter more, chosen by hand."""
-    loads = rows + vectors
-    return max(rows * vectors, loads, IN_FLIGHT) + loads / 4 if rows else 0.0
 
 
 def pack_when_compiled(schedule: Schedule, block: BlockRef, moved: int, lanes: int) -> None:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from felixlike import tvmlib
+from felixlike.hardware import estimate
 from felixlike.hardware.vectors import VectorUnit, widths
 from felixlike.spaces.contraction import Axis, Contraction, Operand
 from felixlike.spaces.padding import whole_vectors
@@ -62,9 +63,8 @@ def choose_roles(contraction: Contraction, unit: VectorUnit, *, padded: bool = F
 
 
 def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Operand]) -> float:
-    """Instructions in vectors, about: products, nearly twice where each has to load its vector; copies of what is apart
-    in memory, two an element; and what transposes an output whose vectors lie across, a quarter.  The weights are
-    chosen by hand: no benchmark compares others.
+    """Time in products: those themselves, copies of what is apart in memory, and what transposes an output whose
+    vectors lie across.
 
     extent: of the axis in vectors, padded."""
     others = [a for a in contraction.axes if a is not roles.vector]
@@ -72,7 +72,11 @@ def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Opera
     copied = sum(extent * math.prod(a.extent for a in others if a.place in o.axes) for o in apart)
     outputs = extent * math.prod(a.extent for a in others if not a.reduced)
     transposed = outputs if contraction.written[-1] != roles.vector.place else 0
-    return products * (1.75 if roles.rows is None else 1.0) + 2 * copied + transposed / 4
+    return (
+        products * (estimate.UNSHARED if roles.rows is None else 1.0)
+        + estimate.COPIED * copied
+        + estimate.TRANSPOSED * transposed
+    )
 
 
 def _rows_axis(contraction: Contraction, vector: Axis, holding: list[Operand]) -> Axis | None:

@@ -135,6 +135,21 @@ def with_infinite_padding() -> Any:
     return tvmlib.relax.transform.LegalizeOps()(_graph(lambda x: pool(x), (1, 4, 6)))
 
 
+def with_joined_small_kernels() -> Any:
+    """Three kernels of one half each: two tensors, of which the second reads the first."""
+    relax, op = tvmlib.relax, tvmlib.relax.op
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((3, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            halves = builder.emit(op.split(x, 2, -1))
+            state = builder.emit(op.add(halves[0], halves[1]))
+            hidden = builder.emit(op.multiply(state, op.tanh(halves[0])))
+            result = builder.emit_output(relax.Tuple([state, hidden]))
+        builder.emit_func_output(result)
+    fused = (relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps())
+    return tvmlib.transform.Sequential(fused)(builder.get())
+
+
 def with_simple_indices() -> Any:
     """A reshape there and back in one function."""
     x = tvmlib.te.placeholder((4, 28), name="x")
@@ -165,6 +180,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_transposed_factors,
         with_room,
         with_infinite_padding,
+        with_joined_small_kernels,
         with_simple_indices,
         with_marks,
     )

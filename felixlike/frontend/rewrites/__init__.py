@@ -11,6 +11,7 @@ from felixlike.frontend.rewrites.pools import with_infinite_padding
 from felixlike.frontend.rewrites.projections import with_joint_projections
 from felixlike.frontend.rewrites.room import with_room
 from felixlike.frontend.rewrites.shared_factors import with_shared_factors
+from felixlike.frontend.rewrites.small_kernels import with_joined_small_kernels
 from felixlike.frontend.rewrites.transposed_factors import with_transposed_factors
 from felixlike.frontend.rewrites.views import with_late_reshapes
 from felixlike.frontend.rewrites.wide_norms import with_wide_norms
@@ -24,6 +25,7 @@ __all__ = [
     "with_folded_batch_norms",
     "with_group_norms_in_two_passes",
     "with_infinite_padding",
+    "with_joined_small_kernels",
     "with_joint_projections",
     "with_late_reshapes",
     "with_room",

@@ -26,7 +26,8 @@ from felixlike.frontend.rewrites.rewriting import (
     shape,
     with_attributes,
 )
-from felixlike.hardware.vectors import IN_FLIGHT, MOST_ROWS, MOST_VECTORS, SHORTEST, UNROLLED_TAPS, VectorUnit
+from felixlike.hardware import estimate
+from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, SHORTEST, UNROLLED_TAPS, VectorUnit
 
 _CONVOLUTIONS = {f"nn.conv{rank}d" for rank in (1, 2, 3)}
 
@@ -36,9 +37,6 @@ _GAIN = 0.85
 _WIDER = 1.3
 """Columns of a convolution in groups at most, for each it was asked for: it moves as much as it computes.  Chosen by
 hand: no benchmark compares other values."""
-
-_WITHOUT = 4
-"""Elements that a multiplication computes where there is no register tile, more or less.  Chosen by hand."""
 
 
 def with_room(module: Any, unit: VectorUnit) -> Any:
@@ -72,7 +70,7 @@ class Convolution:
             for in_columns, vectors, rows in self._axes()
             if (width := _width(vectors, lanes))
         ]
-        return min(choices)[1] if choices else count / min(_WITHOUT, lanes)
+        return min(choices)[1] if choices else count / min(estimate.ONE_BY_ONE, lanes)
 
     def _axes(self) -> Iterator[tuple[int, int, int]]:
         """(rank, extent, rows) of each axis that may lie in vectors, as `roles.choose_roles` ranks them."""
@@ -84,10 +82,9 @@ class Convolution:
 
 @cache
 def _hindrance(vectors: int, rows: int, most: int) -> float:
-    """How much longer than its arithmetic the best tile takes: loads, two of them a cycle as multiplications are, and
-    the latency of too few accumulators."""
+    """How much longer than its arithmetic the best tile takes."""
     tiles = product(_divisors(vectors, MOST_VECTORS), _divisors(rows, MOST_ROWS))
-    return min(max(1.0, (v + r) / (v * r), IN_FLIGHT / (v * r)) for v, r in tiles if v * r <= most)
+    return min(estimate.hindrance(r, v) for v, r in tiles if v * r <= most)
 
 
 def _divisors(extent: int, most: int) -> list[int]:

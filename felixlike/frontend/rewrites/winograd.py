@@ -34,6 +34,7 @@ from felixlike.frontend.rewrites.rewriting import (
     rewritten,
     shape,
 )
+from felixlike.hardware import estimate
 
 LAYOUTS = {"nn.conv1d": ("NWC", "OIW"), "nn.conv2d": ("NHWC", "OIHW"), "nn.conv3d": ("NDHWC", "OIDHW")}
 """Operator → the layouts of data and weights of convolutions that keep channels last."""
@@ -44,9 +45,8 @@ _DTYPE = "float32"
 _TAPS = range(3, 6)
 """Of a dimension that is transformed."""
 
-_INPUT, _OUTPUT, _WEIGHTS = 15.0, 8.0, 16.0
-"""What a byte of the transformed input, of the product, and of weights takes, in floating-point operations that a
-machine does at the same time; measured where two cores do 350 GFLOPS; no benchmark repeats that."""
+_OUTPUT = 0.5
+"""Of a transformed input's time is what a product of it takes, whose transformation is shorter.  Chosen by hand."""
 
 _GAIN = 1.2
 """How much faster it should be by that count.  Chosen by hand; `felixlike bench networks` and the row "conv2d 3×3" of
@@ -131,16 +131,16 @@ class Plan:
         taps, slices = prod(w.taps for w in self.windows), prod(w.output for w in self.windows)
         places = self.points * self.batch * self.tiles
         product = 2 * places * slices * taps * self.inputs * self.outputs
-        moved = _INPUT * places * prod(w.padded for w in self.windows) * self.inputs
-        moved += _OUTPUT * places * slices * self.outputs
-        return product + 4 * (moved + _WEIGHTS * self.points * taps * self.inputs * self.outputs)
+        elements: float = places * prod(w.padded for w in self.windows) * self.inputs
+        elements += _OUTPUT * places * slices * self.outputs
+        return product + estimate.moved(4 * (elements + self.points * taps * self.inputs * self.outputs))
 
     @property
     def direct_cost(self) -> float:
         """Of the convolution as it was."""
         dimensions: tuple[Window | Tiled, ...] = (*self.windows, *self.tiled)
         weights = prod(d.taps for d in dimensions) * self.inputs * self.outputs
-        return 2 * self.batch * prod(d.output for d in dimensions) * weights + 4 * _WEIGHTS * weights
+        return 2 * self.batch * prod(d.output for d in dimensions) * weights + estimate.moved(4 * weights)
 
 
 def with_fast_convolutions(module: Any) -> Any:
