@@ -61,7 +61,7 @@ def test_a_model_is_right_at_every_size_with_its_threads_made_serial() -> None:
     module, parts, pieces = network._planned(module, dims, target_device(_SM_90), _SM_90, measure=False)
     assert not pieces
     assert sum(part.plan is not None for part in parts) == 5
-    module = tvmlib.map_functions(module, _serial)  # whose threads leave each other sums; in TVM's schedules they do not
+    module = tvmlib.map_functions(module, _serial)
     module = without_threads(codegen.default_schedules(module, _SM_90))
     module = tvmlib.map_functions(module, lambda func: func.with_attr("tirx.is_scheduled", True))
     _, executable = codegen.compile_relax(module, resolve_target("cpu"))
@@ -74,7 +74,7 @@ def test_a_model_is_right_at_every_size_with_its_threads_made_serial() -> None:
 
 
 def _serial(func: Any) -> Any:
-    """A kernel of ours with its threads made serial; others as they are."""
+    """A kernel of ours with its threads made serial, which leave each other sums; others, which do not, as they are."""
     if "tirx.is_scheduled" not in (func.attrs or {}):
         return func
     return without_threads(tvmlib.IRModule({"main": func}), twice=True)["main"]

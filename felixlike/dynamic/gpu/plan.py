@@ -172,16 +172,17 @@ def measured(job: _Job, bench: BlockBench) -> Planned:
 
 def _ratios(job: _Job, found: Ranked, bench: BlockBench) -> dict[BlockTile, tuple[float, float]]:
     """What timings of one block on each multiprocessor, and of N, are divided by what is counted, of the uKernels of
-    the programs that are best at many sizes."""
+    the programs that are best at many sizes.  Timed are sizes at which programs are timed, too: each has a float64
+    reference."""
     gain = found.seconds / found.seconds.min(axis=0)[None, :]
     order = np.argsort(np.sort(gain, axis=1)[:, : max(1, gain.shape[1] // 8)].mean(axis=1), kind="stable")
     tiles = list(dict.fromkeys(tile for n in order for tile in found.programs[n].tiles))[:_KERNELS_TIMED]
     blocks, cores = blocks_of(tiles, job.workloads), job.device.cores
     expected = alone(tiles, job.waves(tiles), job.workloads, job.device)
-    trials, where = [], []
+    trials, where, places = [], [], places_of(len(job.sizes))
     for n, tile in enumerate(tiles):
         for wanted in (cores, MANY * cores):
-            place = int(np.abs(blocks[n] - wanted).argmin())
+            place = places[int(np.abs(blocks[n, places] - wanted).argmin())]
             trials.append((BlockProgram(tile), job.sizes[place]))
             where.append((n, place))
     seconds = bench.seconds(trials)
