@@ -15,6 +15,7 @@ from typing import Any
 from felixlike import codegen, deploy, tvmlib
 from felixlike.deploy.packing import Pieces, with_packed_constants
 from felixlike.dynamic.dims import Dim
+from felixlike.dynamic.gpu.plan import pool_for
 from felixlike.dynamic.operator import read_operator, symbols_of
 from felixlike.dynamic.plan import Plan, device_of, plan_operator
 from felixlike.dynamic.rows import rowwise
@@ -27,6 +28,7 @@ from felixlike.frontend.imported import Source
 from felixlike.frontend.passes import fuse_dynamic
 from felixlike.frontend.relax import leaves
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
+from felixlike.measure import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,9 @@ def lowered_source(
     try:
         module = fuse_dynamic(source.module, target)
         known = dims if kernels else {}
-        module, parts, pieces = _planned(module, known, device_of(None, target), target, measure=measure)
+        with pool_for(target, measure=measure and bool(known)) as pool:
+            device = device_of(None, target)
+            module, parts, pieces = _planned(module, known, device, target, measure=measure, pool=pool)
         module = with_packed_constants(module, pieces)
         return Lowered(*codegen.compile_relax(module, target), parts)
     except tvmlib.TVM_ERRORS as error:
@@ -137,9 +141,10 @@ def lowered_source(
 
 
 def _planned(
-    module: Any, dims: dict[str, Dim], device: Device, target: Any, *, measure: bool
+    module: Any, dims: dict[str, Dim], device: Device, target: Any, *, measure: bool, pool: Pool | None = None
 ) -> tuple[Any, tuple[Part, ...], Pieces]:
-    """The module whose functions are scheduled, what they became, and kernels that want packed constants."""
+    """The module whose functions are scheduled, what they became, and kernels that want packed constants.  pool: as
+    `plan_operator` has it."""
     constants = constant_arguments(module)
     calls = _calls(module)
     changed = tvmlib.IRModule(dict(module.functions), attrs=module.attrs)
@@ -153,7 +158,10 @@ def _planned(
         marked = with_indices(func, CONSTANTS, constants.get(name, ()))
         key = f"{tvmlib.structural_hash(marked)} {[str(s.name) for s in symbols_of(func)]}"
         if key not in known:
-            known[key] = _plan(marked, dims, device, target, measure=measure, where=name)
+            own = _dims_of(marked, dims)
+            known[key] = None
+            if own is not None:
+                known[key] = plan_operator(marked, own, device, target, measure=measure, pool=pool, where=name)
         plan = known[key]
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims)))
@@ -168,13 +176,12 @@ def _planned(
     return changed, tuple(parts), pieces
 
 
-def _plan(func: Any, dims: dict[str, Dim], device: Device, target: Any, *, measure: bool, where: str) -> Plan | None:
-    """A contraction's plan; None of everything else, and of what has no symbolic size."""
+def _dims_of(func: Any, dims: dict[str, Dim]) -> list[Dim] | None:
+    """The dimensions of a contraction's sizes; None of everything else, and of what has no symbolic size."""
     symbols = symbols_of(func)
     if not symbols or any(str(symbol.name) not in dims for symbol in symbols) or read_operator(func) is None:
         return None
-    own = [dims[str(symbol.name)] for symbol in symbols]
-    return plan_operator(func, own, device, target, measure=measure, where=where)
+    return [dims[str(symbol.name)] for symbol in symbols]
 
 
 def _flops(plan: Plan | None, dims: dict[str, Dim]) -> float:

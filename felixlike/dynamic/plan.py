@@ -19,7 +19,7 @@ from felixlike.dynamic.bounds import fits_registers
 from felixlike.dynamic.dims import Dim, check_dims
 from felixlike.dynamic.dispatch import Tree, highest_of, programs_of, statements
 from felixlike.dynamic.emit import Pool, emit
-from felixlike.dynamic.gpu.plan import plan_blocks
+from felixlike.dynamic.gpu.plan import plan_blocks, pool_for
 from felixlike.dynamic.kernel import Buffer, DynamicKernel, Report
 from felixlike.dynamic.operator import Operator, read_operator, symbols_of
 from felixlike.dynamic.program import Program
@@ -42,6 +42,7 @@ from felixlike.hardware import (
     target_device,
 )
 from felixlike.hardware.vectors import MOST_ROWS
+from felixlike.measure import Pool as MeasuringPool
 from felixlike.measure.packing import Packing
 from felixlike.modes import own_modes
 from felixlike.words import shown
@@ -84,7 +85,10 @@ def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, m
     described_device = device_of(device, target)
     if measure and not kind_of(target).on_host:
         device_name(target)  # raises where the GPU it needs is missing
-    plan = plan_operator(func, func_dims, described_device, target, sia=weights, measure=measure, where=name)
+    with pool_for(target, measure=measure) as pool:
+        plan = plan_operator(
+            func, func_dims, described_device, target, sia=weights, measure=measure, pool=pool, where=name
+        )
     library = built(plan, target)
     names = [dim.name for dim in func_dims]
     return DynamicKernel(
@@ -165,9 +169,10 @@ def plan_operator(
     *,
     sia: Sia | None = None,
     measure: bool = True,
+    pool: MeasuringPool | None = None,
     where: str = "operator",
 ) -> Plan:
-    """Everything but compiling the final module.  Raises InvalidModel, NoUKernels."""
+    """Everything but compiling the final module.  pool: as `pool_for` gives it.  Raises InvalidModel, NoUKernels."""
     started = time.monotonic()
     operator = read_operator(func)
     if operator is None:
@@ -177,23 +182,23 @@ def plan_operator(
             remedy="felixlike.optimize takes models whose other operators have dynamic sizes",
         )
     if kind_of(target).binds_threads:
-        return _plan_blocks(operator, dims, device, target, sia or Sia(), started, measure=measure)
+        return _plan_blocks(operator, dims, device, target, sia or Sia(), started, pool)
     few, _ = workloads_of(operator, dims, _ANALYSED)
     kernels, stages = compile_stage(few, device)
     workloads, sizes = workloads_of(operator, dims, _MOST_INSTANCES)
     pools = pools_of(operator, kernels, sia or Sia(), few, device)
     search = Search(operator, pools, workloads, sizes, device, tile_scores(kernels, sia or Sia()))
     found = search.measured(Bench(operator, target, cores=device.cores)) if measure else search.predicted()
-    pool = needed(pools[found.pool], found.tree)
+    tiles = needed(pools[found.pool], found.tree)
     kernel, packings = emit(
         operator,
-        pool,
-        lambda rows: statements(found.tree, operator.symbols, rows, highest_of(pool)),
+        tiles,
+        lambda rows: statements(found.tree, operator.symbols, rows, highest_of(tiles)),
         cores=device.cores,
     )
     report = Report(
         stages=stages,
-        tiles=len(pool.tiles),
+        tiles=len(tiles.tiles),
         programs=found.programs,
         measured=found.measured,
         seconds=time.monotonic() - started,
@@ -201,14 +206,20 @@ def plan_operator(
         among_top=found.among_top,
         repaired=found.repaired,
     )
-    return Plan(operator, pool.tiles, found.tree, kernel, packings, report)
+    return Plan(operator, tiles.tiles, found.tree, kernel, packings, report)
 
 
 def _plan_blocks(
-    operator: Operator, dims: Sequence[Dim], device: Device, target: Any, sia: Sia, started: float, *, measure: bool
+    operator: Operator,
+    dims: Sequence[Dim],
+    device: Device,
+    target: Any,
+    sia: Sia,
+    started: float,
+    pool: MeasuringPool | None,
 ) -> Plan:
     """The same for a GPU."""
-    found = plan_blocks(operator, dims, device, target, sia, measure=measure)
+    found = plan_blocks(operator, dims, device, target, sia, pool=pool)
     report = Report(
         stages=found.stages,
         tiles=len(found.tiles),

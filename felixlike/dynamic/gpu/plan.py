@@ -7,6 +7,7 @@ grow with the number of sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,8 +30,8 @@ from felixlike.dynamic.stages import Stage
 from felixlike.dynamic.timing import kendall
 from felixlike.dynamic.ukernel import Floats, Workload
 from felixlike.dynamic.workloads import workloads_of
-from felixlike.hardware import Device
-from felixlike.measure import MeasurePool
+from felixlike.hardware import Device, kind_of
+from felixlike.measure import MeasurePool, Pool
 
 _MOST_INSTANCES, _ANALYSED = 128, 32
 """Sizes that programs are ranked for, and that uKernels are filtered by; as on CPUs."""
@@ -96,18 +97,23 @@ class _Job:
 
 
 def plan_blocks(
-    operator: Operator, dims: Sequence[Dim], device: Device, target: Any, sia: Sia, *, measure: bool
+    operator: Operator, dims: Sequence[Dim], device: Device, target: Any, sia: Sia, *, pool: Pool | None
 ) -> Planned:
-    """The launches for all sizes.  measure: whether programs are timed on this machine's GPU.  Raises NoUKernels."""
+    """The launches for all sizes.  pool: times programs; None for what is counted.  Raises NoUKernels."""
     few, _ = workloads_of(operator, dims, _ANALYSED)
     workloads, sizes = workloads_of(operator, dims, _MOST_INSTANCES)
     job = _Job(operator, device, sia, few, workloads, sizes)
-    if not measure:
+    if pool is None:
         found = job.ranked(job.waves)
         tree = _without_spills(job, found, target)
         return Planned(tree, emit_blocks(operator, tree), found.stages, len(found.programs))
-    with MeasurePool(target) as pool:
-        return measured(job, BlockBench(operator, target, pool))
+    return measured(job, BlockBench(operator, target, pool))
+
+
+def pool_for(target: Any, *, measure: bool) -> AbstractContextManager[Pool | None]:
+    """What times programs for a target: nothing where nothing is measured, and for CPUs, whose programs are timed in
+    this process."""
+    return MeasurePool(target) if measure and kind_of(target).binds_threads else nullcontext()
 
 
 def _without_spills(job: _Job, found: Ranked, target: Any) -> Tree[BlockProgram]:
