@@ -168,6 +168,21 @@ def compiler() -> None:
         pytest.skip('NVRTC is not on this machine: pip install "felixlike[cuda]"')
 
 
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_threads_wait_for_copies_and_for_each_other(stages: int) -> None:
+    """Twice a step: until a tile is there, and until nobody reads the one that is to be written; of either uKernel."""
+    target = resolve_target("sm_90")
+    pair = BlockProgram(BlockTile(32, 32, 16, 4, 4, stages), BlockTile(16, 32, 16, 2, 4, stages))
+    module = tvmlib.IRModule({"main": _emitted(operators.dense(64, 96), Leaf(pair)).with_attr("global_symbol", "main")})
+    source = codegen.cuda_source(codegen.compile_primfuncs(module, target))
+    first, second = source.partition("main_kernel(")[2].split("for (int step")[1:]
+    for loop in (first, second):
+        assert loop.partition("for (int i_")[0].count("__syncthreads()") >= 2
+    kernel = source.rpartition("main_kernel(")[2]
+    assert kernel.count("cp_async_wait") == (2 if stages > 1 else 0)
+    assert ("cp_async_legacy" in kernel) == (stages > 1)
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", ["dense", "scores", "mixed"])
 @pytest.mark.usefixtures("compiler")

@@ -17,7 +17,7 @@ from felixlike.deploy.compile import lowered_model
 from felixlike.dynamic import network
 from felixlike.dynamic.batch import _whole, batch_of
 from felixlike.dynamic.sources import read_network
-from felixlike.errors import NoGPU
+from felixlike.errors import NoGPU, NotVerified
 from felixlike.frontend import import_model
 from felixlike.frontend.passes import fuse_dynamic
 from felixlike.hardware import resolve_target, target_device
@@ -118,6 +118,31 @@ def _report(compiled: Any) -> Any:
     from felixlike.report import Report
 
     return Report(compiled.name, (), 0, 0, 0.0, 0.0, 0.0, "", "", "", str(compiled.target), {}, 0)
+
+
+class _NoMachine:
+    """Stands for a virtual machine on a GPU that is not there."""
+
+    def __getitem__(self, name: str) -> Any:
+        def run(*_: Any) -> Any:
+            raise RuntimeError("no GPU computes anything here")
+
+        return run
+
+
+def test_optimize_does_all_but_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there were a GPU: planned, compiled, and reported; that nothing could be compared is said."""
+    if gpu_at_hand() is not None:
+        pytest.skip("there is a GPU here")
+    monkeypatch.setattr("felixlike.hardware.gpu.gpu_at_hand", lambda: ("made up", "sm_90"))
+    monkeypatch.setattr("felixlike.deploy.callable.Compiled._virtual_machine", lambda _: _NoMachine())
+    with pytest.warns(NotVerified, match="comparing failed"):
+        optimized = fx.optimize(_program(), target="sm_90", rounds=0, progress=False)
+    notes = [task.note for task in optimized.report.tasks]
+    assert sum("uKernels in code" in note for note in notes) == 5
+    assert notes.count("TVM's default schedule") == len(notes) - 5 > 0
+    assert optimized.report.device == "made up"
+    assert optimized.inputs[0].shape == (1, 32)
 
 
 def test_without_a_gpu_models_are_refused() -> None:
