@@ -192,7 +192,7 @@ def test_chosen_kernels_do_not_spill(name: str, arch: str) -> None:
     kernel = dynamic.compile(make_task(func[name], target, name=name), fx.Dim("T", range(1, 129)), measure=False)
     module = tvmlib.IRModule({"main": _emitted(func[name], kernel.tree).with_attr("global_symbol", "main")})
     kernels = codegen.kernels_of(codegen.cuda_binary(module, target), arch)
-    assert len(kernels) == len(programs_of(kernel.tree)) <= 8
+    assert len(kernels) == len(programs_of(kernel.tree)) <= 6
     for found in kernels:
         assert found.local_bytes == 0, found
         assert found.shared_bytes <= 48 * 2**10

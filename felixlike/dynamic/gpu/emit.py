@@ -34,7 +34,7 @@ from felixlike.tvmlib.typing import Func, Stmt
 def emit_blocks(operator: Operator, tree: Tree[BlockProgram]) -> Func:
     """The function that serves every size."""
     tirx, build = tvmlib.tirx, Builder(INDEX, LANES)
-    programs = list(dict.fromkeys(_in_order(tree)))
+    programs = in_order(tree)
 
     def number(tree: Tree[BlockProgram]) -> Any:
         if isinstance(tree, Leaf):
@@ -51,9 +51,11 @@ def emit_blocks(operator: Operator, tree: Tree[BlockProgram]) -> Func:
     return function(list(operator.func.params), body, operator.func.attrs)
 
 
-def _in_order(tree: Tree[BlockProgram]) -> list[BlockProgram]:
-    """The programs of a tree, from small sizes to large ones."""
-    return [tree.program] if isinstance(tree, Leaf) else [*_in_order(tree.below), *_in_order(tree.above)]
+def in_order(tree: Tree[BlockProgram]) -> list[BlockProgram]:
+    """The programs of a tree in the order of their kernels, each once."""
+    if isinstance(tree, Leaf):
+        return [tree.program]
+    return list(dict.fromkeys([*in_order(tree.below), *in_order(tree.above)]))
 
 
 def _statement(launch: Launch) -> Stmt:

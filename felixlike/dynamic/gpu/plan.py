@@ -16,8 +16,8 @@ import numpy as np
 
 from felixlike import codegen, tvmlib
 from felixlike.dynamic.dims import Dim
-from felixlike.dynamic.dispatch import Leaf, Tree, programs_of
-from felixlike.dynamic.gpu.emit import emit_blocks
+from felixlike.dynamic.dispatch import Tree, programs_of
+from felixlike.dynamic.gpu.emit import emit_blocks, in_order
 from felixlike.dynamic.gpu.operand import operands_of
 from felixlike.dynamic.gpu.search import Ranked, ranked, tree_of
 from felixlike.dynamic.gpu.throughput import MANY, Waves, alone, blocks_of, counted
@@ -117,27 +117,30 @@ def pool_for(target: Any, *, measure: bool) -> AbstractContextManager[Pool | Non
 
 
 def _without_spills(job: _Job, found: Ranked, target: Any) -> Tree[BlockProgram]:
-    """The tree, of programs that do without spills as far as the CUDA compiler is at hand to say.
-
-    Asked are those of two uKernels: of either alone HardwareAlign's bounds are enough, but the compiler keeps addresses
-    of both.  The last time all are left out of which nothing is known."""
-    seconds, known = found.seconds.copy(), set[BlockProgram]()
+    """The tree, of programs that do without spills as far as the CUDA compiler is at hand to say; after a few rounds,
+    of those that did."""
+    seconds, fine = found.seconds.copy(), set[BlockProgram]()
     for _ in range(_ASKED if codegen.cuda_toolchain() else 0):
         tree = job.tree(found.programs, seconds)
-        asked = [p for p in programs_of(tree) if p.small is not None and p not in known]
-        if not asked:
+        spilling = _spilling(job.operator, tree, target)
+        if not spilling:
             return tree
-        known.update(asked)
-        for program in asked:
-            module = tvmlib.IRModule(
-                {"main": emit_blocks(job.operator, Leaf(program)).with_attr("global_symbol", "main")}
-            )
-            arch = str(target.attrs["arch"])
-            if any(kernel.local_bytes for kernel in codegen.kernels_of(codegen.cuda_binary(module, target), arch)):
-                seconds[found.programs.index(program)] = np.inf
-    if known:
-        seconds[[n for n, p in enumerate(found.programs) if p.small is not None and p not in known]] = np.inf
+        fine |= set(programs_of(tree)) - spilling
+        seconds[[found.programs.index(program) for program in spilling]] = np.inf
+    if fine:
+        seconds[[n for n, program in enumerate(found.programs) if program not in fine]] = np.inf
     return job.tree(found.programs, seconds)
+
+
+def _spilling(operator: Operator, tree: Tree[BlockProgram], target: Any) -> set[BlockProgram]:
+    """The programs of a tree of whose threads the CUDA compiler keeps something in memory.  Asked of the whole
+    function: the same launch may be compiled in another way beside others."""
+    func = emit_blocks(operator, tree).with_attr("global_symbol", "main")
+    binary = codegen.cuda_binary(tvmlib.IRModule({"main": func}), target)
+    kernels = {kernel.name: kernel for kernel in codegen.kernels_of(binary, str(target.attrs["arch"]))}
+    names = ["main_kernel", *(f"main_kernel_{number}" for number in range(1, len(kernels)))]  # as TVM calls them
+    named = zip(in_order(tree), names, strict=False)
+    return {program for program, name in named if name in kernels and kernels[name].local_bytes}
 
 
 def measured(job: _Job, bench: BlockBench) -> Planned:

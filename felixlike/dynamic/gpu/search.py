@@ -36,8 +36,11 @@ memory, and has nothing better for small outputs: by the model it loses 10 to 20
 _MOST_PAIRS = 1500
 """Programs of two uKernels that are compared."""
 
-_NEAR, _MOST_KERNELS = (0.03, 0.05, 0.08, 0.12, 0.2), 8
+_NEAR, _MOST_KERNELS = (0.03, 0.05, 0.08, 0.12, 0.2), 6
 """How near to the best a program must be to count as equal: the least of these with which there are so few kernels."""
+
+_PAIRED = 1.03
+"""Programs of two uKernels must be better by this than those of one, by what is predicted: they are twice the code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ def tree_of(
     programs: Sequence[BlockProgram], seconds: Floats, sizes: Sequence[tuple[int, ...]], weights: Sequence[float]
 ) -> Tree[BlockProgram]:
     """The tree that chooses among programs, with few kernels.  seconds: float64[programs, sizes]."""
+    seconds = seconds * np.asarray([1.0 if p.small is None else _PAIRED for p in programs])[:, None]
     for near in _NEAR:
         chosen = labels(seconds, weights, near)
         if len(set(chosen)) <= _MOST_KERNELS:
