@@ -16,7 +16,8 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.bench import Bench, torch_sides
 from benchmarks.gpu.journal import Journal, Row
 from benchmarks.gpu.page import page_text, write_page
-from benchmarks.gpu.parts import PARTS, Part
+from benchmarks.gpu.parts import PARTS, Part, packing_sketches
+from felixlike.testing.operators import OPERATORS
 
 
 def bench_in(folder: Path, seconds: float = 60.0) -> Bench:
@@ -37,6 +38,7 @@ def test_parts_are_in_the_order_that_was_asked_for() -> None:
     ("part", "name", "keys"),
     [
         ("points", "softmax_3d", {"sketches", "understood", "outcomes", "kernels"}),
+        ("points", "dense_bias_relu", {"sketches", "understood", "outcomes", "kernels"}),
         ("subgraphs", "softmax", {"trials", "simulated_seconds", "called"}),
         ("networks", "mlp", {"trials", "simulated_seconds", "called"}),
         ("search", "softmax, ours", {"seconds", "elapsed", "sketch", "point"}),
@@ -54,6 +56,13 @@ def test_every_part_rehearses(part: str, name: str, keys: set[str], tmp_path: Pa
     assert keys <= row.keys()
     assert not row.get("errors")
     assert part in write_page(bench.journal, tmp_path, rehearsal=True).read_text()
+
+
+def test_points_are_also_of_sketches_that_pack_constant_weights(tmp_path: Path) -> None:
+    bench = bench_in(tmp_path)
+    assert len(packing_sketches(bench, OPERATORS["conv1d"]())) >= 3
+    assert not packing_sketches(bench, OPERATORS["conv2d_nhwc"]())  # it lies as threads copy it
+    assert not packing_sketches(bench, OPERATORS["softmax_3d"]())
 
 
 def test_what_is_done_is_not_done_again_and_errors_are_rows(tmp_path: Path) -> None:

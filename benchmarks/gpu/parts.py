@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from benchmarks.gpu.bench import Bench, torch_sides
 from benchmarks.gpu.journal import Row
@@ -31,20 +32,26 @@ class Part:
 
 
 def points(bench: Bench, name: str, seconds: float) -> Row:
-    """Random valid points of every sketch of an operator, compared with float64."""
+    """Random valid points of every sketch of an operator, compared with float64; also of those sketches of ours that
+    lay a constant weight out anew."""
     from felixlike import codegen
+    from felixlike.measure.packing import cut
     from felixlike.search import Candidate
     from felixlike.symbolic import sketches
     from felixlike.testing.operators import OPERATORS
 
-    found = sketches(OPERATORS[name](), bench.target, space="all")
-    drawn = [(sketch, tuple(p)) for sketch in found for p in sketch.sample(bench.points, seed=7).tolist()]
+    func = OPERATORS[name]()
+    found = [sketches(func, bench.target, space="all"), packing_sketches(bench, func)]
+    drawn = [[(s, tuple(p)) for s in some for p in s.sample(bench.points, seed=7).tolist()] for some in found]
+    measured = []
     with bench.pool() as pool:
-        measured = pool.measure(found[0].task, [Candidate(s, p, math.nan, "random") for s, p in drawn])
+        for pairs in filter(None, drawn):
+            measured += pool.measure(pairs[0][0].task, [Candidate(s, p, math.nan, "random") for s, p in pairs])
+    known, tried = [s for some in found for s in some], [pair for pairs in drawn for pair in pairs]
     row: Row = {
-        "sketches": len(found),
-        "understood": sum(sketch.understood for sketch in found),
-        "points": len(drawn),
+        "sketches": len(known),
+        "understood": sum(sketch.understood for sketch in known),
+        "points": len(tried),
         "outcomes": dict(Counter(m.status.value for m in measured)),
         "error": max((m.error for m in measured if m.error is not None), default=None),
         "fastest": min(m.seconds for m in measured),
@@ -54,9 +61,28 @@ def points(bench: Bench, name: str, seconds: float) -> Row:
     }
     if bench.rehearsal and codegen.cuda_toolchain():
         arch = str(bench.target.attrs["arch"])
-        binaries = [codegen.cuda_binary(sketch.schedule(point).mod, bench.target) for sketch, point in drawn]
+        kernels = [cut(sketch.schedule(point).mod["main"])[0] for sketch, point in tried]
+        binaries = [codegen.cuda_binary(_module(kernel), bench.target) for kernel in kernels]
         row["kernels"] = [[kernel.told() for kernel in codegen.kernels_of(binary, arch)] for binary in binaries]
     return row
+
+
+def packing_sketches(bench: Bench, func: Any) -> Sequence[Any]:
+    """Sketches of an operator whose second input is constant, if they pack it."""
+    from felixlike.frontend import make_task
+    from felixlike.frontend.constants import PACKING
+    from felixlike.symbolic import sketches
+
+    if len(func.params) < 3:
+        return ()
+    task = make_task(func, bench.target, name="packed", constants=[1])
+    return [s for s in sketches(task, space="own") if PACKING in s.trace_json()] if task.layout_free else ()
+
+
+def _module(func: Any) -> Any:
+    from felixlike import tvmlib
+
+    return tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
 def subgraph(bench: Bench, name: str, seconds: float) -> Row:

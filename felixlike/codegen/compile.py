@@ -77,5 +77,6 @@ def default_schedules(module: Any, target: Any) -> Any:
     dlight = tvmlib.dlight()
     gpu = dlight.gpu
     rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
+    own = tvmlib.map_functions(module, tvmlib.s_tir.renew_defs)  # dlight changes functions in place
     with target:
-        return dlight.ApplyDefaultSchedule(*rules)(module)
+        return dlight.ApplyDefaultSchedule(*rules)(own)

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.hardware import kind_of
 
 CONSTANTS = "felixlike.constants"
 """The attribute of a task's function that lists all its constant parameters."""
 
 LAYOUT_FREE = "layout_free_buffers"
-"""TVM's attribute that lists those whose layout MetaSchedule's RewriteLayout may change."""
+"""TVM's attribute that lists those whose layout MetaSchedule's RewriteLayout, or a rule of ours, may change."""
 
 PACKING = "meta_schedule.layout_rewrite_preproc"
 """TVM's mark of a block that only brings a constant into the layout that the rest of a schedule reads."""
@@ -60,13 +59,13 @@ def _listed(func: Any, name: str) -> tuple[int, ...] | None:
     return tuple(int(index) for index in func.attrs[name]) if func.attrs and name in func.attrs else None
 
 
-def with_marks(module: Any, target: Any) -> Any:
+def with_marks(module: Any) -> Any:
     """A fused Relax module whose PrimFuncs say which layouts are free, and nothing else about it."""
     constants = constant_arguments(module)
     marked = tvmlib.IRModule(dict(module.functions), attrs=module.attrs)
     for variable, func in module.functions.items():
         if isinstance(func, tvmlib.PrimFunc):
-            free = layout_free(func, target, constants.get(str(variable.name_hint), ()))
+            free = layout_free(func, constants.get(str(variable.name_hint), ()))
             marked.update_func(variable, with_indices(func, LAYOUT_FREE, free))
     return marked
 
@@ -76,11 +75,9 @@ def with_indices(func: Any, name: str, indices: Sequence[int]) -> Any:
     return func.with_attr(name, list(indices)) if indices else tvmlib.without_attributes(func, name)
 
 
-def layout_free(func: Any, target: Any, constants: Iterable[int]) -> tuple[int, ...]:
-    """Those of a PrimFunc's constant parameters that are worth another layout on a target: where constants may be
-    packed, the floating-point ones that one reduction reads once, element by element."""
-    if not kind_of(target).packs_constants:
-        return ()
+def layout_free(func: Any, constants: Iterable[int]) -> tuple[int, ...]:
+    """Those of a PrimFunc's constant parameters that are worth another layout: the floating-point ones that one
+    reduction reads once, element by element."""
     reads = _reads(func)
     return tuple(index for index in constants if _is_weight(func.params[index], reads))
 

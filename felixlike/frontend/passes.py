@@ -133,7 +133,7 @@ def rewrites_of(kind: str) -> tuple[Rewrite, ...]:
 
 def fuse(module: Any, target: Any) -> Any:
     """Legalise and fuse a Relax module for a target, and mark weights whose layout is free.  Raises what TVM raises."""
-    return with_marks(_run(module, target, rewrites_of(kind_of(target).name)), target)
+    return with_marks(_run(module, target, rewrites_of(kind_of(target).name)))
 
 
 def fuse_dynamic(module: Any, target: Any) -> Any:

@@ -40,7 +40,7 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constan
     """The task of one PrimFunc.
 
     func: a PrimFunc; its own name and attributes do not enter the key.  constants: indices of its parameters that are
-    the same in every call. Schedules for CPUs may lay weights among them out anew, once, before the first call; the
+    the same in every call. Schedules may lay weights among them out anew, once, before the first call; the
     key tells whether they may. What the function itself says of free layouts is dropped: nothing says that those
     buffers are constant, and what is not would be laid out anew in every call.
     Raises InvalidModel for what is no PrimFunc, InvalidOption for an index that is no input's."""
@@ -54,7 +54,7 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constan
     # A private copy under the one name that traces know, so that equal bodies have equal keys.
     main = tvmlib.without_attributes(_named_apart(func), "global_symbol", "op_pattern", CONSTANTS)
     main = main.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
-    main = with_indices(main, LAYOUT_FREE, layout_free(main, target, constants))
+    main = with_indices(main, LAYOUT_FREE, layout_free(main, constants))
     digest = hashlib.sha256(f"{tvmlib.structural_hash(main)} {target}".encode()).hexdigest()
     module = tvmlib.IRModule({"main": with_indices(main, CONSTANTS, constants)})
     return Task(

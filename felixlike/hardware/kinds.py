@@ -16,16 +16,14 @@ from felixlike.errors import UnknownTarget
 class Kind:
     """name: TVM's.  device: TVM's name of what its code runs on; weights of the cost model are shipped under it.
     needs: what TVM's rules read from a target.  on_host: code runs on the processors of the process that calls it, and
-    not beside them.  binds_threads: loops are run by being bound to threads, so plain ones cannot run.
-    packs_constants: constants may be laid out for a schedule before the first call.  waiting: built candidates, for
-    each worker, that wait for one another to be compared in turns."""
+    not beside them.  binds_threads: loops are run by being bound to threads, so plain ones cannot run.  waiting: built
+    candidates, for each worker, that wait for one another to be compared in turns."""
 
     name: str
     device: str
     needs: tuple[str, ...]
     on_host: bool
     binds_threads: bool
-    packs_constants: bool
     waiting: int
 
 
@@ -36,7 +34,6 @@ KINDS = {
         needs=("num-cores",),
         on_host=True,
         binds_threads=False,
-        packs_constants=True,
         waiting=8,  # on two cores, all of a round
     ),
     "cuda": Kind(
@@ -45,7 +42,6 @@ KINDS = {
         needs=("arch", "max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size"),
         on_host=False,
         binds_threads=True,
-        packs_constants=False,
         waiting=1,  # a process that waits holds memory of the GPU
     ),
 }

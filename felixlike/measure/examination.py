@@ -18,7 +18,7 @@ from felixlike.measure.limits import Timing
 from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
 from felixlike.measure.reduction import reduction_length
-from felixlike.measure.reference import double_precision, in_quick_order
+from felixlike.measure.reference import double_precision
 from felixlike.measure.rounding import coarsest
 from felixlike.measure.steps import Steps
 from felixlike.measure.verify import tolerance
@@ -26,7 +26,7 @@ from felixlike.measure.verify import tolerance
 _ARGUMENT_COPIES = 4
 
 Runner = Callable[[object, int, Message], Steps[Message]]
-"""(module, bytes of its buffers, run request) → steps to the answer."""
+"""(unscheduled module, bytes of its buffers, run request) → steps to the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _answers(
                 row["dtype"] = "float64"
             if argument.written:
                 row["save"] = str(directory / f"answer{index}.npy")
-        module = in_quick_order(double_precision(task.module) if widen else task.module)
+        module = double_precision(task.module) if widen else task.module
         answer = yield from run(module, 2 * examination.bytes, request)
         if answer["status"] == Status.OK:
             saved = tuple(row["save"] and Path(row["save"]) for row in request["arguments"])

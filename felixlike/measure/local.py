@@ -1,26 +1,26 @@
-"""Run candidates on this machine: built several at a time, then run one at a time with everything else idle.
+"""Run candidates on this machine: built several at a time, run one at a time.
 
-In: a task and candidates. Out: a Measurement each. Building and running alternate in small batches.
+In: a task and candidates. Out: a Measurement each. On a CPU building and running alternate in small batches, with
+everything else idle while a candidate runs; candidates for a GPU are built while others run (`builds.py`).
 """
 
-import selectors
-from collections import deque
-from collections.abc import Generator, Iterable
+import contextlib
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
 
 from felixlike import tvmlib
 from felixlike.errors import InvalidModel, ReferenceFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import device_name
 from felixlike.hardware.probe import memory_bytes
+from felixlike.measure.builds import Builds
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.evaluator import better
 from felixlike.measure.interface import Checked, Checks, Results
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement
-from felixlike.measure.steps import Steps, answers, complete, together, watch
+from felixlike.measure.steps import Steps, complete, together
 from felixlike.measure.trial import Trial
 from felixlike.measure.turns import take_turns, without_turn
 from felixlike.measure.workshop import Workshop
@@ -32,11 +32,13 @@ _WAITING_SHARE = 4
 class Local:
     """A Place: this machine, where the candidates that a workshop builds run in the processes that built them.
 
-    waiting: as MeasurePool's."""
+    waiting: as MeasurePool's.  ahead: whether candidates are built while others run; None: where they do not run on the
+    processors that build them."""
 
-    def __init__(self, workshop: Workshop, *, waiting: int | None = None) -> None:
+    def __init__(self, workshop: Workshop, *, waiting: int | None = None, ahead: bool | None = None) -> None:
         self._workshop = workshop
         self._processes = workshop.processes
+        self._ahead = not workshop.kind.on_host if ahead is None else ahead
         self._batch = waiting or workshop.kind.waiting * workshop.workers
 
     @property
@@ -50,45 +52,46 @@ class Local:
         with self._workshop.claimed():
             examination = self._workshop.examine(task, verify=verify)
             room = max(1, memory_bytes() // _WAITING_SHARE // max(1, examination.bytes))
-            source = enumerate(candidates)
-            again: list[tuple[int, Schedulable]] = []
-            while orders := dict([*again, *islice(source, self._batch)]):
-                again = []
-                timed: list[tuple[Trial, Message]] = []
-                copies: dict[int, list[Trial]] = {}
-                built = yield from self._build(orders, examination.bytes)
-                for first, *others in _by_code(built, together=known.reuse):
-                    if first.lost:  # it was idle when its server died: not its fault
-                        self._processes.mourn(first.generation)
-                        again += [(trial.index, orders[trial.index]) for trial in (first, *others)]
-                        continue
-                    for trial in others:
-                        self._processes.end(trial)
-                    earlier = known.find((task.key, verify, first.code))
-                    if earlier is not None:
+            builds = Builds(self._workshop, candidates, examination.bytes, size=self._batch, ahead=self._ahead)
+            with contextlib.closing(builds):
+                while builds.begin_batch():
+                    timed: list[tuple[Trial, Message]] = []
+                    copies: dict[str, list[Trial]] = {}
+                    while (trial := (yield from builds.next())) is not None:
+                        code = trial.code if known.reuse else str(trial.index)
+                        if trial.lost:  # it was idle when its server died: not its fault
+                            self._processes.mourn(trial.generation)
+                            self._processes.end(trial)
+                            builds.again(trial)
+                            continue
+                        if code in copies:
+                            self._processes.end(trial)
+                            copies[code].append(trial)
+                            continue
+                        earlier = known.find((task.key, verify, trial.code))
+                        if earlier is not None:
+                            self._processes.end(trial)
+                            yield trial.index, replace(earlier, build_seconds=trial.build_seconds)
+                            continue
+                        copies[code] = []
+                        request = examination.request(base=limits.tolerance, timing=limits.timing, best=best)
+                        timed.append((trial, self._run(builds, trial, request)))
+                        best = better(best, timed[-1][1].get("repeats", ()))
+                        for far in without_turn(timed, limits.timing, room):
+                            self._processes.end(far)
+                    for first, answer in take_turns(timed, limits.timing, limits.run_seconds, builds.run):
                         self._processes.end(first)
-                        for trial in (first, *others):
-                            yield trial.index, replace(earlier, build_seconds=trial.build_seconds)
-                        continue
-                    copies[first.index] = others
-                    request = examination.request(base=limits.tolerance, timing=limits.timing, best=best)
-                    timed.append((first, self._run(first, request)))
-                    best = better(best, timed[-1][1].get("repeats", ()))
-                    for trial in without_turn(timed, limits.timing, room):
-                        self._processes.end(trial)
-                for first, answer in take_turns(timed, limits.timing, limits.run_seconds):
-                    self._processes.end(first)
-                    answer = {**answer, "kernels": first.kernels}
-                    result = measurement(answer, build_seconds=first.build_seconds, run_seconds=answer["elapsed"])
-                    key = (task.key, verify, first.code)
-                    known.keep(key, result)
-                    yield first.index, result
-                    earlier = known.find(key)
-                    for trial in copies[first.index]:
-                        if earlier is None:
-                            again.append((trial.index, orders[trial.index]))
-                        else:
-                            yield trial.index, replace(earlier, build_seconds=trial.build_seconds)
+                        answer = {**answer, "kernels": first.kernels}
+                        result = measurement(answer, build_seconds=first.build_seconds, run_seconds=answer["elapsed"])
+                        key = (task.key, verify, first.code)
+                        known.keep(key, result)
+                        yield first.index, result
+                        earlier = known.find(key)
+                        for copy in copies[first.code if known.reuse else str(first.index)]:
+                            if earlier is None:
+                                builds.again(copy)
+                            else:
+                                yield copy.index, replace(earlier, build_seconds=copy.build_seconds)
 
     def check(self, task: Task, candidate: Schedulable) -> Measurement:
         """See MeasurePool.check."""
@@ -108,43 +111,10 @@ class Local:
         except (ReferenceFailed, InvalidModel) as error:
             return error
 
-    def _build(
-        self, orders: dict[int, Schedulable], memory: int
-    ) -> Generator[tuple[int, Measurement], None, list[Trial]]:
-        """Build a batch, `workers` at a time.  Yields those that fail, returns those that wait to be run."""
-        waiting = deque(orders.items())
-        built: list[Trial] = []
-        with selectors.DefaultSelector() as selector:
-            while waiting or selector.get_map():
-                while waiting and len(selector.get_map()) < self._workshop.workers:
-                    index, candidate = waiting.popleft()
-                    trial = self._workshop.begin(index, candidate, memory)
-                    if isinstance(trial, Measurement):
-                        yield index, trial
-                        continue
-                    watch(selector, trial, self._workshop.limits.build_seconds)
-                for trial, answer in answers(selector):
-                    trial.build_seconds = answer["elapsed"]
-                    if answer["status"] is Status.OK:
-                        trial.code, trial.kernels = answer["code"], answer["kernels"]
-                        built.append(trial)
-                        continue
-                    self._processes.end(trial)
-                    yield trial.index, measurement(answer, build_seconds=trial.build_seconds, run_seconds=0.0)
-        return built
-
-    def _run(self, trial: Trial, request: Message) -> Message:
+    def _run(self, builds: Builds, trial: Trial, request: Message) -> Message:
         """Have a trial called, checked and timed; it is paused afterwards."""
-        answer = trial.run(request, self._workshop.limits.run_seconds)
+        answer = builds.run(trial, request, self._workshop.limits.run_seconds)
         trial.pause()
         if answer["status"] is Status.OK:
             self._processes.praise()
         return answer
-
-
-def _by_code(trials: Iterable[Trial], *, together: bool) -> list[list[Trial]]:
-    """Trials with the same generated code, together if wanted, in the order in which they were built."""
-    found: dict[str, list[Trial]] = {}
-    for trial in trials:
-        found.setdefault(trial.code if together else str(trial.index), []).append(trial)
-    return list(found.values())

@@ -48,7 +48,7 @@ def cut(func: Any) -> tuple[Any, tuple[Packing, ...]]:
             )
         params[found[0]] = new
         plain = tvmlib.structural_map(part, (tvmlib.s_tir.SBlock, _without_mark))
-        function = _function([old, new], [plain], [], None)
+        function = tvmlib.without_attributes(_function([old, new], [plain], [], None), "tirx.is_scheduled")
         packings.append(Packing(found[0], tuple(int(e) for e in new.shape), str(new.dtype), function))
     kept = [b for b in func.body.block.alloc_buffers if not any(b.same_as(p) for p in params)]
     return _function(params, stay, kept, func.attrs), tuple(packings)

@@ -88,9 +88,9 @@ class MeasurePool(WorkshopPool):
 
     target: of the tasks, TVM's or a name; its num-cores is the number of threads a candidate may use.  workers: how
     many candidates are built at a time; None: num-cores, or the host's cores where the target is a GPU.  Building and
-    running alternate in small batches.  waiting: how many built candidates such a batch has, of which those that are
-    near its best one are timed in turns; None: a few for each worker.  reuse: a candidate whose generated code is that
-    of an earlier one gets its Measurement instead of being run."""
+    running alternate in small batches; for a GPU, building goes on meanwhile.  waiting: how many built candidates such
+    a batch has, of which those that are near its best one are timed in turns; None: a few for each worker.  reuse: a
+    candidate whose generated code is that of an earlier one gets its Measurement instead of being run."""
 
     def __init__(
         self,

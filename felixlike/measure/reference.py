@@ -1,7 +1,7 @@
 """The float64 reference: a task's unscheduled function with every float type replaced by float64.
 
 In: an IRModule. Out: one whose buffers, constants and operators are double precision, and whose large sums take seconds
-rather than minutes.
+rather than minutes on a processor, or milliseconds on a GPU.
 """
 
 import json
@@ -31,6 +31,34 @@ _LARGE = 2**22
 
 _COLUMNS, _TERMS = 512, 64
 """At most so many columns and terms of a product at a time, so that what is read again lies in L2."""
+
+
+_WORTH, _FEWEST_THREADS = 2**26, 2**12
+"""Steps of a function's blocks that take a processor longer than what comes before a GPU's first kernel, about a tenth
+of a second; and outputs below which a long sum leaves most of a GPU idle.  Chosen by hand."""
+
+
+def in_threads(module: Any, target: Any) -> Any | None:
+    """The same IRModule for a GPU: each block a kernel, each of its outputs a thread that takes the terms of its sum
+    one after the other. None where a processor has done it as soon, or TVM does not know how.
+
+    That is TVM's plainest schedule (dlight's `Fallback`): nothing is shared, nothing tiled, so that there is little
+    that could be wrong with what candidates are compared with."""
+    blocks = [block for block in tvmlib.found(module["main"].body, tvmlib.s_tir.SBlock) if block.iter_vars]
+    steps = [math.prod(int(i.dom.extent) for i in block.iter_vars) for block in blocks]
+    outputs = [math.prod(int(i.dom.extent) for i in block.iter_vars if tvmlib.is_spatial(i)) for block in blocks]
+    few = any(s > n and s >= _LARGE and n < _FEWEST_THREADS for s, n in zip(steps, outputs, strict=True))
+    if few or sum(steps) < _WORTH:
+        return None
+    dlight = tvmlib.dlight()
+    own = tvmlib.map_functions(module, tvmlib.s_tir.renew_defs)  # dlight changes functions in place
+    try:
+        with target:
+            return dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(own)
+    except tvmlib.TVM_ERRORS as error:
+        if not tvmlib.refusal(error):
+            raise
+        return None
 
 
 def in_quick_order(module: Any) -> Any:

@@ -24,6 +24,9 @@ from felixlike.measure.measurement import Status
 from felixlike.measure.packing import cut
 from felixlike.measure.runner import Built, failure, packed_file, run
 
+_PACK = "pack"
+"""What the functions that pack constants are called, with a number each; see `Built`."""
+
 
 def main(channel_fd: int, server: int) -> NoReturn:
     """Serve one candidate, then leave without any clean-up of the server's copied state."""
@@ -105,7 +108,11 @@ def _compile(
     if PACKING not in module:
         return codegen.compile_primfuncs(loaded, target, kernels=kernels), []
     kernel, packings = cut(loaded["main"])
-    functions = {"main": kernel, **{f"pack{i}": packing.function for i, packing in enumerate(packings)}}
-    named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
-    executable = codegen.compile_primfuncs(tvmlib.IRModule(named), target, kernels=kernels)
+    plain = {f"{_PACK}{i}": packing.function for i, packing in enumerate(packings)}
+    functions = tvmlib.IRModule({name: func.with_attr("global_symbol", name) for name, func in plain.items()})
+    functions = codegen.default_schedules(functions, target)
+    functions["main"] = kernel.with_attr("global_symbol", "main")
+    executable = codegen.compile_primfuncs(functions, target, kernels=kernels)
+    if kernels is not None:
+        kernels[:] = [kernel for kernel in kernels if not kernel.name.startswith(_PACK)]
     return executable, [(packing.parameter, packing.shape, packing.dtype) for packing in packings]

@@ -3,7 +3,7 @@
 In: candidates that have been timed once, in processes that still hold them. Out: their answers with more repeats.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from felixlike.measure.evaluator import calls_of_a_batch, lower_quartile
 from felixlike.measure.limits import Timing
@@ -12,11 +12,16 @@ from felixlike.measure.messages import Message
 from felixlike.measure.trial import Trial
 
 
-def take_turns(timed: Sequence[tuple[Trial, Message]], timing: Timing, seconds: float) -> list[tuple[Trial, Message]]:
+def take_turns(
+    timed: Sequence[tuple[Trial, Message]],
+    timing: Timing,
+    seconds: float,
+    run: Callable[[Trial, Message, float], Message],
+) -> list[tuple[Trial, Message]]:
     """The same trials with their answers; those near the best one's have more repeats, or have failed.
 
-    timed: paused trials, each with the answer to its run.  seconds: that a turn may take.  One whose server dies keeps
-    the repeats that it has."""
+    timed: paused trials, each with the answer to its run.  seconds: that a turn may take.  run: has a trial answer
+    within some seconds.  One whose server dies keeps the repeats that it has."""
     found = {trial.index: (trial, answer) for trial, answer in timed}
     near = [trial.index for trial, _ in _near(timed, timing) if not trial.closed]
     if len(near) < 2:
@@ -26,7 +31,7 @@ def take_turns(timed: Sequence[tuple[Trial, Message]], timing: Timing, seconds: 
         for index in tuple(near):
             trial, answer = found[index]
             trial.resume()
-            more = trial.run({"calls": calls[index]}, seconds)
+            more = run(trial, {"calls": calls[index]}, seconds)
             trial.pause()
             if more["status"] is Status.OK:
                 repeats = (*answer["repeats"], *more["repeats"])

@@ -13,7 +13,7 @@ from felixlike import options, tvmlib
 from felixlike.codegen import require_toolchain
 from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
-from felixlike.hardware import host_target, kind_of, quickly_compiled, resolve_target
+from felixlike.hardware import gpu_at_hand, host_target, kind_of, quickly_compiled, resolve_target
 from felixlike.hardware.probe import usable_cores
 from felixlike.measure.candidate import Schedulable, schedulable
 from felixlike.measure.earlier import Earlier
@@ -23,6 +23,7 @@ from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement, refused
 from felixlike.measure.processes import Processes
+from felixlike.measure.reference import in_quick_order, in_threads
 from felixlike.measure.steps import Steps, complete
 from felixlike.measure.trial import Trial
 
@@ -51,6 +52,7 @@ class Workshop:
         self.target = str(target)
         self.workers = workers or cores
         self.earlier = Earlier(reuse=reuse)
+        self._has_gpu = not self.kind.on_host and (gpu_at_hand() or ("", ""))[1] == str(target.attrs["arch"])
         self._plain = str(quickly_compiled(target if self.kind.on_host else host_target()))
         self._examinations: dict[tuple[str, bool], Examination] = {}
         self._busy = False
@@ -84,7 +86,7 @@ class Workshop:
         key = (task.key, verify)
         if key not in self._examinations:
             home = self.processes.directory / f"{task.key}-{'verified' if verify else 'unverified'}"
-            made = (yield from verified(task, home, self._run_alone)) if verify else unverified(task, home)
+            made = (yield from verified(task, home, self._reference)) if verify else unverified(task, home)
             self._examinations[key] = made
         return self._examinations[key]
 
@@ -133,12 +135,22 @@ class Workshop:
                 return measurement(answer, build_seconds=trial.build_seconds, run_seconds=elapsed)
             self.processes.mourn(trial.generation)
 
-    def _run_alone(self, module: Any, memory: int, request: Message) -> Steps[Message]:
-        """Steps that build and run a module on the host under the reference's limits, to the answer to the run request,
-        or the failure."""
+    def _reference(self, module: Any, memory: int, request: Message) -> Steps[Message]:
+        """Steps that run an unscheduled module, to what `_run_alone` gives: on the GPU, if the target's is here and has
+        enough to do; on the host otherwise, and if that failed, as where the GPU's memory is too small."""
+        scheduled = in_threads(module, tvmlib.Target(self.target)) if self._has_gpu else None
+        if scheduled is not None:
+            answer = yield from self._run_alone(scheduled, self.target, memory, request)
+            if answer["status"] is Status.OK:
+                return answer
+        return (yield from self._run_alone(in_quick_order(module), self._plain, memory, request))
+
+    def _run_alone(self, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
+        """Steps that build and run a module under the reference's limits, to the answer to the run request, or the
+        failure."""
         seconds = self.limits.reference_seconds
         while True:
-            trial = self.build(0, module, memory, target=self._plain)
+            trial = self.build(0, module, memory, target=target)
             try:
                 answer = yield trial, seconds
                 if answer["status"] is Status.OK:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.tvmlib.typing import BlockRealize, BlockRef, Buffer, LoopRef, Node, Schedule
+from felixlike.tvmlib.typing import Block, BlockRealize, BlockRef, Buffer, LoopRef, Node, Schedule
 
 ROOT = "root"
 """The name of the block around all others."""
@@ -72,3 +72,15 @@ def in_step(schedule: Schedule, block: BlockRef, tile: BlockRef) -> bool:
     return (
         read is not None and bool(statement.body.indices[-1].same_as(last)) and bool(read.region[-1].min.same_as(last))
     )
+
+
+def chooses_for_all(block: Block) -> bool:
+    """Whether a choice between two values hangs on what is the same for all neighbours along a block's last axis: where
+    these are a vector, the CUDA source that TVM writes takes four conditions for four numbers, and does not compile."""
+    last = block.iter_vars[-1].var
+    return any(not tvmlib.uses(choice.condition, last) for choice in tvmlib.found(block.body, tvmlib.tirx.Select))
+
+
+def in_step_on_gpus(schedule: Schedule, block: BlockRef, tile: BlockRef) -> bool:
+    """`in_step`, and whether TVM can write CUDA source of such vectors."""
+    return in_step(schedule, block, tile) and not chooses_for_all(schedule.get(block))

@@ -11,6 +11,7 @@ has a thread load single elements.
 from __future__ import annotations
 
 from felixlike import tvmlib
+from felixlike.spaces.blocks import chooses_for_all
 from felixlike.spaces.flat import inlined
 from felixlike.spaces.stages import Stage, in_plain_nests
 from felixlike.spaces.thread_axes import widest
@@ -51,6 +52,8 @@ def _in_vectors(sch: Schedule, stage: Stage) -> bool:
     if width == 1 or _shifted(stage, last) or stage.step(stage.writes[0], last) != 1 or not steps <= {0, 1}:
         return False
     block = sch.get_sblock(stage.name)
+    if chooses_for_all(sch.get(block)):
+        return False
     *outer, loop = sch.get_loops(block)
     vectors, lane = sch.split(loop, [None, width], disable_predication=True)
     threads = sch.sample_categorical(_THREADS, [1 / len(_THREADS)] * len(_THREADS))

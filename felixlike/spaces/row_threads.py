@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.spaces.blocks import chooses_for_all
 from felixlike.spaces.rows import first_reduction, rows_of_stages, undo_last_reshape
 from felixlike.spaces.stages import Stage, in_plain_nests, stages_of
 from felixlike.spaces.thread_axes import widest
@@ -109,4 +110,5 @@ def _among_threads(sch: Schedule, stage: Stage, count: int, threads: Any) -> Non
     _, group = sch.split(sch.fuse(*outer, last), [None, threads])
     sch.bind(group, "threadIdx.x")
     if lane is not None:
-        (sch.unroll if stage.reduced else sch.vectorize)(lane)
+        apart = stage.reduced or chooses_for_all(sch.get(sch.get_sblock(stage.name)))
+        (sch.unroll if apart else sch.vectorize)(lane)

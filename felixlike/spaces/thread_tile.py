@@ -23,14 +23,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen.marks import Asynchronous
 from felixlike.hardware import Device
-from felixlike.spaces.blocks import in_step
+from felixlike.spaces.blocks import in_step_on_gpus
 from felixlike.spaces.contraction import Axis, Contraction, Operand, read_contraction, without_groups
+from felixlike.spaces.packed_operands import pack_operands
 from felixlike.spaces.padding import is_plain
 from felixlike.spaces.surroundings import settle_surroundings
 from felixlike.spaces.thread_axes import LANES, ThreadAxes, moved_last, multiple_of, thread_axes
@@ -65,6 +66,8 @@ def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sc
     prepared = _prepared(schedule, block)
     if prepared is None:
         return []
+    contraction, copies = pack_operands(schedule, prepared.block, prepared.contraction, prepared.copies)
+    prepared = replace(prepared, contraction=contraction, copies=copies)
     axes = thread_axes(prepared.contraction)
     summed = [a.extent for a in axes.contraction.reduction if axes.is_summed(a)]
     ways = [(stages, False) for stages in _STAGES if stages == 1 or math.prod(summed) >= LANES * stages]
@@ -237,7 +240,7 @@ def _sum_up(schedule: Schedule, total: BlockRef, epilogue: Any | None, contracti
         home = total
     else:
         schedule.set_scope(total, 0, "local")
-    for loop in list(schedule.get_loops(home))[: len(schedule.get(home).writes[0].region)]:
+    for loop in list(schedule.get_loops(home))[: sum(map(tvmlib.is_spatial, schedule.get(home).iter_vars))]:
         if int(schedule.get(loop).extent) == 1:
             loops.blocks.append(loop)
             continue
@@ -287,7 +290,7 @@ def _write_vectors(schedule: Schedule, last: BlockRef, block: BlockRef, axes: Th
     """Write vectors of a tile back, where the output has these elements side by side, and all of them."""
     axis = next((a for a in axes.contraction.spatial if a.place == axes.contraction.written[-1]), None)
     whole = axis is not None and int(schedule.get(last).iter_vars[-1].dom.extent) == axis.extent
-    if axis is not None and whole and axes.lanes(axis) > 1 and in_step(schedule, last, block):
+    if axis is not None and whole and axes.lanes(axis) > 1 and in_step_on_gpus(schedule, last, block):
         schedule.vectorize(schedule.get_loops(last)[-1])
 
 

@@ -13,6 +13,7 @@ from felixlike import codegen, tvmlib
 from felixlike.codegen import nvrtc
 from felixlike.codegen.cuda import cuda_compiler
 from felixlike.errors import CompilationFailed, InvalidSchedule, MissingCompiler
+from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.hardware.occupancy import Kernel
 from felixlike.symbolic import sketches
@@ -172,3 +173,15 @@ def test_bytes_are_never_gathered_in_vectors_that_tvm_writes_wrong_code_for() ->
             assert "<< 32)" not in source, point
             taken += 1
     assert taken == 36
+
+
+@pytest.mark.parametrize("name", ["matmul", "softmax"])
+def test_default_schedules_leave_what_they_are_given(name: str) -> None:
+    """TVM changes a function in place that only a module holds, as a task's does."""
+    target = resolve_target("sm_90")
+    task = make_task(OPERATORS[name](small_size=True), target, name=name)
+    before = task.module.script()
+    scheduled = codegen.default_schedules(task.module, target)
+    assert task.module.script() == before
+    assert "threadIdx.x" in scheduled.script()
+    assert "threadIdx.x" not in before

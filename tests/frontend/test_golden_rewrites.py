@@ -192,7 +192,7 @@ def _rewrite(name: str) -> Callable[[Any], Any]:
     if name == "with_room":
         return lambda module: rewrites.with_room(module, _WIDTH)
     if name == "with_marks":
-        return lambda module: constants.with_marks(module, tvmlib.Target("llvm"))
+        return constants.with_marks
     found: Callable[[Any], Any] = getattr(simple_indices if name == "with_simple_indices" else rewrites, name)
     return found
 

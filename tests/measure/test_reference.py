@@ -2,10 +2,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from schedules import run, without_threads
 
 from felixlike import tvmlib
+from felixlike.codegen import cuda_binary, kernels_of, nvrtc
+from felixlike.hardware import resolve_target
 from felixlike.measure import reference
-from felixlike.measure.reference import double_precision, in_quick_order
+from felixlike.measure.reference import double_precision, in_quick_order, in_threads
 from felixlike.testing.faulty import elementwise, matmul, te, topi
 from felixlike.testing.operators import OPERATORS
 
@@ -92,3 +95,48 @@ def test_large_products_go_through_tiles_with_columns_last() -> None:
     assert "for k_0, i, k_1, j_1 in T.grid(12, 128, 64, 512):" in in_quick_order(module).script()
     small = tvmlib.IRModule({"main": matmul(64)})
     assert in_quick_order(small).script() == small.script()
+
+
+SM_90 = resolve_target("sm_90")
+
+
+@pytest.mark.parametrize(
+    "name", ["matmul_odd", "conv2d_strided", "conv2d_grouped", "conv2d_transposed", "softmax", "layer_norm", "max_pool"]
+)
+def test_a_gpus_threads_compute_what_a_processor_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit, threads made serial; and the compiler takes it."""
+    monkeypatch.setattr(reference, "_WORTH", 0)
+    module = double_precision(
+        tvmlib.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
+    )
+    before = module.script()
+    threads = in_threads(module, SM_90)
+    assert module.script() == before
+    assert threads is not None
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal([int(size) for size in p.shape]) for p in module["main"].params]
+    assert np.array_equal(run(module, arrays)[-1], run(without_threads(threads), arrays)[-1])
+    if nvrtc.library() is not None:
+        kernels = kernels_of(cuda_binary(threads, SM_90), "sm_90")
+        assert kernels
+        assert max(kernel.registers for kernel in kernels) <= 64  # with 1024 threads a block no more are there
+
+
+@pytest.mark.parametrize(
+    ("name", "is_worth"),
+    [
+        ("conv2d_3x3", True),
+        ("matmul", True),
+        ("softmax", False),  # little to do
+        ("sum_all", False),
+    ],
+)
+def test_what_a_gpu_is_given(name: str, *, is_worth: bool) -> None:
+    module = double_precision(tvmlib.IRModule({"main": OPERATORS[name]().with_attr("global_symbol", "main")}))
+    assert (in_threads(module, SM_90) is not None) is is_worth
+
+
+def test_long_sums_of_few_outputs_stay_on_the_processor() -> None:
+    a, r = te.placeholder((64, 2**21), name="A"), te.reduce_axis((0, 2**21), name="r")
+    total = te.create_prim_func([a, te.compute((64,), lambda i: te.sum(a[i, r], axis=r), name="total")])
+    assert in_threads(double_precision(tvmlib.IRModule({"main": total})), SM_90) is None

@@ -4,17 +4,26 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 import pytest
 
+from felixlike import tvmlib
+from felixlike.codegen import cuda_toolchain
 from felixlike.errors import InvalidSchedule, WorkerFailed
-from felixlike.frontend import Task
-from felixlike.measure import Measurement, Schedulable, Status
+from felixlike.frontend import Task, make_task
+from felixlike.hardware import gpu_at_hand, resolve_target
+from felixlike.measure import Measurement, Schedulable, Status, reference
+from felixlike.measure import workshop as workshops
 from felixlike.measure.interface import Results
+from felixlike.measure.messages import Message
 from felixlike.measure.pool import WorkshopPool
+from felixlike.measure.steps import Steps
 from felixlike.measure.trial import Trial
 from felixlike.measure.workshop import Workshop
 from felixlike.testing.faulty import matmul, task_of, tiled
+from felixlike.testing.operators import OPERATORS
 
+SM_90 = resolve_target("sm_90")
 TASK = task_of(matmul(), "matmul")
 
 
@@ -71,3 +80,78 @@ def test_any_place_makes_a_pool_with_a_workshop() -> None:
         directory = pool._workshop.processes.directory
         assert directory.exists()
     assert not directory.exists()
+
+
+LARGE = make_task(OPERATORS["conv2d_3x3"](), SM_90, name="conv2d")
+GPU = pytest.mark.skipif(not cuda_toolchain(), reason="CUDA code cannot be compiled here")
+
+
+def computed_by(
+    monkeypatch: pytest.MonkeyPatch, task: Task, gpu: tuple[str, str] | None, answers: dict[str, Status]
+) -> list[str]:
+    """The kinds of targets that a task's reference is run for, where each kind answers so."""
+    monkeypatch.setattr(workshops, "gpu_at_hand", lambda: gpu)
+    asked: list[str] = []
+
+    def alone(_: Workshop, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
+        yield from ()
+        kind = str(tvmlib.Target(target).kind.name)
+        asked.append(kind)
+        scheduled = "threadIdx.x" in module.script()
+        assert scheduled == (kind == "cuda")
+        for row in request["arguments"]:
+            if row["save"] is not None:
+                np.save(row["save"], np.zeros(row["shape"]))
+        return {"status": answers[kind], "message": "", "strange": 0}
+
+    monkeypatch.setattr(Workshop, "_run_alone", alone)
+    workshop = Workshop(SM_90, workers=1)
+    with closing(workshop.processes):
+        first = workshop.examine(task, verify=True)
+        assert workshop.examine(task, verify=True) is first  # once a task
+    return asked
+
+
+@GPU
+@pytest.mark.parametrize(
+    ("gpu", "fails", "asked"),
+    [
+        (("NVIDIA H100", "sm_90"), Status.OK, ["cuda"]),
+        (("NVIDIA H100", "sm_90"), Status.OUT_OF_MEMORY, ["cuda", "llvm"]),
+        (("NVIDIA A100", "sm_80"), Status.OK, ["llvm"]),
+        (None, Status.OK, ["llvm"]),
+    ],
+)
+def test_references_are_computed_on_the_gpu_where_it_can(
+    monkeypatch: pytest.MonkeyPatch, gpu: tuple[str, str] | None, fails: Status, asked: list[str]
+) -> None:
+    assert computed_by(monkeypatch, LARGE, gpu, {"cuda": fails, "llvm": Status.OK}) == asked
+
+
+@GPU
+def test_small_references_need_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task(matmul(), SM_90, name="matmul")
+    assert computed_by(monkeypatch, task, ("NVIDIA H100", "sm_90"), {"llvm": Status.OK}) == ["llvm"]
+
+
+@GPU
+def test_a_gpu_that_fails_in_earnest_leaves_the_reference_to_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said to be there, it is not: the process that should use it fails, and the answers are right."""
+    if gpu_at_hand() is not None:
+        pytest.skip("there is one")
+    monkeypatch.setattr(reference, "_WORTH", 0)
+    monkeypatch.setattr(workshops, "gpu_at_hand", lambda: ("NVIDIA H100", "sm_90"))
+    built: list[str] = []
+    build = Workshop.build
+
+    def watched(self: Workshop, *given: Any, target: str | None = None, **extra: Any) -> Trial:
+        built.append(str(tvmlib.Target(target).kind.name))
+        return build(self, *given, target=target, **extra)
+
+    monkeypatch.setattr(Workshop, "build", watched)
+    workshop = Workshop(SM_90, workers=1)
+    with closing(workshop.processes):
+        found = workshop.examine(make_task(matmul(), SM_90, name="matmul"), verify=True)
+        a, b, c = (np.load(str(f)) for f in (*found.files[:2], found.answers[2]))
+    assert built == ["cuda", "llvm"]
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-12, atol=1e-12)

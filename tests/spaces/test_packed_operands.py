@@ -1,0 +1,176 @@
+"""Constants that a GPU's threads copy as they lie: packed once, right, exact in the formulas, copied in vectors."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from schedules import equal_counts, equal_to_tvms, run, without_threads
+
+from felixlike import codegen, tvmlib
+from felixlike.codegen import cuda_binary, cuda_source, kernels_of, nvrtc
+from felixlike.deploy.compile import lowered_model
+from felixlike.frontend import import_model, make_task
+from felixlike.hardware import resolve_target
+from felixlike.measure import trial_process
+from felixlike.measure.packing import cut
+from felixlike.measure.reference import double_precision
+from felixlike.symbolic import Sketch, sketches
+from felixlike.testing.operators import OPERATORS, dense
+
+SM_90 = resolve_target("sm_90")
+NVRTC = pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not installed: felixlike[cuda]")
+
+PACKED: dict[str, tuple[int, ...]] = {
+    "dense_bias_relu": (6, 20),
+    "dense_odd": (16, 16),
+    "batch_matmul": (3, 4, 8),
+    "matmul_odd": (5, 16),  # it lies right, but 13 columns are no vectors
+    "conv1d": (4, 3, 6),
+    "conv2d_3x3": (4, 3, 3, 6),
+    "conv2d_7x7_strided": (3, 7, 7, 4),
+    "conv2d_grouped": (2, 3, 3, 8),
+    "conv3d": (2, 3, 3, 3, 4),
+}
+"""Small operator → the shape of its packed weight."""
+
+AS_THEY_LIE = {"matmul": False, "conv2d_nhwc": True, "grouped_nhwc": True, "depthwise": True, "matvec": True}
+"""Operator → whether its small size is meant: of the small product eighteen columns are padded."""
+
+
+@cache
+def _sketches(name: str, *, small: bool = True, constant: bool = True) -> tuple[Sketch, ...]:
+    func = dense(7, 13, 13) if name == "dense_odd" else OPERATORS[name](small_size=small)
+    return sketches(make_task(func, SM_90, name=name, constants=[1] if constant else []), space="own")
+
+
+def _vectors(sketch: Sketch) -> list[int]:
+    """Elements that a thread copies at once, of each operand."""
+    return [v.choices[0] for v in sketch.variables if v.name.startswith("fetch")]
+
+
+def _kernel(sketch: Sketch, point: list[int]) -> Any:
+    func, _ = cut(sketch.schedule(point).mod["main"])
+    return tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_answers_and_formulas(name: str) -> None:
+    """Every sketch packs once, gives what float64 gives, and counts what is counted."""
+    for sketch in _sketches(name):
+        assert sketch.understood, sketch.reason
+        module = sketch.task.module
+        rng = np.random.default_rng(0)
+        arguments = [rng.uniform(-1, 1, [int(e) for e in p.shape]) for p in module["main"].params]
+        truth = run(double_precision(module), arguments)[-1]
+        single = [argument.astype("float32") for argument in arguments]
+        points = sketch.sample(2, seed=3)
+        for point in points.tolist():
+            scheduled = sketch.schedule(point).mod
+            (packing,) = cut(scheduled["main"])[1]
+            assert (packing.parameter, packing.shape) == (1, PACKED[name])
+            got = run(without_threads(scheduled), single)[-1]
+            np.testing.assert_allclose(got, truth, rtol=1e-5, atol=2e-5)
+        assert equal_counts(sketch, points) > 50
+
+
+@pytest.mark.parametrize("name", AS_THEY_LIE)
+def test_what_lies_right_stays(name: str) -> None:
+    for sketch in _sketches(name, small=AS_THEY_LIE[name]):
+        assert cut(sketch.schedule(sketch.sample(1, seed=3)[0]).mod["main"])[1] == ()
+
+
+@pytest.mark.parametrize("name", ["dense_bias_relu", "batch_matmul"])
+def test_nests_and_features_are_tvms(name: str) -> None:
+    for sketch in _sketches(name, small=False):
+        equal_to_tvms(sketch, sketch.sample(2, seed=7))
+
+
+@pytest.mark.parametrize("name", ["dense_bias_relu", "matmul_odd", "conv2d_3x3"])
+def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
+    refused = 0
+    for sketch in _sketches(name, small=False):
+        drawn = np.concatenate([sketch.sample(2, seed=1), sketch.sampler.any.draw(8, np.random.default_rng(2))])
+        valid = sketch.valid(drawn)
+        assert valid[:2].all()
+        assert valid.tolist() == [sketch.accepts(point) for point in drawn.tolist()]
+        refused += int((~valid).sum())
+    assert refused
+
+
+@pytest.mark.parametrize("name", ["dense_bias_relu", "conv2d_3x3"])
+def test_copies_are_whole_vectors(name: str) -> None:
+    """Asynchronous ones, too, which otherwise turn single elements round; and sketches are as many."""
+    packed, plain = _sketches(name, small=False), _sketches(name, small=False, constant=False)
+    assert [_vectors(s)[1] for s in packed] == [4] * len(packed)
+    assert 1 in [_vectors(s)[1] for s in plain]
+    assert len(packed) == len(plain)
+
+
+def test_points_and_traces_convert_both_ways() -> None:
+    for sketch in _sketches("dense_odd"):
+        for point in sketch.sample(2, seed=2).tolist():
+            assert sketch.point(sketch.schedule(point).trace) == tuple(point)
+
+
+@NVRTC
+def test_good_points_do_not_spill() -> None:
+    """The tile of `test_thread_tile.GOOD`, in every number of stages."""
+    values = {"i.0": 1, "i.1": 2, "i.2": 16, "j.0": 24, "j.1": 2, "j.2": 16, "k.0": 96, "k.1": 2}
+    compared = 0
+    for sketch in _sketches("dense_bias_relu", small=False):
+        if "RFactor" in sketch.trace_json():
+            continue
+        fetched = {v.name: v.choices[0] for v in sketch.variables if v.name.startswith("fetch")}
+        binary = cuda_binary(_kernel(sketch, [(values | fetched)[v.name] for v in sketch.variables]), SM_90)
+        (kernel,) = kernels_of(binary, "sm_90")
+        assert kernel.local_bytes == 0, kernel
+        assert kernel.registers <= 168, kernel
+        compared += 1
+    assert compared == 3
+
+
+@NVRTC
+@pytest.mark.parametrize("name", ["dense_bias_relu", "matmul_odd"])
+def test_what_is_measured_packs_on_the_gpu(name: str) -> None:
+    """Once, by a kernel of its own, which is right with threads made serial."""
+    sketch = _sketches(name)[0]
+    scheduled = sketch.schedule(sketch.sample(1, seed=4)[0]).mod
+    executable, packed = trial_process._compile(str(tvmlib.ir.save_json(scheduled)), SM_90)
+    assert packed == [(1, PACKED[name], "float32")]
+    kernels = kernels_of(codegen.compile_source(cuda_source(executable), "sm_90"), "sm_90")
+    assert sorted(kernel.name for kernel in kernels) == ["main_kernel", "pack0_kernel"]
+
+    (packing,) = cut(scheduled["main"])[1]
+    alone = tvmlib.IRModule({"main": packing.function.with_attr("global_symbol", "main")})
+    constant = np.random.default_rng(0).standard_normal(
+        [int(e) for e in sketch.task.module["main"].params[1].shape]
+    ).astype("float32")  # fmt: skip
+    empty = np.full(packing.shape, np.nan, "float32")
+    expected = run(alone, [constant, empty])[-1]
+    assert np.array_equal(
+        run(without_threads(codegen.default_schedules(alone, SM_90)), [constant, empty])[-1], expected
+    )
+    assert np.isfinite(expected).all()
+
+
+def test_models_are_compiled_with_packed_weights() -> None:
+    """And stay what they were."""
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(3, 8, 3, padding=1)
+    model = torch.nn.Sequential(layer, torch.nn.ReLU()).eval()
+    imported = import_model(model, (torch.randn(1, 3, 12, 12),), SM_90)
+    before = imported.module.script()
+    (task,) = (t for t in imported.tasks if t.layout_free)
+    sketch = sketches(task, space="own")[0]
+    lowered, executable = lowered_model(imported, {task.key: sketch.schedule(sketch.sample(1, seed=1)[0])})
+    assert imported.module.script() == before
+    assert "(8, 3, 3, 3)" not in str(lowered)
+    values: list[Any] = [getattr(c, "value", None) for c in tvmlib.found(lowered["main"], tvmlib.ir.GenericConst)]
+    (packed,) = [value.numpy() for value in values if list(getattr(value, "shape", ())) == [3, 3, 3, 8]]
+    assert np.array_equal(packed, layer.weight.detach().numpy().transpose(1, 2, 3, 0))
+    if nvrtc.library() is not None:
+        assert kernels_of(codegen.compile_source(cuda_source(executable), "sm_90"), "sm_90")
