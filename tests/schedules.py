@@ -74,16 +74,28 @@ def equal_to_tvms(sketch: Sketch, points: Any) -> None:
         np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-6, atol=1e-9)
 
 
-def without_threads(module: Any) -> Any:
+def without_threads(module: Any, *, twice: bool = False) -> Any:
     """A GPU's function as a CPU can run it, if slowly: every thread in turn does all that its block shares.
 
-    Software pipelines stay, without their note that copies are asynchronous."""
+    twice: each thread runs a second time, when what others left for it in shared memory is there.
+    Software pipelines stay, without their note, or the statements, that copies are asynchronous."""
 
     def serial(loop: Any) -> Any:
         dropped = ("software_pipeline_async_stages", "pragma_unroll_explicit")
         notes = {key: value for key, value in loop.annotations.items() if key not in dropped}
         bound = loop.thread_binding is not None
         kind = tvmlib.tirx.ForKind.SERIAL if bound else loop.kind
-        return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, kind, loop.body, None, notes)
+        extent, body = loop.extent, loop.body
+        if twice and bound and str(loop.thread_binding.thread_tag).startswith("threadIdx"):
+            own = tvmlib.tirx.floormod(loop.loop_var, extent)
+            extent, body = 2 * extent, tvmlib.substituted(body, {loop.loop_var: own})
+        return tvmlib.tirx.For(loop.loop_var, loop.min, extent, kind, body, None, notes)
 
-    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.tirx.For, serial)))
+    def bare(note: Any) -> Any:
+        return note.body if str(note.attr_key).startswith(("async_", "pragma_")) else note
+
+    def changed(func: Any) -> Any:
+        func = tvmlib.structural_map(func, (tvmlib.tirx.For, serial))
+        return tvmlib.structural_map(func, (tvmlib.tirx.AttrStmt, bare))
+
+    return tvmlib.map_functions(module, changed)

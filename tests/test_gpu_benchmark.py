@@ -46,6 +46,7 @@ def test_parts_are_in_the_order_that_was_asked_for() -> None:
         ("networks", "mlp", {"trials", "simulated_seconds", "called"}),
         ("search", "softmax, ours", {"seconds", "elapsed", "sketch", "point"}),
         ("search", "softmax, stock", {"seconds", "instructions"}),
+        ("dynamic", "dense 768→768", {"stages", "ours", "cuBLAS", "programs", "tree", "error"}),
         ("collecting", "records", {"records", "tasks", "ended"}),
     ],
 )
@@ -175,7 +176,7 @@ def test_the_page_has_ratios_and_failures() -> None:
     row = {"eager": 2e-3, "tuned": 1e-3, "trials": 9, "errors": {"torch.compile": "no Triton"}}
     searched = {"seconds": [2e-5, float("inf"), 1e-5], "elapsed": [1.0, 2.0, 3.5]}
     slower = {"seconds": [4e-5, 2e-5], "elapsed": [1.0, 8.0]}
-    ranged = {"stages": ["a", "b"], "ours": {"1": 1e-6, "2": 2e-6}, "cuBLAS": {"1": 2e-6, "2": 1e-6}}
+    ranged = {"stages": ["a", "b"], "error": 3e-7, "ours": {"1": 1e-6, "2": 2e-6}, "cuBLAS": {"1": 2e-6, "2": 1e-6}}
     rows: dict[str, dict[str, Row]] = {
         "subgraphs": {"softmax": row, "matmul": {"failed": "it hung"}},
         "search": {"softmax, ours": searched, "softmax, stock": slower},
@@ -190,7 +191,7 @@ def test_the_page_has_ratios_and_failures() -> None:
     assert "- softmax, torch.compile: no Triton" in text
     assert "| softmax | ours | 3 | 10.0 | 3.5 | 3.5 |" in text
     assert "| softmax | stock | 2 | 20.0 | never | never |" in text
-    assert "| dense | 2 | 1 | 1 | 1.00 | a; b |" in text
+    assert "| dense | 2 | 1 | 1 | 1.00 | 3.0e-07 | a; b |" in text
 
 
 def test_the_page_says_how_far_off_each_precision_is() -> None:

@@ -120,12 +120,15 @@ def _reached(row: Row, seconds: float) -> str:
 
 
 def _dynamic(rows: Mapping[str, Row]) -> list[str]:
-    lines = _table("operator", "sizes", "within 10 % of cuBLAS", "faster", "cuBLAS ÷ ours, geometric mean", "stages")
+    lines = _table(
+        "operator", "sizes", "within 10 % of cuBLAS", "faster", "cuBLAS ÷ ours, geometric mean", "error", "stages"
+    )
     for name, row in rows.items():
         pairs = [(row["cuBLAS"][t], row["ours"][t]) for t in row["ours"] if row["ours"][t] and row["cuBLAS"].get(t)]
         near, faster = (sum(theirs * most >= ours for theirs, ours in pairs) for most in (1.1, 1.0))
         mean = f"{geometric_mean([theirs / ours for theirs, ours in pairs]):.2f}" if pairs else "–"
-        lines.append(_line(name, len(pairs), near, faster, mean, "; ".join(row["stages"])))
+        error = "–" if row.get("error") is None else f"{row['error']:.1e}"
+        lines.append(_line(name, len(pairs), near, faster, mean, error, "; ".join(row["stages"])))
     return lines
 
 

@@ -156,29 +156,61 @@ def search(bench: Bench, name: str, seconds: float) -> Row:
 
 
 def dynamic(bench: Bench, name: str, seconds: float) -> Row:
-    """One kernel for every T of 1 … 128, against cuBLAS."""
+    """One kernel for every T of 1 … 128, compared with float64 and timed against cuBLAS at each: several calls between
+    two waits for the GPU, into memory that is there already."""
+    import torch
+
     import felixlike as fx
     from benchmarks import dynamic as cpu
+    from felixlike import codegen
     from felixlike import dynamic as dynamic_shapes
     from felixlike.frontend import make_task
 
     task = make_task(cpu.function_of(name), bench.target, name=name)
     kernel = dynamic_shapes.compile(task, fx.Dim("T", cpu.SIZES), measure=not bench.rehearsal)
+    report = kernel.report
+    row: Row = {
+        "stages": [str(stage) for stage in report.stages],
+        "programs": report.programs,
+        "measured": report.measured,
+        "planned_seconds": report.seconds,
+        "agreement": report.agreement,
+        "tree": kernel.explain(),
+        "ours": {},
+        "cuBLAS": {},
+        "error": None,
+    }
+    if bench.rehearsal and codegen.cuda_toolchain():
+        arch = str(bench.target.attrs["arch"])
+        binary = codegen.compile_source(codegen.cuda_source(kernel.library), arch)
+        row["kernels"] = [found.told() for found in codegen.kernels_of(binary, arch)]
     sizes = (1, 64, 128) if bench.rehearsal else cpu.SIZES
-    row: Row = {"stages": [str(stage) for stage in kernel.report.stages], "ours": {}, "cuBLAS": {}}
     for t in sizes:
         given = tuple(tensor.to(bench.device) for tensor in cpu.inputs(name, t))
-        sides = {"cuBLAS": _given(cpu.reference(name), given)}
+        sides = {"cuBLAS": _repeated(cpu.reference(name), given)}
         if not bench.rehearsal:
-            sides["ours"] = _given(kernel, given)
-        found = bench.timed(sides, seconds_a_side=max(0.02, seconds / len(sizes) / 8))
+            wide = cpu.reference(name)(*(tensor.double() for tensor in given))
+            found = kernel(*given)
+            error = float((found - wide).abs().max() / wide.abs().max())
+            row["error"] = max(error, row["error"] or 0.0)
+            sides["ours"] = _repeated(kernel.library["main"], (*given, torch.empty_like(found)))
+        timed = bench.timed(sides, seconds_a_side=max(0.02, seconds / len(sizes) / 8))
         for side in ("ours", "cuBLAS"):
-            row[side][t] = found.get(side)
+            row[side][t] = timed[side] / _CALLS if side in timed else None
     return row
 
 
-def _given(function: Callable[..., object], given: tuple[object, ...]) -> Callable[[], Callable[[], object]]:
-    return lambda: lambda: function(*given)
+_CALLS = 20
+"""Between two waits for the GPU."""
+
+
+def _repeated(function: Callable[..., object], given: tuple[object, ...]) -> Callable[[], Callable[[], object]]:
+    def calls() -> object:
+        for _ in range(_CALLS):
+            result = function(*given)
+        return result
+
+    return lambda: calls
 
 
 def collecting(bench: Bench, name: str, seconds: float) -> Row:

@@ -125,8 +125,8 @@ def cuda_compiler(target: Any, kernels: list[Kernel] | None = None) -> Iterator[
 
 
 def cuda_source(executable: Any) -> str:
-    """The CUDA source of an Executable; empty if it has none."""
-    waiting, found = [executable.mod], ""
+    """The CUDA source of an Executable, or of what became of it to be run; empty if it has none."""
+    waiting, found = [getattr(executable, "mod", executable)], ""
     while waiting:
         module = waiting.pop()
         found += module.inspect_source() if module.kind == "cuda" else ""

@@ -64,7 +64,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Compiled, dict[str, Any]]:
     """A saved model, and the report saved with it.
 
     Raises InvalidArtefact if the file is missing, damaged, edited, of another kind, or made by an incompatible version
-    or for another processor."""
+    or for another processor; NoGPU or WrongArchitecture where it needs a GPU that is not here."""
     return _open(*_read_file(path), str(path))
 
 

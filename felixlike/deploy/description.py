@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from felixlike import tvmlib
 from felixlike._version import __version__
-from felixlike.errors import InvalidArtefact, UnknownTarget, first_line
+from felixlike.errors import InvalidArtefact, NoGPU, UnknownTarget, WrongArchitecture, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
 from felixlike.hardware import device_name, host_target, instruction_sets, kind_of, require_runnable, resolve_target
 
@@ -73,7 +73,7 @@ def with_versions(description: Mapping[str, Any], report: Mapping[str, Any]) -> 
 
 
 def read(meta: Mapping[str, Any], where: str) -> Description:
-    """A file's description, for this version and this machine.  Raises InvalidArtefact."""
+    """A file's description, for this version and this machine.  Raises InvalidArtefact, NoGPU, WrongArchitecture."""
     check_versions(meta, where)
     _check_compiler(meta, where)
     _check_machine(meta, where)
@@ -174,6 +174,8 @@ def _target(meta: Mapping[str, Any], where: str) -> Any:
         target = resolve_target(tvmlib.Target(text))
         require_runnable(target)
         device_name(target)  # raises where the GPU it needs is missing
+    except (NoGPU, WrongArchitecture) as error:  # the file is good: another machine may read it
+        raise type(error)(error.what, where=where, remedy=error.remedy) from None
     except UnknownTarget as error:
         raise InvalidArtefact(error.what, where=where, remedy=error.remedy) from None
     except tvmlib.TVM_ERRORS as error:

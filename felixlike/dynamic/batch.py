@@ -9,7 +9,7 @@ must not depend on each other: that is tried on random ones.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.timing import in_turns
 from felixlike.frontend.imported import Source
 from felixlike.frontend.relax import leaves
+from felixlike.frontend.signature import Signature
 
 _FACTOR = 4
 """Between the sizes of parts: whatever is left is at most three calls of the next smaller one."""
@@ -165,8 +166,21 @@ def _flat(nested: Any) -> list[Any]:
     return [leaf for leaf in _pytree.tree_leaves(nested) if leaf is not None]
 
 
+def _whole(signature: Signature, compiled: deploy.Compiled, given: Sequence[Any]) -> None:
+    """A call that has ended when it returns, be it on a GPU."""
+    import torch
+
+    signature.call(compiled, given)
+    if compiled.device.type != "cpu":
+        torch.cuda.synchronize(compiled.device)
+
+
 def _timed(batch: Batch, compiled: Mapping[int, deploy.Compiled]) -> dict[int, float]:
     """Seconds of a call of each part, in turns; the median."""
-    call = batch.source.signature.call
-    found = in_turns([partial(call, own, batch.examples(size)) for size, own in compiled.items()], seconds=_TURN)
+    signature = batch.source.signature
+    calls = [
+        partial(_whole, signature, own, [tensor.to(own.device) for tensor in batch.examples(size)])
+        for size, own in compiled.items()
+    ]
+    found = in_turns(calls, seconds=_TURN)
     return {size: statistics.median(own) for size, own in zip(compiled, found, strict=True)}

@@ -16,10 +16,12 @@ from felixlike.tvmlib.typing import Stmt, TirExpr
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """index: the type of indices.  lanes: of a vector."""
+    """index: the type of indices.  lanes: of a vector.  scope: of the memory that values have a place in: "local" of a
+    GPU's thread."""
 
     index: str
     lanes: int
+    scope: str = "global"
 
     def const(self, value: int) -> TirExpr:
         """A number of the type of indices."""
@@ -28,7 +30,7 @@ class Builder:
     def cell(self, name: str, value: Any, statements: list[Stmt]) -> Any:
         """A value that TVM's simplifier takes as it is: inlined, what it is made of would be looked at in every index,
         for minutes.  To LLVM it is a register all the same.  statements: gets those that make it."""
-        buffer = tvmlib.tirx.decl_buffer((1,), self.index, name)
+        buffer = tvmlib.tirx.decl_buffer((1,), self.index, name, scope=self.scope)
         value = self.const(value) if isinstance(value, int) else value
         statements += [tvmlib.tirx.AllocBuffer(buffer), tvmlib.tirx.BufferStore(buffer, value, [self.const(0)])]
         return buffer[self.const(0)]
@@ -42,6 +44,29 @@ class Builder:
         notes = None if mark is None else {mark.key: mark.value}
         loop_kind = tvmlib.tirx.ForKind[kind]
         return tvmlib.tirx.For(variable, self.const(0), extent, loop_kind, body(variable), annotations=notes)
+
+    def threads(self, tag: str, extent: Any, body: Callable[[Any], Stmt]) -> Stmt:
+        """A loop whose turns are a GPU's blocks, or threads of a block.  tag: CUDA's name of them."""
+        tirx = tvmlib.tirx
+        variable = tirx.Var(tag.replace(".", "_"), self.index)
+        extent = self.const(extent) if isinstance(extent, int) else extent
+        bound = tirx.IterVar(None, tirx.Var("", self.index), tirx.IterVar.ThreadIndex, tag)
+        kind = tirx.ForKind.THREAD_BINDING
+        return tirx.For(variable, self.const(0), extent, kind, body(variable), bound)
+
+    def written_out(self, name: str, extent: int, body: Callable[[Any], Stmt]) -> Stmt:
+        """A loop that the compiler after TVM unrolls: sources stay short."""
+        loop = self.loop(name, extent, body, "UNROLLED")
+        return tvmlib.tirx.AttrStmt(loop.loop_var, "pragma_unroll_explicit", tvmlib.tirx.const(0, "int32"), loop)
+
+    def agreed(self, test: TirExpr, body: Stmt) -> Stmt:
+        """What is done if a test holds on which all threads of a block agree: a loop of one turn or none, since TVM
+        puts no barriers into tests, on which threads might differ."""
+        return self.loop("once", tvmlib.tirx.Cast(self.index, test), lambda _: body)
+
+    def side_by_side(self, lanes: int, store: Callable[[Any], Stmt]) -> Stmt:
+        """So many neighbours at once, of which one is no vector."""
+        return store(self.const(0)) if lanes == 1 else self.loop("lane", lanes, store, "VECTORIZED")
 
     def vectors(self, count: Any, store: Callable[[Any], Stmt], kind: str = "UNROLLED") -> Stmt:
         """Some vectors, one after the other.  store: a column → what is done there."""

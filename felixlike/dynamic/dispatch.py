@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -26,42 +26,46 @@ NEAR = 0.03
 """Programs within this of the best count as equal."""
 
 
+P = TypeVar("P")
+"""A program of a CPU's, `Program`, or of a GPU's, `gpu.BlockProgram`."""
+
+
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Generic[P]):
     """program: what is run."""
 
-    program: Program
+    program: P
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Generic[P]):
     """symbol: number of the size that is asked for.  threshold: at most this, a whole number.  below, above: then, and
     else."""
 
     symbol: int
     threshold: int
-    below: Tree
-    above: Tree
+    below: Tree[P]
+    above: Tree[P]
 
 
-Tree = Leaf | Branch
+Tree = Leaf[P] | Branch[P]
 
 
-def choose(tree: Tree, sizes: Sequence[int]) -> Program:
+def choose(tree: Tree[P], sizes: Sequence[int]) -> P:
     """The program for sizes, one for each symbol."""
     while isinstance(tree, Branch):
         tree = tree.below if sizes[tree.symbol] <= tree.threshold else tree.above
     return tree.program
 
 
-def programs_of(tree: Tree) -> set[Program]:
+def programs_of(tree: Tree[P]) -> set[P]:
     """All that it may choose."""
     if isinstance(tree, Leaf):
         return {tree.program}
     return programs_of(tree.below) | programs_of(tree.above)
 
 
-def describe(tree: Tree, names: Sequence[str], *, indent: str = "") -> str:
+def describe(tree: Tree[Any], names: Sequence[str], *, indent: str = "") -> str:
     """The nested ifs as text."""
     if isinstance(tree, Leaf):
         return f"{indent}{tree.program}"
@@ -86,8 +90,8 @@ def labels(seconds: Floats, weights: Sequence[float], near: float = NEAR) -> lis
 
 
 def fit(
-    sizes: Sequence[Sequence[int]], chosen: Sequence[int], weights: Sequence[float], programs: Sequence[Program]
-) -> Tree:
+    sizes: Sequence[Sequence[int]], chosen: Sequence[int], weights: Sequence[float], programs: Sequence[P]
+) -> Tree[P]:
     """The tree that chooses so.  sizes: of each instance, one for each symbol.  chosen: a program's number for each."""
     if len(set(chosen)) == 1 or not sizes[0]:
         return Leaf(programs[chosen[0]])
@@ -97,7 +101,7 @@ def fit(
     model.fit(np.asarray(sizes), np.asarray(chosen), sample_weight=np.asarray(weights) + 1e-9)
     inner = model.tree_
 
-    def node(number: int) -> Tree:
+    def node(number: int) -> Tree[P]:
         if inner.children_left[number] < 0:
             return Leaf(programs[int(model.classes_[inner.value[number][0].argmax()])])
         threshold = int(np.floor(inner.threshold[number]))
@@ -107,7 +111,7 @@ def fit(
     return node(0)
 
 
-def repaired(tree: Tree, lost: Mapping[tuple[int, ...], Program]) -> Tree:
+def repaired(tree: Tree[P], lost: Mapping[tuple[int, ...], P]) -> Tree[P]:
     """The tree with a test of its own for each of some sizes, where it was found to lose.  Of one symbol only the size
     itself is exchanged; of several, all that have the same."""
     for sizes, program in sorted(lost.items()):
@@ -115,12 +119,12 @@ def repaired(tree: Tree, lost: Mapping[tuple[int, ...], Program]) -> Tree:
     return tree
 
 
-def _exchanged(tree: Tree, sizes: tuple[int, ...], program: Program) -> Tree:
+def _exchanged(tree: Tree[P], sizes: tuple[int, ...], program: P) -> Tree[P]:
     if isinstance(tree, Branch):
         if sizes[tree.symbol] <= tree.threshold:
             return Branch(tree.symbol, tree.threshold, _exchanged(tree.below, sizes, program), tree.above)
         return Branch(tree.symbol, tree.threshold, tree.below, _exchanged(tree.above, sizes, program))
-    found: Tree = Leaf(program)
+    found: Tree[P] = Leaf(program)
     for symbol, size in enumerate(sizes):
         found = Branch(symbol, size, Branch(symbol, size - 1, tree, found), tree)
     return found
@@ -135,7 +139,9 @@ def highest_of(pool: Pool) -> dict[int, int]:
     return found
 
 
-def statements(tree: Tree, symbols: Sequence[Any], rows: Any, highest: Mapping[int, int]) -> tuple[list[Stmt], Cover]:
+def statements(
+    tree: Tree[Program], symbols: Sequence[Any], rows: Any, highest: Mapping[int, int]
+) -> tuple[list[Stmt], Cover]:
     """The nested ifs as TIR, and the cover of the program that they choose.
 
     symbols: TVM's variables of the sizes.  rows: how many rows there are, a number or an expression.  highest: for each
@@ -144,7 +150,7 @@ def statements(tree: Tree, symbols: Sequence[Any], rows: Any, highest: Mapping[i
     buffer = tirx.decl_buffer((1,), "int64", "code")
     first = tirx.const(0, "int64")
 
-    def ifs(tree: Tree) -> Stmt:
+    def ifs(tree: Tree[Program]) -> Stmt:
         if isinstance(tree, Leaf):
             return tirx.BufferStore(buffer, tirx.const(tree.program.code, "int64"), [first])
         return tirx.IfThenElse(symbols[tree.symbol] <= tree.threshold, ifs(tree.below), ifs(tree.above))

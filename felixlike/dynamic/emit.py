@@ -227,13 +227,7 @@ class _Emitter:
         """The epilogue of one element.  value: its sum.  column: in its panel."""
         operator = self.operator
         place = {**share.at, operator.rows.variable: row, operator.along.variable: share.column + column}
-
-        def load(node: Any) -> Any:
-            return value if node.source.same_as(operator.sums) else node
-
-        what = tvmlib.structural_map(operator.epilogue, (tvmlib.ir.TensorLoad, load))
-        places = [tvmlib.substituted(index, place) for index in operator.places]
-        return tvmlib.tirx.BufferStore(operator.written, tvmlib.substituted(what, place), places)
+        return operator.stored(value, place)
 
     @property
     def contiguous(self) -> bool:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.dispatch import Tree, choose, describe
-from felixlike.dynamic.program import Program
 from felixlike.dynamic.stages import Stage
 from felixlike.errors import InputMismatch
 from felixlike.hardware.placement import settle
@@ -58,7 +57,7 @@ class DynamicKernel:
 
     dims: the dimensions that a call decides.  buffers: of the inputs and, last, the output.  tree: which program serves
     which sizes, by `symbols`, the names of the dimensions in the kernel's order.  tiles: (rows, vectors)
-    of the uKernels in its code.  report: how it came about."""
+    of the uKernels in its code; blocks on a GPU.  report: how it came about.  device: torch's name of where it runs."""
 
     name: str
     library: Any
@@ -67,9 +66,10 @@ class DynamicKernel:
     buffers: tuple[Buffer, ...]
     constants: tuple[int, ...]
     packed_shape: tuple[int, ...]
-    tree: Tree
-    tiles: tuple[tuple[int, int], ...]
+    tree: Tree[Any]
+    tiles: tuple[Any, ...]
     report: Report
+    device: str = "cpu"
     _packed: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -83,11 +83,12 @@ class DynamicKernel:
         sizes = self.sizes(tensors)
         output = self.buffers[-1]
         shape = [self._size(size, sizes) for size in output.shape]
-        result = torch.empty(shape, dtype=getattr(torch, output.dtype))
+        result = torch.empty(shape, dtype=getattr(torch, output.dtype), device=self.device)
         given = [tensor.contiguous() for tensor in tensors]
         for index in self.constants:
             given[index] = self._pack(given[index])
-        settle()
+        if self.device == "cpu":
+            settle()
         self._run(*given, result)
         return result
 
@@ -102,8 +103,9 @@ class DynamicKernel:
         for buffer, tensor in zip(inputs, tensors, strict=True):
             if not isinstance(tensor, torch.Tensor):
                 raise self._mismatch(buffer, f"is {kind_of(tensor)}", "give a torch tensor")
-            if tensor.dtype is not getattr(torch, buffer.dtype) or tensor.device.type != "cpu":
-                raise self._mismatch(buffer, f"is {tensor.dtype} on {tensor.device}", f"give {buffer.dtype} on the CPU")
+            if tensor.dtype is not getattr(torch, buffer.dtype) or tensor.device.type != self.device:
+                where = "the CPU" if self.device == "cpu" else self.device
+                raise self._mismatch(buffer, f"is {tensor.dtype} on {tensor.device}", f"give {buffer.dtype} on {where}")
             if len(tensor.shape) != len(buffer.shape):
                 raise self._mismatch(buffer, f"has shape {tuple(tensor.shape)}", f"give {_shown(buffer.shape)}")
             for size, wanted in zip(tensor.shape, buffer.shape, strict=True):
@@ -123,7 +125,7 @@ class DynamicKernel:
             )
         self._by_name[name].check(size, where=f"{self.name}: input {buffer.name!r}")
 
-    def program(self, **sizes: int) -> Program:
+    def program(self, **sizes: int) -> Any:
         """What serves a call of these sizes."""
         return choose(self.tree, [sizes[name] for name in self.symbols])
 

@@ -1,4 +1,5 @@
-"""A whole model for every size: each contraction gets a kernel of uKernels, everything else runs row by row.
+"""A whole model for every size: each contraction gets a kernel of uKernels, everything else runs row by row, or on a
+GPU as TVM's default schedules have it.
 
 In: a model, shapes with dimensions. Out: a `Compiled` that takes tensors of every size in range, and what was done.
 """
@@ -14,18 +15,20 @@ from typing import Any
 from felixlike import codegen, deploy, tvmlib
 from felixlike.deploy.packing import Pieces, with_packed_constants
 from felixlike.dynamic.dims import Dim
+from felixlike.dynamic.gpu.plan import pool_for
 from felixlike.dynamic.operator import read_operator, symbols_of
 from felixlike.dynamic.plan import Plan, device_of, plan_operator
 from felixlike.dynamic.rows import rowwise
 from felixlike.dynamic.sources import read_network
 from felixlike.dynamic.workloads import workload_at
-from felixlike.errors import CompilationFailed, InvalidOption, first_line
+from felixlike.errors import CompilationFailed, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Sizes
 from felixlike.frontend.constants import CONSTANTS, constant_arguments, with_indices
 from felixlike.frontend.imported import Source
 from felixlike.frontend.passes import fuse_dynamic
 from felixlike.frontend.relax import leaves
-from felixlike.hardware import Device, kind_of, resolve_target
+from felixlike.hardware import Device, device_name, kind_of, resolve_target
+from felixlike.measure import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +77,20 @@ def compile_network(model: Any, shapes: Any, target: Any = "cpu", *, measure: bo
     """Compile a model for all sizes of its dimensions.
 
     model: as `read_network` takes it, with shapes that have a Dim in them, or an ExportedProgram with dynamic shapes.
-    measure: whether programs are timed.  Raises InvalidDim, InvalidShape, InvalidModel and its kinds, InvalidOption for
-    a target that is no CPU, CompilationFailed."""
+    measure: whether programs are timed.  Raises InvalidDim, InvalidShape, InvalidModel and its kinds, UnknownTarget and
+    its kinds where the target's device is missing, CompilationFailed."""
     target = resolve_target(target)
-    require_host(target)
+    device_name(target)
     return compile_source(*read_network(model, shapes), target, measure=measure)
 
 
-def require_host(target: Any) -> None:
-    """Raise InvalidOption for a target that is no CPU."""
-    if not kind_of(target).on_host:
-        raise InvalidOption(
-            "sizes that a call decides are supported on CPUs alone, but for the batch of models with convolutions",
-            where="target",
-            remedy='use target="cpu"',
-        )
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """module: as Relax has it, lowered.  executable: TVM's.  parts: its functions."""
+
+    module: Any
+    executable: Any
+    parts: tuple[Part, ...]
 
 
 def compile_source(
@@ -98,12 +100,36 @@ def compile_source(
 
     kernels: False for everything row by row, to compare with."""
     started = time.monotonic()
+    lowered = lowered_source(source, dims, target, measure=measure, kernels=kernels)
+    main = source.module["main"]
+    inputs, sizes = _inputs(main, source, dims)
+    compiled = deploy.Compiled(
+        lowered.executable.jit(),
+        inputs=inputs,
+        outputs=_outputs(main, source, dims),
+        signature=source.signature,
+        structure=source.structure,
+        target=target,
+        name=source.name,
+        lowered=lowered.module,
+        parallel=tvmlib.runs_in_parallel(lowered.module),
+        sizes=sizes,
+    )
+    return Network(compiled, source, tuple(dims.values()), lowered.parts, time.monotonic() - started)
+
+
+def lowered_source(
+    source: Source, dims: dict[str, Dim], target: Any, *, measure: bool = True, kernels: bool = True
+) -> Lowered:
+    """The code of a model that was read, which need not be able to run here.  Raises CompilationFailed."""
     try:
         module = fuse_dynamic(source.module, target)
         known = dims if kernels else {}
-        module, parts, pieces = _planned(module, known, device_of(None, target), target, measure=measure)
+        with pool_for(target, measure=measure and bool(known)) as pool:
+            device = device_of(None, target)
+            module, parts, pieces = _planned(module, known, device, target, measure=measure, pool=pool)
         module = with_packed_constants(module, pieces)
-        lowered, executable = codegen.compile_relax(module, target)
+        return Lowered(*codegen.compile_relax(module, target), parts)
     except tvmlib.TVM_ERRORS as error:
         if not tvmlib.refusal(error):
             raise
@@ -112,27 +138,13 @@ def compile_source(
             where=source.name,
             remedy="write the part it names with other operators, or optimize it for fixed sizes",
         ) from error
-    main = source.module["main"]
-    inputs, sizes = _inputs(main, source, dims)
-    compiled = deploy.Compiled(
-        executable.jit(),
-        inputs=inputs,
-        outputs=_outputs(main, source, dims),
-        signature=source.signature,
-        structure=source.structure,
-        target=target,
-        name=source.name,
-        lowered=lowered,
-        parallel=tvmlib.runs_in_parallel(lowered),
-        sizes=sizes,
-    )
-    return Network(compiled, source, tuple(dims.values()), parts, time.monotonic() - started)
 
 
 def _planned(
-    module: Any, dims: dict[str, Dim], device: Device, target: Any, *, measure: bool
+    module: Any, dims: dict[str, Dim], device: Device, target: Any, *, measure: bool, pool: Pool | None = None
 ) -> tuple[Any, tuple[Part, ...], Pieces]:
-    """The module whose functions are scheduled, what they became, and kernels that want packed constants."""
+    """The module whose functions are scheduled, what they became, and kernels that want packed constants.  pool: as
+    `plan_operator` has it."""
     constants = constant_arguments(module)
     calls = _calls(module)
     changed = tvmlib.IRModule(dict(module.functions), attrs=module.attrs)
@@ -146,12 +158,16 @@ def _planned(
         marked = with_indices(func, CONSTANTS, constants.get(name, ()))
         key = f"{tvmlib.structural_hash(marked)} {[str(s.name) for s in symbols_of(func)]}"
         if key not in known:
-            known[key] = _plan(marked, dims, device, target, measure=measure, where=name)
+            own = _dims_of(marked, dims)
+            known[key] = None
+            if own is not None:
+                known[key] = plan_operator(marked, own, device, target, measure=measure, pool=pool, where=name)
         plan = known[key]
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         parts.append(Part(name, digest, calls.get(name, 0), plan, _flops(plan, dims)))
         if plan is None:
-            changed.update_func(variable, _private(rowwise(func, device.vector_bits // 32)))
+            if not kind_of(target).binds_threads:  # else it is left to `codegen.default_schedules`
+                changed.update_func(variable, _private(rowwise(func, device.vector_bits // 32)))
         elif plan.packings:
             pieces[name] = (_private(plan.kernel), plan.packings)
         else:
@@ -160,13 +176,12 @@ def _planned(
     return changed, tuple(parts), pieces
 
 
-def _plan(func: Any, dims: dict[str, Dim], device: Device, target: Any, *, measure: bool, where: str) -> Plan | None:
-    """A contraction's plan; None of everything else, and of what has no symbolic size."""
+def _dims_of(func: Any, dims: dict[str, Dim]) -> list[Dim] | None:
+    """The dimensions of a contraction's sizes; None of everything else, and of what has no symbolic size."""
     symbols = symbols_of(func)
     if not symbols or any(str(symbol.name) not in dims for symbol in symbols) or read_operator(func) is None:
         return None
-    own = [dims[str(symbol.name)] for symbol in symbols]
-    return plan_operator(func, own, device, target, measure=measure, where=where)
+    return [dims[str(symbol.name)] for symbol in symbols]
 
 
 def _flops(plan: Plan | None, dims: dict[str, Dim]) -> float:

@@ -6,6 +6,7 @@ reductions, a convolution's window, or what pads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from felixlike.frontend.constants import noted_constants
 from felixlike.spaces.blocks import blocks_of
 from felixlike.spaces.contraction import bare
 from felixlike.spaces.surroundings import settle_surroundings
-from felixlike.tvmlib.typing import Buffer, Func, TirExpr, Var
+from felixlike.tvmlib.typing import Buffer, Func, Stmt, TirExpr, Var
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,16 @@ class Operator:
     def item_bits(self) -> int:
         """Bits of an element of the sums."""
         return tvmlib.bits(self.dtype)
+
+    def stored(self, total: Any, place: Mapping[Any, Any]) -> Stmt:
+        """The epilogue of one element.  total: its sum.  place: values of the spatial axes, by variable."""
+
+        def load(node: Any) -> Any:
+            return total if node.source.same_as(self.sums) else node
+
+        what = tvmlib.structural_map(self.epilogue, (tvmlib.ir.TensorLoad, load))
+        places = [tvmlib.substituted(index, place) for index in self.places]
+        return tvmlib.tirx.BufferStore(self.written, tvmlib.substituted(what, place), places)
 
 
 def symbols_of(func: Func) -> tuple[Any, ...]:

@@ -14,13 +14,13 @@ from typing import Any
 from felixlike import deploy
 from felixlike.deploy.verify import Verdict, Verification, max_relative_error
 from felixlike.dynamic.batch import Batch, batch_of, in_parts
-from felixlike.dynamic.network import Network, Part, compile_source, require_host
+from felixlike.dynamic.network import Network, Part, compile_source
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
 from felixlike.dynamic.sources import is_torch, read_network
 from felixlike.errors import first_line
 from felixlike.finish import versions
 from felixlike.frontend.shapes import either
-from felixlike.hardware import device_name
+from felixlike.hardware import device_name, kind_of
 from felixlike.report import Report
 from felixlike.report.report import TaskReport
 
@@ -61,7 +61,6 @@ def optimize_dynamic(
         sizes = dict.fromkeys((batch.dim.least, (batch.dim.least + batch.dim.most) // 2, batch.dim.most))
         found = _compared(compiled, model, map(batch.examples, sizes))
         return compiled, _merged(batch, reports, compiled, found, started), found
-    require_host(target)
     network = compile_source(source, dims, target, measure=measure)
     if not is_torch(model):
         model = compile_source(source, dims, target, kernels=False).compiled
@@ -138,7 +137,8 @@ def _sum(steps: list[int]) -> str:
 
 
 def _report(network: Network, found: Verification, *, started: float, seed: int) -> Report:
-    tasks = tuple(_task(part) for part in network.parts)
+    plain = "TVM's default schedule" if kind_of(network.compiled.target).binds_threads else "row by row"
+    tasks = tuple(_task(part, plain) for part in network.parts)
     note = "" if found.verdict is Verdict.RIGHT else f"The whole model was not verified: {found.words}."
     return Report(
         model=network.source.name,
@@ -158,13 +158,13 @@ def _report(network: Network, found: Verification, *, started: float, seed: int)
     )
 
 
-def _task(part: Part) -> TaskReport:
+def _task(part: Part, words: str) -> TaskReport:
+    """words: of what has no uKernels."""
     plan = part.plan
     timed = plan is not None and plan.report.measured > 0
-    words = "row by row"
     if plan is not None:
         kept = "; ".join(map(str, plan.report.stages))
-        words = f"{len(plan.pool.tiles)} uKernels in code, {plan.report.programs} programs ranked ({kept})"
+        words = f"{len(plan.tiles)} uKernels in code, {plan.report.programs} programs ranked ({kept})"
     return TaskReport(
         name=part.name,
         workload=part.key,

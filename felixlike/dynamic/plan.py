@@ -19,8 +19,10 @@ from felixlike.dynamic.bounds import fits_registers
 from felixlike.dynamic.dims import Dim, check_dims
 from felixlike.dynamic.dispatch import Tree, highest_of, programs_of, statements
 from felixlike.dynamic.emit import Pool, emit
+from felixlike.dynamic.gpu.plan import plan_blocks, pool_for
 from felixlike.dynamic.kernel import Buffer, DynamicKernel, Report
 from felixlike.dynamic.operator import Operator, read_operator, symbols_of
+from felixlike.dynamic.program import Program
 from felixlike.dynamic.search import Search
 from felixlike.dynamic.sia import Sia, read_sia, tile_scores
 from felixlike.dynamic.stages import compile_stage
@@ -33,11 +35,14 @@ from felixlike.hardware import (
     Device,
     check_device,
     described,
+    device_name,
+    kind_of,
     read_description,
     resolve_target,
     target_device,
 )
 from felixlike.hardware.vectors import MOST_ROWS
+from felixlike.measure import Pool as MeasuringPool
 from felixlike.measure.packing import Packing
 from felixlike.modes import own_modes
 from felixlike.words import shown
@@ -54,12 +59,12 @@ _MOST_WIDTHS = 2
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """operator: what is computed.  pool: the uKernels.  tree: which of them serve which sizes.  kernel, packings: code
-    of it.  report: how it came about."""
+    """operator: what is computed.  tiles: the uKernels, (rows, vectors) of a CPU, blocks of a GPU.  tree: which of them
+    serve which sizes.  kernel, packings: code of it.  report: how it came about."""
 
     operator: Operator
-    pool: Pool
-    tree: Tree
+    tiles: tuple[Any, ...]
+    tree: Tree[Any]
     kernel: Any
     packings: tuple[Packing, ...]
     report: Report
@@ -78,7 +83,12 @@ def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, m
     given = check_dims(dims)
     func_dims = matched(func, given, where=name)
     described_device = device_of(device, target)
-    plan = plan_operator(func, func_dims, described_device, target, sia=weights, measure=measure, where=name)
+    if measure and not kind_of(target).on_host:
+        device_name(target)  # raises where the GPU it needs is missing
+    with pool_for(target, measure=measure) as pool:
+        plan = plan_operator(
+            func, func_dims, described_device, target, sia=weights, measure=measure, pool=pool, where=name
+        )
     library = built(plan, target)
     names = [dim.name for dim in func_dims]
     return DynamicKernel(
@@ -90,8 +100,9 @@ def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, m
         constants=tuple(p.parameter for p in plan.packings),
         packed_shape=plan.packings[0].shape if plan.packings else (),
         tree=plan.tree,
-        tiles=plan.pool.tiles,
+        tiles=plan.tiles,
         report=plan.report,
+        device=str(tvmlib.device_of(target).type),
     )
 
 
@@ -117,6 +128,12 @@ def device_of(device: Any, target: Any) -> Device:
     else:
         raise InvalidDevice(f"{shown(device)} is no device", where="device", remedy="give a Device, a name or a file")
     check_device(found)
+    if found.kind != kind_of(target).device:
+        raise InvalidDevice(
+            f"{found.name} is a {found.kind}, and the target is {target.kind.name}",
+            where="device",
+            remedy="describe a device of the target's kind, or leave it out",
+        )
     return found
 
 
@@ -152,9 +169,10 @@ def plan_operator(
     *,
     sia: Sia | None = None,
     measure: bool = True,
+    pool: MeasuringPool | None = None,
     where: str = "operator",
 ) -> Plan:
-    """Everything but compiling the final module.  Raises InvalidModel, NoUKernels."""
+    """Everything but compiling the final module.  pool: as `pool_for` gives it.  Raises InvalidModel, NoUKernels."""
     started = time.monotonic()
     operator = read_operator(func)
     if operator is None:
@@ -163,22 +181,24 @@ def plan_operator(
             where=where,
             remedy="felixlike.optimize takes models whose other operators have dynamic sizes",
         )
+    if kind_of(target).binds_threads:
+        return _plan_blocks(operator, dims, device, target, sia or Sia(), started, pool)
     few, _ = workloads_of(operator, dims, _ANALYSED)
     kernels, stages = compile_stage(few, device)
     workloads, sizes = workloads_of(operator, dims, _MOST_INSTANCES)
     pools = pools_of(operator, kernels, sia or Sia(), few, device)
     search = Search(operator, pools, workloads, sizes, device, tile_scores(kernels, sia or Sia()))
     found = search.measured(Bench(operator, target, cores=device.cores)) if measure else search.predicted()
-    pool = needed(pools[found.pool], found.tree)
+    tiles = needed(pools[found.pool], found.tree)
     kernel, packings = emit(
         operator,
-        pool,
-        lambda rows: statements(found.tree, operator.symbols, rows, highest_of(pool)),
+        tiles,
+        lambda rows: statements(found.tree, operator.symbols, rows, highest_of(tiles)),
         cores=device.cores,
     )
     report = Report(
         stages=stages,
-        tiles=len(pool.tiles),
+        tiles=len(tiles.tiles),
         programs=found.programs,
         measured=found.measured,
         seconds=time.monotonic() - started,
@@ -186,10 +206,34 @@ def plan_operator(
         among_top=found.among_top,
         repaired=found.repaired,
     )
-    return Plan(operator, pool, found.tree, kernel, packings, report)
+    return Plan(operator, tiles.tiles, found.tree, kernel, packings, report)
 
 
-def needed(pool: Pool, tree: Tree) -> Pool:
+def _plan_blocks(
+    operator: Operator,
+    dims: Sequence[Dim],
+    device: Device,
+    target: Any,
+    sia: Sia,
+    started: float,
+    pool: MeasuringPool | None,
+) -> Plan:
+    """The same for a GPU."""
+    found = plan_blocks(operator, dims, device, target, sia, pool=pool)
+    report = Report(
+        stages=found.stages,
+        tiles=len(found.tiles),
+        programs=found.programs,
+        measured=found.measured,
+        seconds=time.monotonic() - started,
+        agreement=found.agreement,
+        among_top=found.among_top,
+        repaired=found.repaired,
+    )
+    return Plan(operator, found.tiles, found.tree, found.kernel, (), report)
+
+
+def needed(pool: Pool, tree: Tree[Program]) -> Pool:
     """The uKernels of a pool that a tree may choose; of each width all up to the highest, so that every size can be
     covered."""
     highest: dict[int, int] = {}

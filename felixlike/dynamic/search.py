@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from felixlike.dynamic.combine import Combination
-from felixlike.dynamic.dispatch import Tree, choose, fit, labels, repaired
+from felixlike.dynamic.dispatch import Tree, fit, labels
 from felixlike.dynamic.emit import Pool
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.program import Program
+from felixlike.dynamic.retiming import TIMED, Corrected, places_of, timed_again
 from felixlike.dynamic.sia import top
 from felixlike.dynamic.throughput import Line, Timing, Waves, line, matrix
 from felixlike.dynamic.timing import Bench, Trial, kendall
@@ -23,23 +23,11 @@ from felixlike.dynamic.ukernel import Floats, Workload
 from felixlike.dynamic.workloads import workload_at
 from felixlike.hardware import Device, estimate
 
-_PLACES = 12
-"""Sizes at which programs are timed, before the tree is timed between those."""
-
-_TIMED = 6
-"""Programs that are timed at each of them, the best by prediction."""
-
 _TIMED_BY_SIA = 2
 """Programs that are timed beside them, the best by FTuner's score."""
 
 _WAVES = 6
 """N: tiles of a share in the second timing of each uKernel."""
-
-_LOST = 1.05
-"""Where another program is faster by this, the tree is changed."""
-
-_AGAIN, _FEW = 3, 0.05
-"""How often the tree is timed between the sizes that it knows, at most; and the share of those at which it may lose."""
 
 _PAIRS = 24
 """Programs of two heights that are not neighbours, the best by prediction."""
@@ -52,7 +40,7 @@ class Found:
     that was timed is among SIA's ten best.  repaired: sizes at which the tree was changed."""
 
     pool: int
-    tree: Tree
+    tree: Tree[Program]
     programs: int
     measured: int = 0
     agreement: float = 1.0
@@ -137,10 +125,6 @@ class Search:
         found = [program.at(workload.i) for workload in self.workloads]
         return [c if c and c.large in lines and (not c.few or c.small in lines) else None for c in found]
 
-    def _places(self) -> list[int]:
-        """Instances that are timed first: spread evenly, the first and the last among them."""
-        return sorted({int(place) for place in np.linspace(0, len(self.workloads) - 1, _PLACES).round()})
-
     def _at_rows(self, rows: int) -> tuple[int, ...]:
         """Sizes at which the operator has so many rows, otherwise the largest; the largest where rows are fixed."""
         largest = list(self.sizes[-1])
@@ -184,12 +168,12 @@ class Search:
         """The matrix with what was measured in it; how far both agree, and how often SIA's ten best have the fastest.
 
         Timed are the best by prediction, and the best by SIA."""
-        places = self._places()
+        places = places_of(len(self.workloads))
         trials: list[Trial] = []
         where: list[tuple[int, int]] = []
         for place in places:
             ranked = self._ranked_by_sia(pool, programs, place)
-            fast = [int(p) for p in np.argsort(predicted[:, place], kind="stable")[:_TIMED]]
+            fast = [int(p) for p in np.argsort(predicted[:, place], kind="stable")[:TIMED]]
             for program in dict.fromkeys([*fast, *ranked[:_TIMED_BY_SIA]]):
                 if np.isfinite(predicted[program, place]):
                     where.append((program, place))
@@ -229,62 +213,16 @@ class Search:
             hits.append(fastest in self._ranked_by_sia(pool, programs, place))
         return sum(hits) / len(hits)
 
-    def _tree(self, seconds: Floats, programs: list[Program]) -> Tree:
+    def _tree(self, seconds: Floats, programs: list[Program]) -> Tree[Program]:
         weights = [w.weight for w in self.workloads]
         return fit(self.sizes, labels(seconds, weights), weights, programs)
 
     def _timed_again(
         self, bench: Bench, number: int, programs: list[Program], corrected: Corrected
-    ) -> tuple[Tree, int]:
-        """The tree, timed at sizes between those that it was fitted on, fitted again with what came of that, and so on
-        while it loses at many; and at how many it did."""
-        tree, changed = self._tree(corrected.seconds(), programs), 0
-        for _ in range(_AGAIN):
-            places = corrected.between()
-            seconds = corrected.seconds()
-            lost: dict[tuple[int, ...], Program] = {}
-            for place in places:
-                own = programs.index(choose(tree, self.sizes[place]))
-                order = np.argsort(seconds[:, place], kind="stable")[:_TIMED]
-                tried = [own, *(int(p) for p in order if np.isfinite(seconds[p, place]) and int(p) != own)]
-                taken = bench.seconds([(number, programs[p], self.sizes[place]) for p in tried])
-                for program, each in zip(tried, taken, strict=True):
-                    corrected.note(program, place, float(each))
-                if np.isfinite(taken).all() and taken[0] > _LOST * taken.min():
-                    lost[self.sizes[place]] = programs[tried[int(taken.argmin())]]
-            changed += len(lost)
-            tree = repaired(self._tree(corrected.seconds(), programs), lost)
-            if len(lost) <= _FEW * len(places):
-                break
-        return tree, changed
+    ) -> tuple[Tree[Program], int]:
+        """`timed_again` with the programs of a pool, by its number."""
 
+        def seconds(trials: Sequence[tuple[Program, tuple[int, ...]]]) -> Floats:
+            return bench.seconds([(number, program, sizes) for program, sizes in trials])
 
-class Corrected:
-    """What programs take by prediction, with what was measured in it: float64[programs, instances]."""
-
-    def __init__(self, predicted: Floats) -> None:
-        self._predicted = predicted
-        self._ratios = np.full(predicted.shape, np.nan)
-        self._places: list[int] = []
-
-    def note(self, program: int, place: int, seconds: float) -> None:
-        """A measurement; ∞ where there is none after all."""
-        if place not in self._places:
-            self._places = sorted([*self._places, place])
-        if np.isfinite(seconds) and np.isfinite(self._predicted[program, place]):
-            self._ratios[program, place] = seconds / self._predicted[program, place]
-
-    def between(self) -> list[int]:
-        """Instances in the middle between neighbours that were timed."""
-        return [(low + high) // 2 for low, high in pairwise(self._places) if high - low > 1]
-
-    def seconds(self) -> Floats:
-        """The matrix; each program's sizes that were not timed are scaled by what its own measurements, or else all,
-        say of the nearest one."""
-        every = np.arange(self._predicted.shape[1])
-        nearest = np.abs(every[:, None] - np.asarray(self._places)[None, :]).argmin(axis=1)
-        at_place = self._ratios[:, self._places]
-        usual = np.asarray([np.nanmedian(c) if np.isfinite(c).any() else 1.0 for c in at_place.T])
-        filled = np.where(np.isfinite(at_place), at_place, np.maximum(usual, 1.0)[None, :])
-        found: Floats = self._predicted * filled[:, nearest]
-        return found
+        return timed_again(seconds, programs, corrected, self.sizes, lambda taken: self._tree(taken, programs))

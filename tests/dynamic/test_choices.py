@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from felixlike.dynamic.combine import Combination
 from felixlike.dynamic.dispatch import Branch, Leaf, choose, describe, fit, labels, programs_of, repaired
 from felixlike.dynamic.program import Program
-from felixlike.dynamic.search import Corrected, Search
+from felixlike.dynamic.retiming import Corrected
+from felixlike.dynamic.search import Search
 from felixlike.dynamic.sia import Sia, fitted, read_sia, tile_scores, top
 from felixlike.dynamic.stages import compile_stage
 from felixlike.dynamic.throughput import Line, Timing, Waves, line, matrix, predict

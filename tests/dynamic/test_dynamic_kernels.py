@@ -26,13 +26,13 @@ _GUARD = 256
 Run = Callable[..., torch.Tensor]
 
 
-def _tree(vectors: int, highest: int) -> Tree:
+def _tree(vectors: int, highest: int) -> Tree[Program]:
     """One in which all kinds of programs occur, also some that cannot cover all sizes they are chosen for."""
     pair = Program(highest, max(1, highest - 2), vectors)
     return Branch(0, 9, Leaf(Program(highest, 0, vectors)), Branch(0, 30, Leaf(pair), Leaf(Program(2, 2, vectors))))
 
 
-def _built(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree) -> Run:
+def _built(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree[Program]) -> Run:
     """A function of inputs and the output's shape, which looks at what lies behind the output."""
     operator = read_operator(func)
     assert operator is not None

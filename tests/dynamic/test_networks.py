@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import felixlike as fx
-from felixlike.dynamic.network import compile_network
-from felixlike.errors import InputMismatch, InvalidDim, InvalidModel, InvalidOption, InvalidShape, WrongContext
+from felixlike.errors import InputMismatch, InvalidDim, InvalidModel, InvalidShape, WrongContext
 
 _T = fx.Dim("T", range(1, 33))
 
@@ -140,11 +139,6 @@ def test_a_program_with_dynamic_shapes() -> None:
         assert _right(found(x), x)
     with pytest.raises(InputMismatch, match="is 21 in input 'x', out of its range 2 to 20"):
         found(torch.zeros(1, 21, 16))
-
-
-def test_gpus_have_to_wait() -> None:
-    with pytest.raises(InvalidOption, match="on CPUs alone"):
-        compile_network(_model(), ((1, _T, 16),), "sm_90")
 
 
 @pytest.mark.parametrize(

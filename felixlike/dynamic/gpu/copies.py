@@ -1,0 +1,79 @@
+"""Steps of both operands copied into shared memory, by all threads of a block together.
+
+In: a launch, a tile, a block. Out: statements: loops over the block's threads inside of the loop over its threads, as
+TVM's schedules have them. Rows and columns that do not exist are read from the last one that does; steps beyond the end
+of the reduction are zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.dynamic.build import seq
+from felixlike.dynamic.gpu.context import Block, Launch, side_of
+from felixlike.dynamic.gpu.operand import Operand
+from felixlike.dynamic.gpu.tile import BANK_SHIFT, BlockTile
+from felixlike.tvmlib.typing import Stmt
+
+
+def copies(launch: Launch, tile: BlockTile, block: Block, step: Any, stage: Any) -> Stmt:
+    """Copy a step of both operands into a stage of shared memory."""
+    return seq(*(_copy(launch, operand, tile, block, step, stage) for operand in (launch.left, launch.right)))
+
+
+def _copy(launch: Launch, operand: Operand, tile: BlockTile, block: Block, step: Any, stage: Any) -> Stmt:
+    """Copy a step of an operand, neighbours in memory by neighbouring threads."""
+    build, tirx, side = launch.build, tvmlib.tirx, side_of(tile, operand)
+    # Every tile must begin at a whole vector, also behind tiles of another height.
+    sides = [side_of(own, operand) for own in launch.program.tiles]
+    lanes = operand.lanes if all(own % operand.lanes == 0 for own in sides) else 1
+    count = side * tile.depth // lanes
+    base = stage * tile.words(side)
+
+    def element(number: Any, lane: Any) -> Stmt:
+        if operand.along:
+            inner, place = tirx.floordiv(number, side // lanes), tirx.floormod(number, side // lanes) * lanes
+        else:
+            place, inner = tirx.floordiv(number, tile.depth), tirx.floormod(number, tile.depth)
+        where = launch.place(base + inner * (side + BANK_SHIFT) + place) + lane
+        main = _clamped(launch, operand, block, place, lanes) + lane
+        value = _element(launch, operand, block, main, step * tile.depth + inner, tile.depth)
+        return tirx.BufferStore(launch.shared[operand.name], value, [where])
+
+    def thread(turn: Any) -> Stmt:
+        def own(own_thread: Any) -> Stmt:
+            number = turn * tile.threads + own_thread
+            one = launch.memory.side_by_side(lanes, lambda lane: element(number, lane))
+            return one if count % tile.threads == 0 else tirx.IfThenElse(number < count, one, None)
+
+        return build.threads("threadIdx.x", tile.threads, own)
+
+    copy = build.written_out("turn", -(-count // tile.threads), thread)
+    if tile.stages == 1 or not operand.asynchronous:
+        return copy
+    return tirx.AttrStmt(build.const(0), "async_scope", build.const(1), copy)
+
+
+def _clamped(launch: Launch, operand: Operand, block: Block, place: Any, lanes: int) -> Any:
+    """The row or column of a place in a block's tile; the last ones where they end before it."""
+    index = (block.row if operand.name == "rows" else block.column) + place
+    if launch.ends_inside(operand):
+        index = tvmlib.tirx.min(index, launch.index(operand.main.extent) - lanes)
+    return launch.place(index)
+
+
+def _element(launch: Launch, operand: Operand, block: Block, main: Any, k: Any, depth: int) -> Any:
+    """An element of an operand, zero beyond the reduction.  main: its row or column.  k: step of the reduction, all of
+    its axes together.  depth: of a tile."""
+    tirx, axes = tvmlib.tirx, launch.operator.reduced
+    at, rest = {**block.at, operand.main.variable: main}, k
+    for axis in reversed(axes[1:]):
+        extent = launch.index(axis.extent)
+        at[axis.variable] = launch.place(tirx.floormod(rest, extent))
+        rest = tirx.floordiv(rest, extent)
+    at[axes[0].variable] = launch.place(rest)
+    value = tvmlib.substituted(operand.value, at)
+    if isinstance(launch.steps, int) and launch.steps % depth == 0:
+        return value
+    return tirx.if_then_else(k < launch.index(launch.steps), value, tirx.const(0, operand.dtype))

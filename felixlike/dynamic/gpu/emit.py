@@ -1,0 +1,162 @@
+"""Kernels for every size on a GPU: one launch for each program, chosen on the host by the sizes of the call.
+
+    for T × 2304:                      if T <= 40:                                                    on the host
+        Y[T, 2304] = X · Wᵀ    →           blocks (Num₁ + Num₂) · ⌈2304 / columns⌉, as T says:        on the GPU
+                                               block < Num₁: rows of the first uKernel; else of the second
+                                       else: …
+
+Of each uKernel both operands lie in shared memory with the axis last along which a thread has neighbouring outputs
+(`spaces/thread_tile.py` says why); the next tiles are copied, asynchronously, while one is in use. Rows and columns
+that do not exist are read from the last one that does, and not written: no test is in the loop that computes, as with
+DietCode's local padding. Steps of the reduction beyond its end are zeros.
+
+Copies are loops over a block's threads inside of the loop over its threads, as TVM's schedules have them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.codegen.marks import Asynchronous
+from felixlike.dynamic.build import Builder, ceil_div, function, seq
+from felixlike.dynamic.dispatch import Leaf, Tree
+from felixlike.dynamic.gpu.context import INDEX, Block, Launch
+from felixlike.dynamic.gpu.copies import copies
+from felixlike.dynamic.gpu.sums import begun, summed_up, written
+from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
+from felixlike.dynamic.operator import Operator
+from felixlike.spaces.thread_axes import LANES
+from felixlike.tvmlib.typing import Func, Stmt
+
+
+def emit_blocks(operator: Operator, tree: Tree[BlockProgram]) -> Func:
+    """The function that serves every size."""
+    tirx, build = tvmlib.tirx, Builder(INDEX, LANES)
+    programs = in_order(tree)
+
+    def number(tree: Tree[BlockProgram]) -> Any:
+        if isinstance(tree, Leaf):
+            return build.const(programs.index(tree.program))
+        test = operator.symbols[tree.symbol] <= tree.threshold
+        return tirx.Select(test, number(tree.below), number(tree.above))
+
+    launches = [_statement(Launch(operator, program)) for program in programs]
+    if len(launches) == 1:
+        return function(list(operator.func.params), launches[0], operator.func.attrs)
+    chosen = tirx.Var("program", INDEX)
+    each = [build.agreed(chosen == n, launch) for n, launch in enumerate(launches)]
+    body = seq(tirx.Bind(chosen, number(tree)), *each)
+    return function(list(operator.func.params), body, operator.func.attrs)
+
+
+def in_order(tree: Tree[BlockProgram]) -> list[BlockProgram]:
+    """The programs of a tree in the order of their kernels, each once."""
+    if isinstance(tree, Leaf):
+        return [tree.program]
+    return list(dict.fromkeys([*in_order(tree.below), *in_order(tree.above)]))
+
+
+def _statement(launch: Launch) -> Stmt:
+    """A launch, with what the host computes for it."""
+    operator, program, build, tirx = launch.operator, launch.program, launch.build, tvmlib.tirx
+    host: list[Stmt] = []
+
+    def bound(name: str, value: Any) -> Any:
+        variable = tirx.Var(name, INDEX)
+        host.append(tirx.Bind(variable, build.const(value) if isinstance(value, int) else value))
+        return variable
+
+    size = bound("rows", launch.index(operator.rows.extent))
+    many, few = (bound(name, value) for name, value in zip(("many", "few"), _cover(program, size), strict=True))
+    tiles = bound("tiles", many + few)
+    across = bound("across", ceil_div(launch.index(operator.along.extent), program.columns))
+    outer = math.prod((launch.index(axis.extent) for axis in operator.others), start=build.const(1))
+
+    def block(number: Any) -> Stmt:
+        own = build.threads("threadIdx.x", program.threads, lambda t: _block(launch, number, t, tiles, across, many))
+        return seq(*map(tirx.AllocBuffer, launch.of_a_block), own)
+
+    return seq(*host, build.threads("blockIdx.x", outer * across * tiles, block))
+
+
+def _cover(program: BlockProgram, size: Any) -> tuple[Any, Any]:
+    """(Num₁, Num₂) of so many rows, as `BlockProgram.at` has them."""
+    tirx, large = tvmlib.tirx, program.large.rows
+    if program.small is None:
+        return ceil_div(size, large), 0
+    small, divisor = program.small.rows, program.divisor
+    few = tirx.floormod(tirx.floordiv(size, divisor) * program.inverse, large // divisor)
+    left = size - few * small
+    exact = tirx.And(tirx.floormod(size, divisor) == 0, left >= 0)
+    whole = tirx.floordiv(size, large)
+    return (
+        tirx.Select(exact, tirx.floordiv(left, large), whole),
+        tirx.Select(exact, few, ceil_div(size - whole * large, small)),
+    )
+
+
+def _block(launch: Launch, number: Any, thread: Any, tiles: Any, across: Any, many: Any) -> Stmt:
+    """What one thread of one block does."""
+    operator, program, build, tirx = launch.operator, launch.program, launch.build, tvmlib.tirx
+    statements: list[Stmt] = [tirx.AllocBuffer(launch.sums)]
+
+    def named(name: str, value: Any) -> Any:
+        return build.cell(name, value, statements)
+
+    rest = named("rest", tirx.floordiv(number, tiles))
+    tile = named("tile", number - rest * tiles)
+    quotient = named("quotient", tirx.floordiv(rest, across))
+    column = named("panel", rest - quotient * across) * program.columns
+    at: dict[Any, Any] = {}
+    for axis in reversed(operator.others):
+        extent = launch.index(axis.extent)
+        at[axis.variable] = launch.place(named(str(axis.variable.name), tirx.floormod(quotient, extent)))
+        quotient = named("quotient", tirx.floordiv(quotient, extent))
+    large = program.large.rows
+    first = Block(at, named("row", tile * large), column, thread)
+    if program.small is None:
+        return seq(*statements, _tile(launch, program.large, first))
+    second = Block(at, named("row", many * large + (tile - many) * program.small.rows), column, thread)
+    both = (
+        build.agreed(tile < many, _tile(launch, program.large, first)),
+        build.agreed(tile >= many, _tile(launch, program.small, second)),
+    )
+    return seq(*statements, *both)
+
+
+def _tile(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
+    """One uKernel: sums in registers, the whole reduction, the epilogue."""
+    steps = ceil_div(launch.index(launch.steps), tile.depth)
+    return seq(begun(launch, tile), _reduction(launch, tile, block, steps), written(launch, tile, block))
+
+
+def _reduction(launch: Launch, tile: BlockTile, block: Block, steps: Any) -> Stmt:
+    """Sum up, the next `stages` − 1 steps being copied meanwhile."""
+    build, tirx, ahead = launch.build, tvmlib.tirx, tile.stages - 1
+    zero = build.const(0)
+
+    def alone(k: Any) -> Stmt:
+        return seq(copies(launch, tile, block, k, zero), summed_up(launch, tile, block, zero))
+
+    if not ahead:
+        return build.loop("step", steps, alone)
+
+    def copied(k: Any) -> Stmt:
+        copy = copies(launch, tile, block, k, tirx.floormod(k, tile.stages))
+        return tirx.AttrStmt(zero, "async_commit_queue_scope", zero, tirx.IfThenElse(k < steps, copy, None))
+
+    def step(k: Any) -> Stmt:
+        return _waited(ahead - 1, seq(copied(k + ahead), summed_up(launch, tile, block, tirx.floormod(k, tile.stages))))
+
+    first = [copied(build.const(k)) for k in range(ahead)]
+    return seq(*first, build.loop("step", steps, step, mark=Asynchronous()))
+
+
+def _waited(in_flight: int, body: Stmt) -> Stmt:
+    """After all but so many copies that were begun have ended, of all threads."""
+    tirx = tvmlib.tirx
+    zero = tirx.const(0, INDEX)
+    counted = tirx.AttrStmt(zero, "async_wait_inflight_count", tirx.const(in_flight, INDEX), body)
+    return tirx.AttrStmt(zero, "async_wait_queue_scope", zero, counted)

@@ -1,0 +1,74 @@
+"""An operand of a contraction as a GPU's blocks copy it into shared memory.
+
+In: an `Operator`. Out: two `Operand`s, the one that has the rows and the one that has the columns: what an element is
+copied from, in which order, and how many at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.dynamic.operator import Axis, Operator
+from felixlike.spaces.contraction import bare
+from felixlike.spaces.thread_axes import widest
+from felixlike.tvmlib.typing import TirExpr
+
+_COPIED_BYTES = (4, 8, 16)
+"""What one asynchronous copy may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """name: "rows" or "columns".  value: an element, by the operator's axes.  main: its rows or columns.  along:
+    whether neighbours in memory are neighbours along `main`, and not along the reduction.  lanes: elements that are
+    copied at once."""
+
+    name: str
+    value: TirExpr
+    main: Axis
+    along: bool
+    lanes: int
+
+    @property
+    def dtype(self) -> str:
+        """Of an element."""
+        return str(self.value.ty.dtype)
+
+    @property
+    def is_load(self) -> bool:
+        """Whether an element is copied as it is."""
+        return type(self.value).__name__ == "TensorLoad"
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether threads need not wait for a copy."""
+        return self.is_load and self.lanes * tvmlib.bits(self.dtype) // 8 in _COPIED_BYTES
+
+
+def operands_of(operator: Operator) -> tuple[Operand, Operand]:
+    """That of the rows, and that of the columns."""
+    product = bare(operator.product)
+    factors = [bare(product.a), bare(product.b)]
+    columns = next(f for f in factors if tvmlib.structural_equal(f, operator.vectors))
+    rows = next(f for f in factors if f is not columns)
+    return _operand("rows", rows, operator.rows, operator), _operand("columns", columns, operator.along, operator)
+
+
+def _operand(name: str, value: Any, main: Axis, operator: Operator) -> Operand:
+    if type(value).__name__ != "TensorLoad":
+        return Operand(name, value, main, along=False, lanes=1)
+    last = value.indices[-1]
+    along = bool(last.same_as(main.variable))
+    axis = main if along else next((a for a in operator.reduced if last.same_as(a.variable)), None)
+    whole = axis is not None and isinstance(axis.extent, int) and axis.extent == value.source.shape[-1]
+    # Neighbours along the reduction go to different rows of a tile: one at a time.
+    lanes = widest(axis.extent, tvmlib.bits(str(value.source.dtype))) if along and axis is not None and whole else 1
+    return Operand(name, value, main, along, lanes)
+
+
+def summed(operator: Operator) -> Any:
+    """Steps of the whole reduction: a number, or an expression."""
+    return math.prod(axis.extent for axis in operator.reduced)

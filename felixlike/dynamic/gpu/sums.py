@@ -1,0 +1,146 @@
+"""What a thread has in registers: its sums of a step, what other threads have of the same outputs, the epilogue.
+
+In: a launch, a tile, a block. Out: statements.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.dynamic.build import seq
+from felixlike.dynamic.gpu.context import Block, Launch, side_of
+from felixlike.dynamic.gpu.operand import Operand
+from felixlike.dynamic.gpu.tile import BANK_SHIFT, BlockTile
+from felixlike.spaces.thread_axes import LANES, widest
+from felixlike.tvmlib.typing import Buffer, Stmt
+
+
+def begun(launch: Launch, tile: BlockTile) -> Stmt:
+    """Zeros."""
+    zero = tvmlib.tirx.const(0, launch.operator.dtype)
+    return launch.build.written_out("sum", tile.sums, lambda i: tvmlib.tirx.BufferStore(launch.sums, zero, [i]))
+
+
+def summed_up(launch: Launch, tile: BlockTile, block: Block, stage: Any) -> Stmt:
+    """Add the products of a step; of several slices of threads each has its share of the steps."""
+    build, tirx = launch.build, tvmlib.tirx
+    share = tile.depth // tile.slices
+    first = _slice(tile, block) * share if tile.slices > 1 else build.const(0)
+
+    def load(operand: Operand, step: Any, own: Any) -> Any:
+        side = side_of(tile, operand)
+        where = stage * tile.words(side) + step * (side + BANK_SHIFT) + _of_tile(operand, tile, block, own)
+        return launch.shared[operand.name][where]
+
+    def add(step: Any, i: Any, j: Any) -> Stmt:
+        number = i * tile.own_columns + j
+        product = _product(launch, load(launch.left, first + step, i), load(launch.right, first + step, j))
+        return tirx.BufferStore(launch.sums, launch.sums[number] + product, [number])
+
+    def row(step: Any, i: Any) -> Stmt:
+        return build.loop("j", tile.own_columns, lambda j: add(step, i, j), "UNROLLED")
+
+    return build.written_out("k", share, lambda k: build.loop("i", tile.own_rows, lambda i: row(k, i), "UNROLLED"))
+
+
+def written(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
+    """The epilogue of the outputs that exist, in vectors where the output has them side by side; of several slices the
+    first one adds what the others have."""
+    if tile.slices == 1:
+        return _stored(launch, tile, block)
+    build, tirx, parts = launch.build, tvmlib.tirx, launch.parts
+    assert parts is not None
+    threads = tile.threads // tile.slices
+    own, number = tirx.floormod(block.thread, threads), _slice(tile, block)
+
+    def place(part: Any, i: Any) -> Any:
+        return ((part - 1) * tile.sums + i) * threads + own  # neighbouring threads, neighbouring banks
+
+    def leave(i: Any) -> Stmt:
+        return tirx.BufferStore(parts, launch.sums[i], [place(number, i)])
+
+    def join(part: Any) -> Stmt:
+        def one(i: Any) -> Stmt:
+            return tirx.BufferStore(launch.sums, launch.sums[i] + parts[place(part + 1, i)], [i])
+
+        return build.loop("sum", tile.sums, one, "UNROLLED")
+
+    left = tirx.IfThenElse(number > 0, build.written_out("sum", tile.sums, leave), None)
+    joined = seq(build.written_out("part", tile.slices - 1, join), _stored(launch, tile, block))
+    return seq(left, tirx.IfThenElse(number == 0, joined, None))
+
+
+def _stored(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
+    """The epilogue of a thread's outputs that exist."""
+    operator, build, tirx = launch.operator, launch.build, tvmlib.tirx
+    rows, along = operator.rows, operator.along
+    beside = operator.places[-1].same_as(along.variable) and isinstance(along.extent, int)
+    wide = math.gcd(along.extent, _last(operator.written), tile.own_columns, LANES) if beside else 1
+    lanes = widest(wide, tvmlib.bits(str(operator.written.dtype)))
+
+    def row(i: Any) -> Any:
+        return block.row + _of_tile(launch.left, tile, block, i)
+
+    def column(j: Any) -> Any:
+        return block.column + _of_tile(launch.right, tile, block, j)
+
+    def element(i: Any, j: Any, lane: Any) -> Stmt:
+        place = {**block.at, rows.variable: launch.place(row(i)), along.variable: launch.place(column(j)) + lane}
+        return operator.stored(launch.sums[launch.place(i * tile.own_columns + j) + lane], place)
+
+    def vector(i: Any, number: Any) -> Stmt:
+        one = launch.memory.side_by_side(lanes, lambda lane: element(i, number * lanes, lane))
+        tests = [row(i) < launch.index(rows.extent)] if launch.ends_inside(launch.left) else []
+        if launch.ends_inside(launch.right):
+            tests.append(column(number * lanes) < launch.index(along.extent))
+        return one if not tests else tirx.IfThenElse(tirx.all(*tests), one, None)
+
+    def vectors(i: Any) -> Stmt:
+        return build.loop("vector", tile.own_columns // lanes, lambda number: vector(i, number), "UNROLLED")
+
+    return build.written_out("i", tile.own_rows, vectors)
+
+
+def _slice(tile: BlockTile, block: Block) -> Any:
+    return tvmlib.tirx.floordiv(block.thread, tile.threads // tile.slices)
+
+
+def _of_tile(operand: Operand, tile: BlockTile, block: Block, own: Any) -> Any:
+    """The row or column, in its tile, of one that a thread has: groups of neighbours, which are as far apart as all
+    threads' groups together."""
+    tirx, across = tvmlib.tirx, tile.columns // tile.own_columns
+    thread = block.thread
+    if tile.slices > 1:
+        thread = tirx.floormod(thread, tile.threads // tile.slices)
+    if operand.name == "rows":
+        count, thread, threads = tile.own_rows, tirx.floordiv(thread, across), tile.rows // tile.own_rows
+    else:
+        count, thread, threads = tile.own_columns, tirx.floormod(thread, across), across
+    lanes = math.gcd(count, LANES)
+    return tirx.floordiv(own, lanes) * (threads * lanes) + thread * lanes + tirx.floormod(own, lanes)
+
+
+def _product(launch: Launch, left: Any, right: Any) -> Any:
+    """The product of two elements, in the type of the sums."""
+    cast = tvmlib.tirx.Cast
+
+    def factor(node: Any) -> Any:
+        for operand, read in ((launch.left, left), (launch.right, right)):
+            if tvmlib.structural_equal(node, operand.value):
+                return read
+        return cast(str(node.ty.dtype), factor(node.value))
+
+    def whole(node: Any) -> Any:
+        if type(node).__name__ == "Cast":
+            return cast(str(node.ty.dtype), whole(node.value))
+        return factor(node.a) * factor(node.b)
+
+    return whole(launch.operator.product)
+
+
+def _last(buffer: Buffer) -> int:
+    """A buffer's last size, of which vectors must be a part; 1 where a call decides it."""
+    size = buffer.shape[-1]
+    return int(size) if isinstance(size, tvmlib.tirx.IntImm) else 1
