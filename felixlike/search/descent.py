@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from felixlike.costmodel import CostModel
 from felixlike.search.rounding import LogPoints
@@ -160,10 +161,10 @@ def descend(walks: Sequence[Walk], model: CostModel, options: Descent, task: str
 
 
 def _walk(legs: Sequence[_Leg], model: CostModel, options: Descent, task: str | None) -> None:
-    optimizer = torch.optim.Adam([leg.z for leg in legs], lr=options.learning_rate)
+    optimizer = _Adam([leg.z for leg in legs])
     for step in range(options.steps):
         done = step / max(1, options.steps - 1)
-        optimizer.param_groups[0]["lr"] = options.learning_rate * options.cooled**done
+        gradients = []
         wider = options.blur ** (1.0 - done)
         for leg, gradient in zip(legs, _gradients(legs, model, task, wider), strict=True):
             back = leg.pulled_back(wider * leg.relaxed.width)
@@ -172,11 +173,41 @@ def _walk(legs: Sequence[_Leg], model: CostModel, options: Descent, task: str | 
             leg.lost |= ~gradient.isfinite().all(dim=1)
             # Adam would remember one NaN for ever. With a zero the seed coasts instead; each has a gradient of its own,
             # so the others do not notice, and all points are scored by the exact formulas in the end.
-            leg.z.grad = torch.nan_to_num(gradient, posinf=0.0, neginf=0.0)
-        optimizer.step()
+            gradients.append(torch.nan_to_num(gradient, posinf=0.0, neginf=0.0))
+        optimizer.step(gradients, options.learning_rate * options.cooled**done)
         if (step + 1) % options.keep_every == 0 or step + 1 == options.steps:
             for leg in legs:
                 leg.keep()
+
+
+class _Adam:
+    """Adam (Kingma & Ba 2015) with its usual decay rates.  PyTorch's class is not used, since the first of a process
+    imports all of torch._dynamo, which takes two seconds; its function is."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+        self._means, self._squares = ([torch.zeros_like(t) for t in tensors] for _ in range(2))
+        self._steps = [torch.zeros(()) for _ in tensors]
+
+    @torch.no_grad()
+    def step(self, gradients: list[Tensor], rate: float) -> None:
+        """Change the tensors, in place, by float64 gradients of their shapes."""
+        adam(
+            self._tensors,
+            gradients,
+            self._means,
+            self._squares,
+            [],
+            self._steps,
+            foreach=False,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
 
 
 def _gradients(legs: Sequence[_Leg], model: CostModel, task: str | None, wider: float) -> list[Tensor]:
