@@ -98,10 +98,8 @@ def _subgraph(
                     search(wanted, task, pool, arguments.candidates)
             runs[wanted.name] = wanted
             keep(file, asdict(wanted))
-            print(
-                f"{space} {name} {seed} {strategy}: {microseconds(min(wanted.seconds))} µs, {wanted.elapsed[-1]:.0f} s",
-                flush=True,
-            )
+            best, took = min(wanted.seconds, default=math.inf), max(wanted.elapsed, default=0.0)
+            print(f"{space} {name} {seed} {strategy}: {microseconds(best)} µs, {took:.0f} s", flush=True)
     if simulated(target) is not None:
         for run in runs.values():
             run.again = min(run.seconds, default=math.inf)

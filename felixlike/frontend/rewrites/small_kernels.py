@@ -5,8 +5,8 @@
     h = sigmoid(g_3) · tanh(c)
 
 TVM fuses what ends in one tensor; the cell of an LSTM ends in two, and so it is three kernels. Starting each of them
-takes as long as what it computes. Only kernels without sums are joined, that write some thousand elements: larger ones
-are bound by memory, and are tuned better apart.
+takes as long as what it computes. Only kernels without sums are joined, that write up to two thousand elements: larger
+ones are bound by memory, and are tuned better apart.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any
 
 from felixlike import tvmlib
 
-_MOST = 4096
-"""Elements of the outputs of a kernel that is joined to others: a microsecond or two of one core, about as long as
-starting a kernel takes.  Chosen by hand."""
+_MOST = 2048
+"""Elements of the outputs of a kernel that is joined to others: a microsecond of one core, about as long as starting a
+kernel takes.  An LSTM of 256 gains a tenth with one sample; with 16, where kernels write 4096 elements and more, it
+took a third longer (`felixlike bench networks lstm`)."""
 
 _LONGEST_NAME = 200
 """Characters."""
