@@ -31,7 +31,7 @@ from felixlike import tvmlib
 from felixlike.codegen.marks import Blocks, Guard, Prefetch, Skip, Transpose
 from felixlike.codegen.padding import padded
 from felixlike.hardware import Device
-from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS, VectorUnit
+from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS
 from felixlike.spaces.blocks import costs, in_step, realize_of
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
 from felixlike.spaces.contraction import Axis, Contraction, read_contraction, without_groups
@@ -55,8 +55,8 @@ def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[
     contraction = read_contraction(schedule, block)
     if contraction is None:
         return []
-    contraction = _padded(schedule, block, contraction, device.unit)
-    roles = choose_roles(contraction, device.unit)
+    contraction = _padded(schedule, block, contraction, device)
+    roles = choose_roles(contraction, device)
     if roles is None:
         return []
     around = settle_surroundings(schedule, block)
@@ -67,12 +67,12 @@ def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[
     return [schedule]
 
 
-def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, unit: VectorUnit) -> Contraction:
+def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, device: Device) -> Contraction:
     """The contraction after its axes were padded, where that helps."""
-    roles = choose_roles(contraction, unit, padded=True) if is_plain(contraction) else None
+    roles = choose_roles(contraction, device, padded=True) if is_plain(contraction) else None
     if roles is None:
         return contraction
-    wanted = multiples(contraction, roles.vector, roles.rows, roles.lanes, unit.registers)
+    wanted = multiples(contraction, roles.vector, roles.rows, roles.lanes, device.unit.registers)
     if max(wanted) == 1:
         return contraction
     try:

@@ -1,6 +1,6 @@
 """What the axes of a contraction are for in a register tile: which lies in vectors, which is broadcast against it.
 
-In: a contraction, the vector unit. Out: `Roles`, the cheapest by a count of instructions, or None.
+In: a contraction, a device. Out: `Roles`, the cheapest by a count of instructions, or None.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ import math
 from dataclasses import dataclass
 
 from felixlike import tvmlib
-from felixlike.hardware import estimate
-from felixlike.hardware.vectors import VectorUnit, widths
+from felixlike.hardware import Device, estimate
+from felixlike.hardware.vectors import widths
 from felixlike.spaces.contraction import Axis, Contraction, Operand
 from felixlike.spaces.padding import whole_vectors
 
 _REUSES = 16
 """Rows from which copying an operand into panels pays: a load and a store are an eighth of as many products.  Chosen by
 hand: no benchmark compares other values."""
+
+_ENOUGH = 4
+"""Vectors for each core with which all rows can share what is copied: tiles of two, twice.  Chosen by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,10 @@ class Roles:
     panel: Operand | None
 
 
-def choose_roles(contraction: Contraction, unit: VectorUnit, *, padded: bool = False) -> Roles | None:
+def choose_roles(contraction: Contraction, device: Device, *, padded: bool = False) -> Roles | None:
     """The cheapest vector axis and what follows from it; None where no axis is fit.  padded: whether axes may be padded
     to whole vectors."""
-    lanes = unit.lanes(contraction.item_bits)
+    lanes = device.unit.lanes(contraction.item_bits)
     found: list[tuple[float, Roles]] = []
     for axis in contraction.spatial:
         extent = whole_vectors(axis.extent, lanes) if padded and axis.extent > 1 else axis.extent
@@ -58,18 +61,21 @@ def choose_roles(contraction: Contraction, unit: VectorUnit, *, padded: bool = F
         window = next((a for a in reversed(left) if _reuses(contraction, a)), None)
         summed = next((a for a in contraction.reduction if a.extent > 1 and not slides(contraction, a)), None)
         roles = Roles(axis, rows, window, summed, width, panel)
-        found.append((_cost(contraction, roles, extent, apart), roles))
+        found.append((_cost(contraction, roles, extent, apart, device.cores), roles))
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Operand]) -> float:
-    """Time in products: those themselves, copies of what is apart in memory, and what transposes an output whose
-    vectors lie across.
+def _cost(contraction: Contraction, roles: Roles, extent: int, apart: list[Operand], cores: int) -> float:
+    """Time in products: those themselves, copies of what is apart in memory, by each core where it takes rows to keep
+    them all busy, and what transposes an output whose vectors lie across.
 
     extent: of the axis in vectors, padded."""
     others = [a for a in contraction.axes if a is not roles.vector]
     products = extent // roles.lanes * math.prod(a.extent for a in others)
     copied = sum(extent * math.prod(a.extent for a in others if a.place in o.axes) for o in apart)
+    without_rows = math.prod(a.extent for a in contraction.spatial if a not in (roles.vector, roles.rows))
+    if extent // roles.lanes * without_rows < _ENOUGH * cores:
+        copied *= cores
     outputs = extent * math.prod(a.extent for a in others if not a.reduced)
     transposed = outputs if contraction.written[-1] != roles.vector.place else 0
     return (

@@ -125,6 +125,16 @@ def test_vectors_that_are_padded_anyway_have_good_tiles() -> None:
     assert math.prod(extents) == 60 * 32 * 14 * 16
 
 
+def test_the_operand_that_is_copied_once_lies_in_vectors() -> None:
+    """Weights that come anew are packed by one core for all rows; the vectors of 100 samples are too few for that, each
+    core would transpose what it needs of the samples again."""
+    sketch = _sketch_of(op.dense(100, 64, 333))
+    schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
+    blocks = {str(b.name_hint) for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock)}
+    assert "W_pad_global" in blocks
+    assert not any(name.startswith("X") for name in blocks)
+
+
 def test_narrow_outputs_are_padded_to_a_vector() -> None:
     """Rather than that the other operand is transposed."""
     sketch = _sketch_of(op.matmul(64, 32, 13))
