@@ -27,6 +27,7 @@ from felixlike.frontend.rewrites import (
     with_room,
     with_safe_indices,
     with_shared_factors,
+    with_stacks_apart,
     with_total_order,
     with_transposed_factors,
     with_wide_norms,
@@ -113,6 +114,8 @@ REWRITES = [
     _tvms("FoldConstant"),
     # Patterns (elementwise, injective, reduction, out-fusable …) tell FuseOps what may join what.
     _tvms("AnnotateTIROpPattern"),
+    # The stack of all steps does not compute the last of them.
+    _ours(with_stacks_apart),
     _tvms("FuseOps"),
     # What follows one another and takes no longer than being started is one kernel, of several outputs.
     _ours(with_joined_small_kernels, *_CPU, static=True),

@@ -67,7 +67,8 @@ def in_quick_order(module: Any) -> Any:
 
     Uses TVM's `reorder`, `split` and `decompose_reduction` alone; what they refuse stays as it is."""
     schedule = tvmlib.Schedule(module)
-    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+    whole = module["main"].body.block  # called "root" unless it is an operator's own, as sorting and scans are
+    for block in schedule.get_child_blocks(schedule.get_sblock(whole.name_hint)):
         trial = schedule.copy()
         try:
             _reorder(trial, trial.get_sblock(schedule.get(block).name_hint))

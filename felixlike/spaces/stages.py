@@ -91,7 +91,7 @@ def item_bits(sch: Any) -> int:
     processors compute in float32 what is narrower."""
     written = {str(r.source.dtype) for realize in realizes(sch.mod["main"].body) for r in realize.block.writes}
     fractions = {dtype for dtype in written if "float" in dtype}
-    return max(_LEAST_BITS, *map(tvmlib.bits, fractions or written))
+    return max((_LEAST_BITS, *map(tvmlib.bits, fractions or written)))
 
 
 _LEAST_BITS = 32

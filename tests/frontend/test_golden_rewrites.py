@@ -135,6 +135,17 @@ def with_infinite_padding() -> Any:
     return tvmlib.relax.transform.LegalizeOps()(_graph(lambda x: pool(x), (1, 4, 6)))
 
 
+def with_stacks_apart() -> Any:
+    """Five tensors one after the other; what four are joined to stays as it is."""
+    relax, op = tvmlib.relax, tvmlib.relax.op
+
+    def write(x: Any) -> Any:
+        return op.concat([op.concat([x] * 4, 0), *[x] * 4], 0)
+
+    legal = (relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())
+    return tvmlib.transform.Sequential(legal)(_graph(write, (8, 64)))
+
+
 def with_joined_small_kernels() -> Any:
     """Three kernels of one half each: two tensors, of which the second reads the first."""
     relax, op = tvmlib.relax, tvmlib.relax.op
@@ -180,6 +191,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_transposed_factors,
         with_room,
         with_infinite_padding,
+        with_stacks_apart,
         with_joined_small_kernels,
         with_simple_indices,
         with_marks,

@@ -140,3 +140,9 @@ def test_long_sums_of_few_outputs_stay_on_the_processor() -> None:
     a, r = te.placeholder((64, 2**21), name="A"), te.reduce_axis((0, 2**21), name="r")
     total = te.create_prim_func([a, te.compute((64,), lambda i: te.sum(a[i, r], axis=r), name="total")])
     assert in_threads(double_precision(tvmlib.IRModule({"main": total})), SM_90) is None
+
+
+def test_operators_that_are_one_block_stay() -> None:
+    x = te.placeholder((4, 64), name="x")
+    scan = tvmlib.IRModule({"main": te.create_prim_func([x, topi.cumsum(x, axis=1)])})
+    assert in_quick_order(scan).script() == scan.script()

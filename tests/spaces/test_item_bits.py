@@ -37,6 +37,7 @@ def _of(operator: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Any
         (lambda x: topi.cast(x, "float32"), "int64", 32),
         (lambda x: topi.argmax(x, axis=1), "float32", 32),
         (topi.logical_not, "bool", 32),
+        (lambda x: topi.cumsum(x, axis=1), "float32", 32),  # does not say what it writes
     ],
 )
 def test_bits(operator: Callable[..., Any], dtype: str, bits: int) -> None:

@@ -12,6 +12,7 @@ from felixlike.frontend.rewrites.projections import with_joint_projections
 from felixlike.frontend.rewrites.room import with_room
 from felixlike.frontend.rewrites.shared_factors import with_shared_factors
 from felixlike.frontend.rewrites.small_kernels import with_joined_small_kernels
+from felixlike.frontend.rewrites.stacks import with_stacks_apart
 from felixlike.frontend.rewrites.transposed_factors import with_transposed_factors
 from felixlike.frontend.rewrites.views import with_late_reshapes
 from felixlike.frontend.rewrites.wide_norms import with_wide_norms
@@ -31,6 +32,7 @@ __all__ = [
     "with_room",
     "with_safe_indices",
     "with_shared_factors",
+    "with_stacks_apart",
     "with_total_order",
     "with_transposed_factors",
     "with_wide_norms",

@@ -56,3 +56,11 @@ def test_a_recurrent_cell_is_a_product_and_one_kernel(kind: Any) -> None:
     # Two kernels a step, the product with the inputs of all steps, and what the first and last steps add.
     assert sum(task.weight for task in imported.tasks) <= 2 * 5 + 3
     assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
+
+
+def test_a_stack_of_steps_does_not_compute_the_last() -> None:
+    torch.manual_seed(0)
+    model, x = nn.LSTM(64, 64, batch_first=True, bidirectional=True).eval(), torch.randn(8, 7, 64)
+    imported = import_model(model, (x,))
+    assert [task.weight for task in imported.tasks if task.name == "concatenate"] == [2]
+    assert max_relative_error(compile_model(imported), model, (x,)).error < 1e-5
