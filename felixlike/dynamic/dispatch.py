@@ -9,6 +9,7 @@ as equal, so trees are small. A size that the chosen program cannot cover exactl
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -98,7 +99,10 @@ def fit(
     from sklearn.tree import DecisionTreeClassifier
 
     model = DecisionTreeClassifier(random_state=0)
-    model.fit(np.asarray(sizes), np.asarray(chosen), sample_weight=np.asarray(weights) + 1e-9)
+    with warnings.catch_warnings():
+        # Where nearly every size has a program of its own, scikit-learn asks whether these are not numbers.
+        warnings.filterwarnings("ignore", message="The number of unique classes is greater than 50%")
+        model.fit(np.asarray(sizes), np.asarray(chosen), sample_weight=np.asarray(weights) + 1e-9)
     inner = model.tree_
 
     def node(number: int) -> Tree[P]:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from felixlike.frontend.attention import ATTENTION
 from felixlike.frontend.windows import KEPT
 
 
@@ -33,7 +34,7 @@ def table() -> Any:
 
     aten: Any = torch.ops.aten
     found: Any = torch.export.default_decompositions()
-    for name in (*KEPT, "_safe_softmax.default"):
+    for name in (*KEPT, *ATTENTION):
         operator, _, overload = name.partition(".")
         found.pop(getattr(getattr(aten, operator), overload), None)
     ours: dict[Any, Callable[..., Any]] = {

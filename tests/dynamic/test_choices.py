@@ -90,6 +90,12 @@ def test_a_tree_chooses_what_it_was_fitted_to(chosen: list[int]) -> None:
     assert programs_of(tree) == {programs[number] for number in chosen}
 
 
+def test_a_tree_may_choose_another_program_at_each_size() -> None:
+    programs = [Program(1 + n, 0, 2) for n in range(30)]
+    tree = fit([(n,) for n in range(30)], list(range(30)), [1.0] * 30, programs)
+    assert [choose(tree, (n,)) for n in range(30)] == programs
+
+
 def test_a_tree_of_two_sizes_is_nested_ifs() -> None:
     sizes = [(b, t) for b in (1, 2) for t in (1, 2, 3)]
     tree = fit(sizes, [0, 0, 1, 2, 2, 2], [1.0] * 6, [_A, _B, _C])

@@ -13,7 +13,8 @@ from felixlike.testing.models import Apply
 
 
 def _softmax(x: Tensor) -> Tensor:
-    return torch.ops.aten._safe_softmax(x, 1)
+    found: Tensor = torch.ops.aten._safe_softmax(x, 1)
+    return found
 
 
 def _inputs() -> tuple[Tensor, Tensor, Tensor]:
@@ -33,7 +34,7 @@ def test_attention_is_right(masked: bool) -> None:
     mask = torch.ones(7, 5, dtype=torch.bool)
     if masked:
         mask[2], mask[3, 1:] = False, False
-    model = Apply(lambda *x: scaled_dot_product_attention(*x, attn_mask=mask))
+    model = Apply(lambda q, k, v: scaled_dot_product_attention(q, k, v, attn_mask=mask))
     fast = compile_model(import_model(model, (q, k, v)))
     torch.testing.assert_close(fast(q, k, v), model(q, k, v))
 
