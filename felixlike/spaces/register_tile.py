@@ -143,7 +143,7 @@ def _tile(
     window = [] if roles.window is None else _factors(schedule, loops[roles.window.place], 2, roles.window.extent)
     taken = (roles.vector, roles.rows, roles.window)
     batch = [loops[a.place] for a in contraction.spatial if a not in taken]
-    taps = [a for a in contraction.reduction if a is not roles.summed]
+    taps = _taps(contraction, roles)
     outer_taps, inner_tap = [loops[a.place] for a in taps[:-1]], [loops[a.place] for a in taps[-1:]]
     summed = [] if roles.summed is None else [loops[roles.summed.place]]
     parallel = [*batch, *window[:1], *rows[:-2], v_parallel]
@@ -187,6 +187,16 @@ def _tile(
             schedule.unroll(loop)
     elif contraction.written[-1] != roles.vector.place:
         _mark_transposed(schedule, last, block, roles.lanes)
+
+
+def _taps(contraction: Contraction, roles: Roles) -> list[Axis]:
+    """Reduction axes of windows; last, to be unrolled, the one that slides along the rows: what a row loads at one step
+    is what its neighbour needs at the next, in registers then."""
+    taps = [a for a in contraction.reduction if a is not roles.summed]
+    if roles.rows is None:
+        return taps
+    indices = [i for operand in contraction.operands for i in operand.indices if tvmlib.uses(i, roles.rows.variable)]
+    return sorted(taps, key=lambda tap: any(tvmlib.uses(i, tap.variable) for i in indices))
 
 
 def _padding_of_rows(

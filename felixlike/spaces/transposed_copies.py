@@ -5,8 +5,9 @@
                                                  for c_2 in 16, s_2 in 16: Y[n, c, s] = X[n, s, c]      (in registers)
 
 s: h and w, which follow each other in both. A block is read and written in whole vectors
-(`codegen/passes/transpose.py`); element by element, one side would touch a cache line for each. Works on indices, never
-on names of operators."""
+(`codegen/passes/transpose.py`); element by element, one side would touch a cache line for each. Of a dimension that
+blocks do not divide, the last one is under a test, which that pass turns into a block that begins earlier. Works on
+indices, never on names of operators."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen.marks import Transpose
-from felixlike.hardware.vectors import SHORTEST
+from felixlike.hardware.vectors import SHORTEST, power_of_two_below
 from felixlike.spaces.blocks import blocks_of, costs, elementwise
 from felixlike.tvmlib.typing import LoopRef, Schedule, Var
 
@@ -25,9 +26,13 @@ _MOST_BLOCKS = 64
 """Blocks of a parallel iteration along either dimension at most: a bound of what is sampled, chosen by hand."""
 
 
+_LONG = 8
+"""Elements of blocks that are long enough for tests at the ends of dimensions not to pay.  Chosen by hand."""
+
+
 def transposed_copies(schedule: Schedule, lanes: int) -> list[Schedule]:
     """The schedule, changed, with a copy done in square blocks; empty where a function does something else, copies in
-    order, or no vector divides the dimensions.  lanes: elements of a vector at most."""
+    order, or dimensions are shorter than vectors.  lanes: elements of a vector at most."""
     *before, block = blocks_of(schedule)
     if any(not elementwise(schedule, b) or costs(schedule, b) for b in (*before, block)):
         return []
@@ -47,7 +52,7 @@ def transposed_copies(schedule: Schedule, lanes: int) -> list[Schedule]:
     loops = schedule.get_loops(block)
     extents = [int(schedule.get(loop).extent) for loop in loops]
     sizes = [prod(extents[place] for place in group) for group in (rows, columns)]
-    size = min(lanes, *(n & -n for n in sizes))  # the largest power of two that divides both
+    size = _size(sizes, lanes)
     if size < SHORTEST:
         return []
     others = [loops[p] for p in range(len(loops)) if p not in (*rows, *columns)]
@@ -58,6 +63,13 @@ def transposed_copies(schedule: Schedule, lanes: int) -> list[Schedule]:
     schedule.parallel(schedule.fuse(*others, row_outer, column_outer))
     Transpose(size).put(schedule, row)
     return [schedule]
+
+
+def _size(extents: Sequence[int], lanes: int) -> int:
+    """Elements of a block along either dimension: the largest power of two that divides both, or where that is short,
+    that lies within both."""
+    dividing, within = (min(lanes, *(power(n) for n in extents)) for power in (lambda n: n & -n, power_of_two_below))
+    return dividing if dividing >= min(_LONG, within) else within
 
 
 def _order(indices: Sequence[Any], variables: Sequence[Var]) -> list[int] | None:

@@ -8,7 +8,8 @@ In: an IRModule of scheduled PrimFuncs in which a schedule marked such pairs of 
 without blocks, the pairs rewritten. LLVM would scatter vectors, an element a cycle, while nothing else goes on: a
 seventh of the time where few channels are summed. Squares of rows are exchanged in log₂ steps (Eklundh 1972, A fast
 computer method for matrix transposing), for all squares of a vector at once. Where squares do not divide the rows, the
-last one begins earlier and writes some elements again. A few squares are written out; more are a loop.
+last one begins earlier and writes some elements again. A few squares are written out; more are a loop. Where a test
+says that the end of a dimension lies within a tile, the whole tile begins earlier.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen.marks import Transpose
-from felixlike.codegen.passes.loops import step_along, unmarked, variable_like, with_marked_loops
+from felixlike.codegen.passes.loops import like, step_along, unmarked, variable_like, with_marked_loops
 from felixlike.codegen.passes.memory import place_of, same_element
 from felixlike.hardware.vectors import power_of_two_below
 from felixlike.tvmlib.typing import Buffer, Loop, Module, Stmt, TirExpr, Var
@@ -36,12 +37,13 @@ def transpose(module: Module) -> Module:
     return with_marked_loops(module, Transpose, lambda _: _transposed)
 
 
-def _transposed(loop: Loop) -> Stmt:
-    lanes = Transpose.of(loop).lanes
+def _transposed(marked: Loop) -> Stmt:
+    lanes = Transpose.of(marked).lanes
+    loop, starts = _within_bounds(marked)
     rows, load = loop.body, _across(loop)
     size = min(lanes, _MOST, power_of_two_below(int(rows.extent))) if load is not None else 0
     if load is None or size < _LEAST or int(loop.extent) % lanes:
-        return unmarked(loop)
+        return unmarked(marked)
     column, row, store = loop.loop_var, rows.loop_var, rows.body
     outer = variable_like(column)
     transposed = tvmlib.tirx.decl_buffer((lanes, size), load.source.dtype, name="turned")
@@ -70,7 +72,40 @@ def _transposed(loop: Loop) -> Stmt:
     if left:
         statements += square(int(rows.extent) - size)
     everything = _loop(outer, int(loop.extent) // lanes, "SERIAL", tvmlib.tirx.stmt_seq(*statements))
-    return tvmlib.tirx.stmt_seq(tvmlib.tirx.AllocBuffer(transposed), everything)
+    return tvmlib.tirx.stmt_seq(*starts, tvmlib.tirx.AllocBuffer(transposed), everything)
+
+
+def _within_bounds(loop: Loop) -> tuple[Loop, list[Any]]:
+    """The pair of loops without tests whether elements exist, and beginning so early that all do, and what names by how
+    much; as it is where there are none, or others.
+
+    v < n, where the loop runs over v … v + e − 1: it starts from min(v, n − e), so n must be at least e."""
+    rows = loop.body
+    tested = rows.body if isinstance(rows, tvmlib.tirx.For) else None
+    if not isinstance(tested, tvmlib.tirx.IfThenElse) or tested.else_case is not None:
+        return loop, []
+    names, shifted = [], {}
+    for test in _parts(tested.condition):
+        pair = [f for f in (loop, rows) if tvmlib.uses(test, f.loop_var)]
+        if not isinstance(test, tvmlib.tirx.LT) or len(pair) != 1 or pair[0].loop_var in shifted:
+            return loop, []
+        variable, extent = pair[0].loop_var, int(pair[0].extent)
+        if step_along(test.a, variable) != 1 or not isinstance(test.b, tvmlib.tirx.IntImm) or int(test.b) < extent:
+            return loop, []
+        start = tvmlib.substituted(test.a, {variable: like(variable, 0)})
+        # Named, since TVM's simplifier fails where it may look into a minimum under a division.
+        name = tvmlib.tirx.Var("start", str(start.ty.dtype))
+        names.append(tvmlib.tirx.Bind(name, tvmlib.tirx.min(start, test.b - extent)))
+        shifted[variable] = variable + (name - start).astype(str(variable.ty.dtype))
+    body = unmarked(rows, tvmlib.substituted(tested.then_case, shifted))
+    return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body), names
+
+
+def _parts(condition: TirExpr) -> list[Any]:
+    """What must all be true for a condition to be."""
+    if isinstance(condition, tvmlib.tirx.And):
+        return [*_parts(condition.a), *_parts(condition.b)]
+    return [condition]
 
 
 def _across(loop: Loop) -> Any | None:
