@@ -10,6 +10,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.frontend.attention import ATTENTION
 from felixlike.frontend.known_sizes import size_of
+from felixlike.frontend.pooling import POOLING
 from felixlike.frontend.windows import WINDOWS
 
 
@@ -262,6 +263,7 @@ def _full(node: Any, importer: Any) -> Any:
 
 CONVERTERS: dict[str, Callable[[Any, Any], Any]] = (
     ATTENTION
+    | POOLING
     | WINDOWS
     | {
         "embedding.default": _embedding,
