@@ -19,6 +19,7 @@ from felixlike.frontend.rewrites import (
     with_channels_last,
     with_fast_convolutions,
     with_folded_batch_norms,
+    with_gates_apart,
     with_group_norms_in_two_passes,
     with_infinite_padding,
     with_joined_small_kernels,
@@ -116,6 +117,8 @@ REWRITES = [
     _tvms("AnnotateTIROpPattern"),
     # The stack of all steps does not compute the last of them.
     _ours(with_stacks_apart),
+    # What is spread over a larger tensor is computed before it.
+    _ours(with_gates_apart),
     _tvms("FuseOps"),
     # What follows one another and takes no longer than being started is one kernel, of several outputs.
     _ours(with_joined_small_kernels, *_CPU, static=True),

@@ -47,8 +47,8 @@ def _mean(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _cut_windows(node: Any) -> None:
-    """Windows that reach beyond both ends of a dimension, which only `ceil_mode` allows, end there: TVM would go
-    through all of their elements."""
+    """Windows that reach beyond both ends of a dimension, which only `ceil_mode` allows, end there, and being the only
+    one need no stride: TVM would go through all of their elements, and make room for another stride."""
     window = _of_dimensions(node, 1, 1)
     shape = node.args[0].meta["val"].shape[-len(window) :]
     padding = _of_dimensions(node, 3, 0)
@@ -57,7 +57,9 @@ def _cut_windows(node: Any) -> None:
     cut = [min(size, extent + 2 * pad) for size, extent, pad in zip(window, shape, padding, strict=True)]
     if cut != window:
         stride = _of_dimensions(node, 2, 0)
-        node.args = (node.args[0], cut, stride if all(stride) else window, *node.args[3:])
+        stride = stride if all(stride) else window
+        stride = [step if new == old else 1 for step, new, old in zip(stride, cut, window, strict=True)]
+        node.args = (node.args[0], cut, stride, *node.args[3:])
 
 
 def _of_dimensions(node: Any, place: int, default: int) -> list[int]:

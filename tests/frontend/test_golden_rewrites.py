@@ -146,6 +146,17 @@ def with_stacks_apart() -> Any:
     return tvmlib.transform.Sequential(legal)(_graph(write, (8, 64)))
 
 
+def with_gates_apart() -> Any:
+    """A row of a product that scales every row of a tensor."""
+    relax, op = tvmlib.relax, tvmlib.relax.op
+
+    def write(x: Any, y: Any, z: Any) -> Any:
+        return op.multiply(op.sigmoid(op.matmul(x, y)), z)
+
+    legal = (relax.transform.Normalize(), relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())
+    return tvmlib.transform.Sequential(legal)(_graph(write, (1, 8), (8, 16), (4, 16)))
+
+
 def with_joined_small_kernels() -> Any:
     """Three kernels of one half each: two tensors, of which the second reads the first."""
     relax, op = tvmlib.relax, tvmlib.relax.op
@@ -192,6 +203,7 @@ MINIMAL: dict[str, Callable[[], Any]] = {
         with_room,
         with_infinite_padding,
         with_stacks_apart,
+        with_gates_apart,
         with_joined_small_kernels,
         with_simple_indices,
         with_marks,

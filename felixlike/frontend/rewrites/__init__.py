@@ -3,6 +3,7 @@
 from felixlike.frontend.rewrites.batch_norm import with_folded_batch_norms
 from felixlike.frontend.rewrites.channels_last import with_channels_last
 from felixlike.frontend.rewrites.deconvolution import in_phases
+from felixlike.frontend.rewrites.gates import with_gates_apart
 from felixlike.frontend.rewrites.group_norm import with_group_norms_in_two_passes
 from felixlike.frontend.rewrites.indices import with_safe_indices
 from felixlike.frontend.rewrites.order import with_total_order
@@ -24,6 +25,7 @@ __all__ = [
     "with_channels_last",
     "with_fast_convolutions",
     "with_folded_batch_norms",
+    "with_gates_apart",
     "with_group_norms_in_two_passes",
     "with_infinite_padding",
     "with_joined_small_kernels",
