@@ -32,17 +32,19 @@ class Operand:
     """One factor of the product: an element of one tensor.
 
     read: which of the block's reads it is.  indices: TVM's.  axes: places of the axes it depends on.  constant: whether
-    it never changes between calls.  copied: whether it is padded, and so copied anyway, in every call."""
+    it never changes between calls.  copied: whether it is padded, and so copied anyway, in every call.  points: how
+    many of its last dimensions have one element."""
 
     read: int
     indices: tuple[Any, ...]
     axes: frozenset[int]
     constant: bool
     copied: bool = False
+    points: int = 0
 
     def contiguous(self, axis: Axis) -> bool:
         """Whether a step of the axis leads to the next element in memory."""
-        *outer, last = self.indices
+        *outer, last = self.indices[: len(self.indices) - self.points]
         step = tvmlib.simplify(last - axis.variable)
         return not any(tvmlib.uses(index, axis.variable) for index in (*outer, step))
 
@@ -101,7 +103,9 @@ def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
         if len(reads) != 1:
             return None
         constant = any(factor.source.same_as(buffer) for buffer in constants)
-        operands.append(Operand(reads[0], indices, held, constant))
+        sizes = [size.value if isinstance(size, tvmlib.tirx.IntImm) else 0 for size in factor.source.shape[1:]]
+        points = next((n for n, size in enumerate(reversed(sizes)) if size != 1), len(sizes))
+        operands.append(Operand(reads[0], indices, held, constant, points=points))
     written = tuple(
         next((i for i, v in enumerate(iterators) if not tvmlib.uses(tvmlib.simplify(index - v), v)), None)
         for index in statement.body.indices

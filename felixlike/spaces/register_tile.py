@@ -190,9 +190,10 @@ def _tile(
 
 
 def _taps(contraction: Contraction, roles: Roles) -> list[Axis]:
-    """Reduction axes of windows; last, to be unrolled, the one that slides along the rows: what a row loads at one step
-    is what its neighbour needs at the next, in registers then."""
+    """Reduction axes of windows, those of one step first; last, to be unrolled, the one that slides along the rows: what
+    a row loads at one step is what its neighbour needs at the next, in registers then."""
     taps = [a for a in contraction.reduction if a is not roles.summed]
+    taps.sort(key=lambda tap: tap.extent > 1)
     if roles.rows is None:
         return taps
     indices = [i for operand in contraction.operands for i in operand.indices if tvmlib.uses(i, roles.rows.variable)]

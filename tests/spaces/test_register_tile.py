@@ -41,6 +41,7 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "conv2d_dilated": (lambda: op.conv2d(4, 9, 16, dilation=2, padding=2), (1,)),
     "conv2d_1x1": (lambda: op.conv2d(8, 7, 32, 1, relu=True), (1,)),
     "conv2d_nhwc": (lambda: op.conv2d_nhwc(4, 8, 16), (1,)),
+    "conv2d_nhwc_first": (lambda: op.conv2d_nhwc(1, 16, 6), (1,)),
     "conv3d": (lambda: op.conv3d(2, 4, 8, 16), (1,)),
     "grouped": (lambda: op.grouped(8, 8, 32, 2), (1,)),
     "depthwise": (lambda: op.depthwise(6, 16), (1,)),
@@ -78,7 +79,10 @@ def test_points_are_valid_exactly_where_they_are_accepted(name: str) -> None:
     assert valid.tolist() == [sketch.accepts(point) for point in drawn.tolist()]
 
 
-EXACT = ["dense", "dense_anew", "dense_tail", "matmul", "matmul_odd", "batch_matmul", "conv1d", "conv2d", "depthwise"]
+EXACT = [
+    *("dense", "dense_anew", "dense_tail", "matmul", "matmul_odd", "batch_matmul"),
+    *("conv1d", "conv2d", "conv2d_nhwc_first", "depthwise"),
+]
 
 
 @pytest.mark.parametrize("name", EXACT)
