@@ -34,7 +34,7 @@ from felixlike.hardware import Device
 from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, UNROLLED_TAPS
 from felixlike.spaces.blocks import costs, in_step, realize_of
 from felixlike.spaces.bounds import Extents, note_bounds, reachable_bounds
-from felixlike.spaces.contraction import Axis, Contraction, read_contraction, without_groups
+from felixlike.spaces.contraction import Axis, Contraction, read_contraction, without_groups, without_points
 from felixlike.spaces.padding import is_plain, multiples, pack_when_compiled
 from felixlike.spaces.roles import Roles, choose_roles, slides
 from felixlike.spaces.surroundings import Surroundings, settle_surroundings
@@ -75,6 +75,10 @@ def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, devic
     wanted = multiples(contraction, roles.vector, roles.rows, roles.lanes, device.unit.registers)
     if max(wanted) == 1:
         return contraction
+    without_points(schedule, block)
+    if len(schedule.get_loops(block)) < len(contraction.axes):
+        pointless = read_contraction(schedule, block)
+        return contraction if pointless is None else _padded(schedule, block, pointless, device)
     try:
         schedule.pad_einsum(block, wanted)
     except tvmlib.TVM_ERRORS as error:
@@ -190,7 +194,7 @@ def _tile(
 
 
 def _taps(contraction: Contraction, roles: Roles) -> list[Axis]:
-    """Reduction axes of windows, those of one step first; last, to be unrolled, the one that slides along the rows: what
+    """Axes of windows, those of one step first; last, to be unrolled, the one that slides along the rows: what
     a row loads at one step is what its neighbour needs at the next, in registers then."""
     taps = [a for a in contraction.reduction if a is not roles.summed]
     taps.sort(key=lambda tap: tap.extent > 1)

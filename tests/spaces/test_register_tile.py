@@ -147,6 +147,16 @@ def test_narrow_outputs_are_padded_to_a_vector() -> None:
     assert "A_global" not in str(sketch.program)
 
 
+def test_windows_of_one_step_are_padded_as_products_are() -> None:
+    """14 columns in vectors of 16 lanes, not of 2; and 29 channels in tiles of more than one row."""
+    sketch = _sketch_of(op.conv2d(12, 14, 29, 1))
+    schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
+    block = next(b for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock) if "update" in b.name_hint)
+    extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(schedule.get_sblock(block.name_hint))]
+    assert extents[-1] == 16
+    assert math.prod(extents) > 29 * 14 * 14 * 12
+
+
 def test_matrices_that_are_used_once_are_not_transposed() -> None:
     task = make_task(op.matmul(64, 32, 1), AVX512, name="matvec")
     assert not any("A_global" in str(sketch.program) for sketch in sketches(task, space="own"))
@@ -210,6 +220,8 @@ ODD: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "conv 3→32 7×7 at 29, stride 2": (lambda: op.conv2d(3, 29, 32, 7, stride=2), (1,)),
     "conv 5→16 at 11, dilation 2": (lambda: op.conv2d(5, 11, 16, dilation=2, padding=2), (1,)),
     "conv 12→48 at 7 in 3 groups": (lambda: op.grouped(12, 7, 48, 3), (1,)),
+    "conv 12→29 1×1 at 7": (lambda: op.conv2d(12, 7, 29, 1), (1,)),
+    "conv 13→20 1×1 at 14": (lambda: op.conv2d(13, 14, 20, 1), (1,)),
     "conv 1→4 at 1": (lambda: op.conv2d(1, 1, 4), (1,)),
     "conv1d 7→16 at 113": (lambda: op.conv1d(7, 113, 16), (1,)),
     "conv3d 3→16 at 5×7": (lambda: op.conv3d(3, 5, 7, 16), (1,)),

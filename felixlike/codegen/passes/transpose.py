@@ -8,13 +8,14 @@ In: an IRModule of scheduled PrimFuncs in which a schedule marked such pairs of 
 without blocks, the pairs rewritten. LLVM would scatter vectors, an element a cycle, while nothing else goes on: a
 seventh of the time where few channels are summed. Squares of rows are exchanged in log₂ steps (Eklundh 1972, A fast
 computer method for matrix transposing), for all squares of a vector at once. Where squares do not divide the rows, the
-last one begins earlier and writes some elements again. A few squares are written out; more are a loop. Where a test
-says that the end of a dimension lies within a tile, the whole tile begins earlier.
+last one begins earlier and writes some elements again. A few squares are written out; more are a loop. Where an input
+is copied, and a test says that the end of a dimension lies within a tile, the whole tile begins earlier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from felixlike import tvmlib
@@ -34,12 +35,12 @@ _WRITTEN_OUT = 4
 
 def transpose(module: Module) -> Module:
     """The IRModule with marked loops rewritten: functions without any are left alone."""
-    return with_marked_loops(module, Transpose, lambda _: _transposed)
+    return with_marked_loops(module, Transpose, lambda func: partial(_transposed, list(func.params)))
 
 
-def _transposed(marked: Loop) -> Stmt:
+def _transposed(inputs: Sequence[Buffer], marked: Loop) -> Stmt:
     lanes = Transpose.of(marked).lanes
-    loop, starts = _within_bounds(marked)
+    loop, starts = _within_bounds(marked, inputs)
     rows, load = loop.body, _across(loop)
     size = min(lanes, _MOST, power_of_two_below(int(rows.extent))) if load is not None else 0
     if load is None or size < _LEAST or int(loop.extent) % lanes:
@@ -75,14 +76,17 @@ def _transposed(marked: Loop) -> Stmt:
     return tvmlib.tirx.stmt_seq(*starts, tvmlib.tirx.AllocBuffer(transposed), everything)
 
 
-def _within_bounds(loop: Loop) -> tuple[Loop, list[Any]]:
+def _within_bounds(loop: Loop, inputs: Sequence[Buffer]) -> tuple[Loop, list[Any]]:
     """The pair of loops without tests whether elements exist, and beginning so early that all do, and what names by how
-    much; as it is where there are none, or others.
+    much; as it is where there are none, or others, or what is read was not there before.
 
     v < n, where the loop runs over v … v + e − 1: it starts from min(v, n − e), so n must be at least e."""
     rows = loop.body
     tested = rows.body if isinstance(rows, tvmlib.tirx.For) else None
     if not isinstance(tested, tvmlib.tirx.IfThenElse) or tested.else_case is not None:
+        return loop, []
+    read = getattr(getattr(tested.then_case, "value", None), "source", None)
+    if read is None or not any(read.same_as(buffer) for buffer in inputs):
         return loop, []
     names, shifted = [], {}
     for test in _parts(tested.condition):
