@@ -20,9 +20,9 @@ from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
 from felixlike.measure.reduction import reduction_length
 from felixlike.measure.reference import double_precision
-from felixlike.measure.rounding import coarsest
+from felixlike.measure.rounding import coarsest, magnifies
 from felixlike.measure.steps import Steps
-from felixlike.measure.verify import tolerance
+from felixlike.measure.verify import ROUNDING, magnification, tolerance
 
 _ARGUMENT_COPIES = 4
 
@@ -37,7 +37,7 @@ class Examination:
     terms: of the longest sum.  rounded: the coarsest float type on the way.  products: what the precision that the
     task's target asks for may cost (`verify.tolerance`).  files: initial contents of each parameter
     (.npy), None for pure outputs.  answers: the float64 answer of each written parameter, None for inputs; all None if
-    not verified."""
+    not verified.  magnified: for each parameter, what rounding errors may become (`verify.magnification`)."""
 
     arguments: tuple[Argument, ...]
     terms: int
@@ -45,6 +45,7 @@ class Examination:
     products: float
     files: tuple[Path | None, ...]
     answers: tuple[Path | None, ...]
+    magnified: tuple[float, ...]
 
     @property
     def bytes(self) -> int:
@@ -61,10 +62,15 @@ class Examination:
                 "dtype": argument.dtype,
                 "file": file and str(file),
                 "reference": answer and str(answer),
-                "tolerance": tolerance(argument.dtype, self.terms, base, rounded=self.rounded, products=self.products),
+                "tolerance": max(
+                    tolerance(argument.dtype, self.terms, base, rounded=self.rounded, products=self.products),
+                    magnified if base is None else 0.0,
+                ),
                 "save": None,
             }
-            for argument, file, answer in zip(self.arguments, self.files, self.answers, strict=True)
+            for argument, file, answer, magnified in zip(
+                self.arguments, self.files, self.answers, self.magnified, strict=True
+            )
         ]
         return {"arguments": rows, "timing": timing and asdict(timing), "best": best}
 
@@ -89,6 +95,8 @@ def verified(task: Task, directory: Path, run: Runner) -> Steps[Examination]:
             best, fewest = replace(examination, answers=answers), strange
         if fewest == 0:
             break
+    if best is not None and magnifies(task.module["main"]):
+        return (yield from _magnified(task, best, directory, run))
     if best is None:
         raise ReferenceFailed(
             f"the unscheduled function could not be run for reference: {failure}",
@@ -109,7 +117,32 @@ def _inputs(task: Task, directory: Path, *, positive: bool) -> Examination:
             np.save(directory / f"input{index}.npy", array)
     products = precision_of(task.target).tolerance if terms > 1 else 0.0
     rounded = coarsest(task.module["main"])
-    return Examination(parameters, terms, rounded, products, tuple(files), (None,) * len(parameters))
+    answers, magnified = (None,) * len(parameters), (0.0,) * len(parameters)
+    return Examination(parameters, terms, rounded, products, tuple(files), answers, magnified)
+
+
+def _magnified(task: Task, examination: Examination, directory: Path, run: Runner) -> Steps[Examination]:
+    """Steps to the examination with what rounding errors become: float64 answers for inputs that are a little different
+    tell. As it is where they cannot be had."""
+    moved = list(examination.files)
+    random = np.random.default_rng(0)
+    home = directory / "moved"
+    home.mkdir(parents=True, exist_ok=True)
+    for index, (argument, file) in enumerate(zip(examination.arguments, examination.files, strict=True)):
+        if file is not None and argument.dtype in ROUNDING:
+            exact = np.load(file).astype("float64")
+            path = home / f"input{index}.npy"
+            np.save(path, exact * (1 + ROUNDING[argument.dtype] * random.choice([-1.0, 1.0], exact.shape)))
+            moved[index] = path
+    unknown = replace(examination, files=tuple(moved), answers=(None,) * len(moved))
+    answers, _, _ = yield from _answers(task, unknown, home, run)
+    if not answers:
+        return examination
+    errors = [
+        magnification(np.load(there), np.load(here)) if here is not None and there is not None else 0.0
+        for here, there in zip(examination.answers, answers, strict=True)
+    ]
+    return replace(examination, magnified=tuple(errors))
 
 
 def _answers(

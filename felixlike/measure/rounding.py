@@ -1,6 +1,6 @@
-"""The coarsest type that a function rounds values to on the way, which says how exact its answer can be.
+"""How exact a function's answer can be: the coarsest type that it rounds values to, and whether it magnifies errors.
 
-In: a PrimFunc. Out: the name of a float type.
+In: a PrimFunc. Out: the name of a float type; a yes or no.
 """
 
 from typing import Any
@@ -9,6 +9,9 @@ from felixlike import tvmlib
 
 _FROM_COARSE_TO_FINE = ("bfloat16", "float16", "float32", "float64")
 
+_MAGNIFYING = {f"tirx.{name}" for name in ("sin", "cos", "tan", "exp", "exp2", "exp10", "pow", "sinh", "cosh")}
+"""Functions whose value may change by much more than their argument."""
+
 
 def coarsest(func: Any) -> str:
     """Of the float types that a function converts to or stores, the one with the fewest digits; float64 if none."""
@@ -16,3 +19,9 @@ def coarsest(func: Any) -> str:
     found = {str(node.ty.dtype) for node in tvmlib.found(func.body, tirx.Cast)}
     found |= {str(store.buffer.dtype) for store in tvmlib.found(func.body, tirx.BufferStore)}
     return next((dtype for dtype in _FROM_COARSE_TO_FINE if dtype in found), "float64")
+
+
+def magnifies(func: Any) -> bool:
+    """Whether rounding errors may become much larger on the way: sin(30 · x) has errors of thirty roundings."""
+    calls = tvmlib.found(func.body, tvmlib.ir.Call)
+    return any(str(getattr(call.op, "name", "")) in _MAGNIFYING for call in calls)

@@ -13,6 +13,12 @@ _EPSILON = {"bfloat16": 2.0**-7, **{name: float(np.finfo(name).eps) for name in 
 _FLOOR = {"float32": 1e-5, "float64": 1e-10}
 """Exponentials and the like are approximated, whatever is summed up."""
 
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
+"""By how much of a number rounding may change it."""
+
+_MOST = 1e-2
+"""Errors that are let pass at most, whatever rounding errors become."""
+
 
 def relative_error(got: Array, reference: Array) -> float:
     """max |got − reference| / max |reference| of one output; 0 or inf for integers and booleans.
@@ -56,6 +62,12 @@ def tolerance(
         return given
     allowed = epsilon * (_UNITS + _UNITS_A_ROOT * math.sqrt(terms))
     return max(allowed, _FLOOR.get(dtype, 0.0), given or 0.0, products)
+
+
+def magnification(moved: Array, reference: Array) -> float:
+    """The largest error let pass where functions magnify rounding errors: 16 times what it changes to round the inputs,
+    at most 0.01.  moved: the float64 answer for inputs that are off by a rounding; reference: for the inputs."""
+    return min(_UNITS * relative_error(moved, reference), _MOST)
 
 
 def poison(reference: Array, dtype: str) -> Array:

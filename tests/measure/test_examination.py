@@ -50,6 +50,29 @@ def outcome(task: Task, examination: Examination, func: Any, timing: Timing | No
     return here(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}), 1, request)
 
 
+def _waves(steps: float) -> Any:
+    """Z = sin(steps · X · Y)."""
+    x, y = te.placeholder((16, 32), name="x"), te.placeholder((32, 16), name="y")
+    k = te.reduce_axis((0, 32), name="k")
+    product = te.compute((16, 16), lambda i, j: te.sum(x[i, k] * y[k, j], axis=k), name="product")
+    return te.create_prim_func([x, y, te.compute((16, 16), lambda i, j: te.sin(product[i, j] * steps), name="z")])
+
+
+@pytest.mark.parametrize("steps", [1.0, 300.0])
+def test_magnified_rounding_errors_are_let_pass(tmp_path: Path, steps: float) -> None:
+    """But not larger ones; a tolerance that was asked for stays."""
+    task = task_of(_waves(steps))
+    examination = verified(task, tmp_path, here)
+    row = examination.request(base=None, timing=None, best=None)["arguments"][2]
+    assert (row["tolerance"] > 1e-5) == (steps > 1)
+    assert row["tolerance"] < 1e-2
+    assert examination.request(base=1e-6, timing=None, best=None)["arguments"][2]["tolerance"] == 1e-6
+    for other, status in ((steps, Status.OK), (steps * 1.01, Status.WRONG)):
+        request = examination.request(base=None, timing=None, best=None)
+        candidate = tvmlib.IRModule({"main": _waves(other).with_attr("global_symbol", "main")})
+        assert here(candidate, 1, request)["status"] == status
+
+
 def test_the_answer_is_numpys(tmp_path: Path) -> None:
     task = task_of(matmul(32))
     examination = verified(task, tmp_path, here)
