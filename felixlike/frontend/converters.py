@@ -261,37 +261,35 @@ def _full(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(tvmlib.relax.op.broadcast_to(found, shape))
 
 
-CONVERTERS: dict[str, Callable[[Any, Any], Any]] = (
-    ATTENTION
-    | POOLING
-    | WINDOWS
-    | {
-        "embedding.default": _embedding,
-        "convolution.default": _convolution,
-        "addmm.default": _addmm,
-        "bmm.default": _matmul,
-        "matmul.default": _matmul,
-        "mm.default": _matmul,
-        "amax.default": _reduction("max"),
-        "amin.default": _reduction("min"),
-        "pow.Tensor_Scalar": _power,
-        "prod.dim_int": _reduction("prod"),
-        "div.Tensor_mode": _rounded_quotient,
-        "elu.default": _elu,
-        "exp2.default": _exp2,
-        "max.dim": _extreme("max", "argmax"),
-        "min.dim": _extreme("min", "argmin"),
-        "upsample_nearest2d.vec": _nearest,
-        "var_mean.correction": _variance_and_mean,
-        "clamp.Tensor": _clamp,
-        "clamp.default": _clamp,
-        "full.default": _full,
-        "full_like.default": _full,
-        "hypot.default": _hypot,
-        "mul.Tensor": _product,
-        "native_group_norm.default": _group_norm,
-        "scatter_add.default": _scatter_add,
-        "slice.Tensor": _slice,
-    }
-)
+CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
+    **ATTENTION,
+    **POOLING,
+    **WINDOWS,
+    "embedding.default": _embedding,
+    "convolution.default": _convolution,
+    "addmm.default": _addmm,
+    "bmm.default": _matmul,
+    "matmul.default": _matmul,
+    "mm.default": _matmul,
+    "amax.default": _reduction("max"),
+    "amin.default": _reduction("min"),
+    "pow.Tensor_Scalar": _power,
+    "prod.dim_int": _reduction("prod"),
+    "div.Tensor_mode": _rounded_quotient,
+    "elu.default": _elu,
+    "exp2.default": _exp2,
+    "max.dim": _extreme("max", "argmax"),
+    "min.dim": _extreme("min", "argmin"),
+    "upsample_nearest2d.vec": _nearest,
+    "var_mean.correction": _variance_and_mean,
+    "clamp.Tensor": _clamp,
+    "clamp.default": _clamp,
+    "full.default": _full,
+    "full_like.default": _full,
+    "hypot.default": _hypot,
+    "mul.Tensor": _product,
+    "native_group_norm.default": _group_norm,
+    "scatter_add.default": _scatter_add,
+    "slice.Tensor": _slice,
+}
 """Operators that TVM's importer lacks, or that need more than it does: (node, importer) → the value."""

@@ -95,15 +95,13 @@ def verified(task: Task, directory: Path, run: Runner) -> Steps[Examination]:
             best, fewest = replace(examination, answers=answers), strange
         if fewest == 0:
             break
-    if best is not None and magnifies(task.module["main"]):
-        return (yield from _magnified(task, best, directory, run))
     if best is None:
         raise ReferenceFailed(
             f"the unscheduled function could not be run for reference: {failure}",
             where=f"task {task.name}",
             remedy="measure it with verify=False, or raise Limits.reference_seconds or memory_bytes if that ran out",
         )
-    return best
+    return (yield from _magnified(task, best, directory, run)) if magnifies(task.module["main"]) else best
 
 
 def _inputs(task: Task, directory: Path, *, positive: bool) -> Examination:

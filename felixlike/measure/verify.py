@@ -13,8 +13,8 @@ _EPSILON = {"bfloat16": 2.0**-7, **{name: float(np.finfo(name).eps) for name in 
 _FLOOR = {"float32": 1e-5, "float64": 1e-10}
 """Exponentials and the like are approximated, whatever is summed up."""
 
-ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
-"""By how much of a number rounding may change it."""
+ROUNDING = {name: epsilon / 2 for name, epsilon in _EPSILON.items() if name != "float64"}
+"""By how much of a number rounding may change it, for types that are compared with finer ones."""
 
 _MOST = 1e-2
 """Errors that are let pass at most, whatever rounding errors become."""

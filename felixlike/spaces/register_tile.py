@@ -194,14 +194,15 @@ def _tile(
 
 
 def _taps(contraction: Contraction, roles: Roles) -> list[Axis]:
-    """Axes of windows, those of one step first; last, to be unrolled, the one that slides along the rows: what
-    a row loads at one step is what its neighbour needs at the next, in registers then."""
-    taps = [a for a in contraction.reduction if a is not roles.summed]
-    taps.sort(key=lambda tap: tap.extent > 1)
-    if roles.rows is None:
-        return taps
-    indices = [i for operand in contraction.operands for i in operand.indices if tvmlib.uses(i, roles.rows.variable)]
-    return sorted(taps, key=lambda tap: any(tvmlib.uses(i, tap.variable) for i in indices))
+    """Axes of windows, those of one step first; last, to be unrolled, the one that slides along the rows: what a row
+    loads at one step is what its neighbour needs at the next, in registers then."""
+    rows = [] if roles.rows is None else [roles.rows.variable]
+    indices = [i for o in contraction.operands for i in o.indices if any(tvmlib.uses(i, row) for row in rows)]
+
+    def rank(tap: Axis) -> tuple[bool, bool]:
+        return any(tvmlib.uses(i, tap.variable) for i in indices), tap.extent > 1
+
+    return sorted((a for a in contraction.reduction if a is not roles.summed), key=rank)
 
 
 def _padding_of_rows(

@@ -68,7 +68,8 @@ def transposed_copies(schedule: Schedule, lanes: int) -> list[Schedule]:
 def _size(extents: Sequence[int], lanes: int) -> int:
     """Elements of a block along either dimension: the largest power of two that divides both, or where that is short,
     that lies within both."""
-    dividing, within = (min(lanes, *(power(n) for n in extents)) for power in (lambda n: n & -n, power_of_two_below))
+    dividing = min(lanes, *(n & -n for n in extents))
+    within = min(lanes, power_of_two_below(min(extents)))
     return dividing if dividing >= min(_LONG, within) else within
 
 

@@ -1,4 +1,5 @@
-"""What passes do with loops: find marked ones, give them other bodies and variables, count steps and iterations."""
+"""What passes do with loops: find marked ones, give them other bodies and variables, count steps and iterations, take
+their tests apart."""
 
 from __future__ import annotations
 
@@ -69,6 +70,13 @@ def number_of(loops: Sequence[Loop]) -> TirExpr:
     for loop in loops:
         number = number * loop.extent + loop.loop_var
     return number
+
+
+def conjuncts(condition: TirExpr) -> list[Any]:
+    """What must all be true for a condition to be."""
+    if not isinstance(condition, tvmlib.tirx.And):
+        return [condition]
+    return [*conjuncts(condition.a), *conjuncts(condition.b)]
 
 
 def step_along(place: TirExpr, variable: Var) -> int | None:

@@ -17,8 +17,8 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.marks import Skip
 from felixlike.codegen.padding import padded
-from felixlike.codegen.passes.loops import Change, unmarked, with_marked_loops
-from felixlike.tvmlib.typing import Func, Loop, Module, Stmt, TirExpr
+from felixlike.codegen.passes.loops import Change, conjuncts, unmarked, with_marked_loops
+from felixlike.tvmlib.typing import Func, Loop, Module, Stmt
 
 
 def skip_padding(module: Module) -> Module:
@@ -43,13 +43,7 @@ def _tests(loop: Loop, copy: Any) -> Iterator[Any]:
     inner = [other.loop_var for other in tvmlib.found(loop.body, tvmlib.tirx.For)]
     for load in loads[:1]:
         places = dict(zip(copy.indices, load.indices, strict=True))
-        for test in _parts(copy.value.args[0]):
+        for test in conjuncts(copy.value.args[0]):
             here = tvmlib.substituted(test, places)
             if tvmlib.uses(here, loop.loop_var) and not any(tvmlib.uses(here, variable) for variable in inner):
                 yield here
-
-
-def _parts(condition: TirExpr) -> list[Any]:
-    if not isinstance(condition, tvmlib.tirx.And):
-        return [condition]
-    return [*_parts(condition.a), *_parts(condition.b)]

@@ -20,7 +20,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.codegen.marks import Transpose
-from felixlike.codegen.passes.loops import like, step_along, unmarked, variable_like, with_marked_loops
+from felixlike.codegen.passes.loops import conjuncts, like, step_along, unmarked, variable_like, with_marked_loops
 from felixlike.codegen.passes.memory import place_of, same_element
 from felixlike.hardware.vectors import power_of_two_below
 from felixlike.tvmlib.typing import Buffer, Loop, Module, Stmt, TirExpr, Var
@@ -89,7 +89,7 @@ def _within_bounds(loop: Loop, inputs: Sequence[Buffer]) -> tuple[Loop, list[Any
     if read is None or not any(read.same_as(buffer) for buffer in inputs):
         return loop, []
     names, shifted = [], {}
-    for test in _parts(tested.condition):
+    for test in conjuncts(tested.condition):
         pair = [f for f in (loop, rows) if tvmlib.uses(test, f.loop_var)]
         if not isinstance(test, tvmlib.tirx.LT) or len(pair) != 1 or pair[0].loop_var in shifted:
             return loop, []
@@ -103,13 +103,6 @@ def _within_bounds(loop: Loop, inputs: Sequence[Buffer]) -> tuple[Loop, list[Any
         shifted[variable] = variable + (name - start).astype(str(variable.ty.dtype))
     body = unmarked(rows, tvmlib.substituted(tested.then_case, shifted))
     return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body), names
-
-
-def _parts(condition: TirExpr) -> list[Any]:
-    """What must all be true for a condition to be."""
-    if isinstance(condition, tvmlib.tirx.And):
-        return [*_parts(condition.a), *_parts(condition.b)]
-    return [condition]
 
 
 def _across(loop: Loop) -> Any | None:

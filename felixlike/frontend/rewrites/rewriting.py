@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,8 +12,9 @@ from felixlike import tvmlib
 Rule = Callable[[Any, "Known", "Rewriter"], Any]
 """(a call or an element of a tuple, the bindings around it, the rewriter) → what takes its place, or None."""
 
-OUT_FUSIBLE, OPAQUE = 4, 8
-"""TVM's kinds of PrimFuncs: what works on single elements may be fused behind; nothing may be fused to it."""
+BROADCAST, INJECTIVE, OUT_FUSIBLE, OPAQUE = 1, 2, 4, 8
+"""TVM's kinds of PrimFuncs: up to which they are fused behind sums; up to which they compute every element from single
+ones; what works on single elements may be fused behind; nothing may be fused to it."""
 
 
 class Known:
@@ -103,6 +105,25 @@ def shape(expression: Any) -> tuple[int, ...]:
     """Of a tensor of known shape; sizes that a call decides are TVM's expressions, which equal themselves alone."""
     sizes = expression.ty.shape.values
     return tuple(int(size) if isinstance(size, tvmlib.tirx.IntImm) else size for size in sizes)
+
+
+def elements(tensor: Any) -> int | None:
+    """Of a tensor, by its type; None where a call decides it, or there is no one tensor."""
+    sizes = getattr(getattr(tensor, "shape", None), "values", None)
+    if sizes is None or not all(isinstance(size, tvmlib.tirx.IntImm) for size in sizes):
+        return None
+    return math.prod(int(size) for size in sizes)
+
+
+def kernel_of(module: Any, expression: Any) -> Any:
+    """The PrimFunc that an expression calls; None where it is something else."""
+    called = isinstance(expression, tvmlib.relax.Call) and expression.op.same_as(tvmlib.ir.Op.get("relax.call_tir"))
+    return module[expression.args[0]] if called else None
+
+
+def pattern_of(kernel: Any) -> int:
+    """The kind of an annotated PrimFunc; TVM takes those without a note for opaque."""
+    return int(kernel.attrs.get("op_pattern", OPAQUE)) if kernel.attrs else OPAQUE
 
 
 def axes_of(permutation: Any) -> list[int]:

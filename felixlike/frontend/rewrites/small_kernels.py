@@ -11,12 +11,12 @@ ones are bound by memory, and are tuned better apart.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.frontend.rewrites.rewriting import INJECTIVE, elements, kernel_of, pattern_of
 
 _MOST = 4096
 """Elements of a tensor that a joined kernel writes: some microseconds of one core.  Chosen by hand: 16 steps of LSTMs
@@ -24,9 +24,6 @@ of 100 to 256 with 8 and 16 samples took 3 to 18 % less with cells of one kernel
 
 _LONGEST_NAME = 200
 """Characters."""
-
-_INJECTIVE = 2
-"""TVM's patterns up to this one compute every element of an output from single elements."""
 
 
 def with_joined_small_kernels(module: Any) -> Any:
@@ -98,10 +95,10 @@ def _is_small(module: Any, value: Any) -> bool:
     if not isinstance(value, tvmlib.relax.Call):
         return False
     kernels = _kernels(module, value)
-    sizes = [_elements(tensor) for tensor in _tensors(value.ty)]
+    sizes = [elements(tensor) for tensor in _tensors(value.ty)]
     if not kernels or any(size is None for size in sizes) or max(size or 0 for size in sizes) > _MOST:
         return False
-    return all(_pattern(kernel) <= _INJECTIVE for kernel in kernels) and not all(map(_is_reshape, kernels))
+    return all(pattern_of(kernel) <= INJECTIVE for kernel in kernels) and not all(map(_is_reshape, kernels))
 
 
 def _kernels(module: Any, call: Any) -> list[Any]:
@@ -114,17 +111,12 @@ def _kernels(module: Any, call: Any) -> list[Any]:
         calls = [value for value in values if not isinstance(value, tvmlib.relax.TupleGetItem)]
         found = [_kernels(module, value) if isinstance(value, tvmlib.relax.Call) else [] for value in calls]
         return [kernel for part in found for kernel in part] if all(found) else []
-    if call.op.same_as(tvmlib.ir.Op.get("relax.call_tir")):
-        return [module[call.args[0]]]
-    return []
+    kernel = kernel_of(module, call)
+    return [] if kernel is None else [kernel]
 
 
 def _primitive(function: Any) -> bool:
     return bool(function.attrs and function.attrs.get("Primitive"))
-
-
-def _pattern(kernel: Any) -> int:
-    return int(kernel.attrs.get("op_pattern", _INJECTIVE + 1))
 
 
 def _is_reshape(kernel: Any) -> bool:
@@ -134,14 +126,6 @@ def _is_reshape(kernel: Any) -> bool:
 
 def _tensors(kind: Any) -> list[Any]:
     return [tensor for field in kind.fields for tensor in _tensors(field)] if hasattr(kind, "fields") else [kind]
-
-
-def _elements(tensor: Any) -> int | None:
-    """Of a tensor; None where a call decides it."""
-    sizes = getattr(getattr(tensor, "shape", None), "values", None)
-    if sizes is None or not all(isinstance(size, tvmlib.tirx.IntImm) for size in sizes):
-        return None
-    return math.prod(int(size) for size in sizes)
 
 
 def _outputs(row: _Row, values: Sequence[Any]) -> list[Any] | None:

@@ -14,6 +14,7 @@ import math
 from typing import Any
 
 from felixlike import tvmlib
+from felixlike.frontend.rewrites.rewriting import INJECTIVE, OPAQUE, pattern_of
 
 _MANY = 5
 """Tensors from which an operator without sums is a stack: nothing else that TVM has reads so many."""
@@ -21,17 +22,14 @@ _MANY = 5
 _FEW = 2048
 """Elements up to which a kernel more would take longer.  Chosen by hand."""
 
-_INJECTIVE, _OPAQUE = 2, 8
-"""TVM's patterns: what computes each element from single ones, and what is fused with nothing."""
-
 
 def with_stacks_apart(module: Any) -> Any:
     """A module of annotated PrimFuncs, not yet fused; stacks are marked as what cannot be."""
-    return tvmlib.map_functions(module, lambda f: f.with_attr("op_pattern", _OPAQUE) if _is_stack(f) else f)
+    return tvmlib.map_functions(module, lambda f: f.with_attr("op_pattern", OPAQUE) if _is_stack(f) else f)
 
 
 def _is_stack(function: Any) -> bool:
-    if function.attrs is None or int(function.attrs.get("op_pattern", _OPAQUE)) != _INJECTIVE:
+    if pattern_of(function) != INJECTIVE:
         return False
     shapes = [tuple(p.shape) for p in function.params if getattr(p, "shape", None) is not None]
     if len(shapes) <= _MANY:
