@@ -76,6 +76,10 @@ class DynamicControlFlow(ExportFailed):
     """The model's control flow depends on the values of its tensors."""
 
 
+class RandomOperator(InvalidModel):
+    """The model draws random numbers, which compiled code cannot."""
+
+
 class UnsupportedOperator(InvalidModel):
     """TVM's importer does not know an operator of the model."""
 

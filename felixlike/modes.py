@@ -8,15 +8,106 @@ default type.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+_T = TypeVar("_T")
+
+_AUTOCAST = ("cpu", "cuda")
 
 _callers_dtype: ContextVar[Any] = ContextVar("the caller's default type", default=None)
 """None where it is float32, as ours."""
 
-_AUTOCAST = ("cpu", "cuda")
+_process_lock = threading.RLock()
+
+
+@contextmanager
+def alone(*, exports: bool = False) -> Iterator[None]:
+    """Run a block, or a function that this decorates, in one thread at a time.
+
+    For work that changes state of the whole process: torch.export, the filters of warnings, the standard streams.
+    TorchDynamo's own lock is held too, if it is loaded, so that no thread compiles a graph meanwhile; it is always
+    taken first, since a thread that compiles may call this package.
+
+    Args:
+        exports: Load TorchDynamo if it is not loaded, because the block calls torch.export."""
+    with ExitStack() as stack:
+        if exports:
+            pass
+        dynamo: Any = sys.modules.get("torch._dynamo.convert_frame")
+        if dynamo is not None:
+            stack.enter_context(dynamo.compile_lock)
+        stack.enter_context(_process_lock)
+        yield
+
+
+def once(make: Callable[[], _T]) -> Callable[[], _T]:
+    """Decorate a function so that one thread calls it, once; every call returns what it returned."""
+    made: list[_T] = []
+
+    @functools.wraps(make)
+    def first_or_made() -> _T:
+        if not made:
+            with alone():
+                if not made:
+                    made.append(make())
+        return made[0]
+
+    return first_or_made
+
+
+class SharedSetting(Generic[_T]):
+    """A setting of the whole process that this package changes while any of its blocks runs, in whatever thread.
+
+    The first block changes it, the last one restores what the user had set.
+
+    Args:
+        read: Returns the current value.
+        write: Changes it.
+        own: The value that this package needs."""
+
+    def __init__(self, read: Callable[[], _T], write: Callable[[_T], object], own: _T) -> None:
+        self._read, self._write, self._own = read, write, own
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._users: _T = own
+
+    @contextmanager
+    def held(self) -> Iterator[_T]:
+        """Run a block with this package's value; yields the user's."""
+        with self._lock:
+            if not self._blocks:
+                self._users = self._read()
+                if self._users != self._own:
+                    self._write(self._own)
+            self._blocks += 1
+        try:
+            if self._read() == self._own:
+                yield self._users
+            else:
+                with self._held_again():
+                    yield self._users
+        finally:
+            with self._lock:
+                self._blocks -= 1
+                if not self._blocks and self._users != self._own:
+                    self._write(self._users)
+
+    @contextmanager
+    def _held_again(self) -> Iterator[None]:
+        """Run a block that the user's code calls, which runs with the user's value inside of another block."""
+        with alone():
+            value = self._read()
+            self._write(self._own)
+            try:
+                yield
+            finally:
+                self._write(value)
 
 
 @contextmanager
@@ -39,7 +130,10 @@ def own_modes(*, gradients: bool = True) -> Iterator[None]:
 def callers_dtype() -> Iterator[None]:
     """Run a block of the user's code, inside of ours, in the default type that the caller has set."""
     dtype = _callers_dtype.get()
-    with nullcontext() if dtype is None else default_dtype(dtype):
+    if dtype is None:
+        yield
+        return
+    with alone(), default_dtype(dtype):  # default types are the whole process's
         yield
 
 
@@ -106,15 +200,24 @@ def _own_defaults() -> Iterator[None]:
     """float32 unless said otherwise, algorithms of torch's own choice."""
     import torch
 
-    dtype, level = torch.get_default_dtype(), torch.get_deterministic_debug_mode()
+    dtypes, levels = _settings()
     with ExitStack() as stack:
+        dtype = stack.enter_context(dtypes.held())
         if dtype is not torch.float32:
             stack.callback(_callers_dtype.reset, _callers_dtype.set(dtype))
-            stack.enter_context(default_dtype(torch.float32))
-        if level:
-            stack.callback(torch.set_deterministic_debug_mode, level)
-            torch.set_deterministic_debug_mode(0)
+        stack.enter_context(levels.held())
         yield
+
+
+@functools.cache
+def _settings() -> tuple[SharedSetting[Any], SharedSetting[int]]:
+    """The default type, and how deterministic PyTorch's algorithms have to be."""
+    import torch
+
+    return (
+        SharedSetting(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+        SharedSetting(torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 0),
+    )
 
 
 @contextmanager

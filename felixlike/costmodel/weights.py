@@ -17,7 +17,7 @@ from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.summary import ROW
 from felixlike.errors import FelixlikeError
 from felixlike.features import NAMES, VERSION
-from felixlike.modes import own_modes
+from felixlike.modes import alone, own_modes
 from felixlike.trees import Trees
 
 SHIPPED = Path(__file__).parent / "data"
@@ -83,7 +83,7 @@ def read_card(path: Path) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """The contents of a file that is for today's features."""
     try:
-        with warnings.catch_warnings():
+        with alone(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of foreign files before it refuses them
             stored: Any = torch.load(path, weights_only=True, map_location="cpu")
     except FileNotFoundError as error:

@@ -9,12 +9,12 @@ model itself is loaded. The outputs are new tensors and carry no gradients.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from felixlike.errors import ModelNotLoaded, WrongContext
+from felixlike.modes import once
 
 if TYPE_CHECKING:
     from felixlike.deploy.callable import Compiled
@@ -105,7 +105,7 @@ def _wraps(tensor: Any) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor))
 
 
-@functools.cache
+@once
 def _library() -> Any:
     """The operator's definition; it lasts as long as what is returned here."""
     import torch

@@ -21,6 +21,7 @@ from felixlike.dynamic.build import Builder, ceil_div
 from felixlike.dynamic.emit import Cover, Pool
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.ukernel import Floats
+from felixlike.modes import alone
 from felixlike.tvmlib.typing import Stmt
 
 NEAR = 0.03
@@ -99,7 +100,7 @@ def fit(
     from sklearn.tree import DecisionTreeClassifier
 
     model = DecisionTreeClassifier(random_state=0)
-    with warnings.catch_warnings():
+    with alone(), warnings.catch_warnings():
         # Where nearly every size has a program of its own, scikit-learn asks whether these are not numbers.
         warnings.filterwarnings("ignore", message="The number of unique classes is greater than 50%")
         model.fit(np.asarray(sizes), np.asarray(chosen), sample_weight=np.asarray(weights) + 1e-9)

@@ -42,6 +42,7 @@ def table() -> Any:
         aten.erfinv.default: _erfinv,
         aten.logcumsumexp.default: _logcumsumexp,
         aten._cdist_forward.default: _distances,
+        aten.rrelu_with_noise_functional.default: _rrelu,
     }
     found.update(ours)
     return found
@@ -115,6 +116,17 @@ def _logcumsumexp(x: Any, dim: int) -> Any:
         x = torch.logaddexp(x, torch.constant_pad_nd(x.narrow(dim, 0, size - reach), ahead, -math.inf))
         reach *= 2
     return x
+
+
+def _rrelu(
+    x: Any, noise: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, _: Any = None
+) -> Any:
+    """aten.rrelu_with_noise_functional in eval mode: a leaky ReLU with the mean of the slopes."""
+    import torch
+
+    if training:
+        return NotImplemented
+    return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
 
 
 def _distances(a: Any, b: Any, p: float, _: int | None = None) -> Any:

@@ -13,6 +13,7 @@ from felixlike.errors import (
     InvalidModel,
     InvalidShape,
     MissingDependency,
+    RandomOperator,
     UnsupportedOperator,
     first_line,
 )
@@ -164,6 +165,7 @@ def _imported(proto: Any, shapes: dict[str, list[int]] | None, where: str) -> An
         raise UnsupportedOperator(
             f"TVM cannot import {', '.join(missing)}", where=where, remedy="write the model with other operators"
         )
+    _refuse_randomness(proto, where)
     with quiet(stdout=True), tvmlib.builders_end_their_blocks():
         try:
             return importer.from_onnx(proto, shape_dict=shapes)
@@ -173,3 +175,20 @@ def _imported(proto: Any, shapes: dict[str, list[int]] | None, where: str) -> An
                 where=where,
                 remedy="write the part it names with other operators",
             ) from None
+
+
+def _refuse_randomness(proto: Any, where: str) -> None:
+    """Raise RandomOperator for a Dropout that may be in training mode, which TVM's importer leaves out.
+
+    It does not know ONNX's other random operators."""
+    import onnx.numpy_helper
+
+    values = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        mode = node.input[2] if node.op_type == "Dropout" and len(node.input) > 2 else ""
+        if mode and (mode not in values or onnx.numpy_helper.to_array(values[mode]).any()):
+            raise RandomOperator(
+                "it drops elements at random (Dropout in training mode), which compiled code cannot",
+                where=where,
+                remedy="export the model in eval mode",
+            )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from felixlike.errors import InvalidModel, first_line
+from felixlike.modes import alone
 
 _TRUST = "if you trust the file, open it yourself: felixlike.optimize(torch.export.load(path))"
 
@@ -35,6 +36,7 @@ _SUSPECT = (
 _CONTAINER = re.compile(r"builtins\.(tuple|list|dict)|collections\.OrderedDict|transformers\.[\w.]+\.\w+Output\w*")
 
 
+@alone(exports=True)
 def open_pt2(path: Path) -> Any:
     """The ExportedProgram in a file written by torch.export.save.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from felixlike.errors import DynamicControlFlow, ExportFailed, first_line
+from felixlike.modes import alone
 
 
 def export_error(error: Exception, name: str, *, only_sizes: bool) -> ExportFailed:
@@ -82,9 +83,11 @@ def quiet(*, stdout: bool = False) -> Iterator[None]:
     """Keep a library's warnings, log lines and notes on stderr to itself; its errors still come through, and what the
     user's own model prints.  stdout: where no code of the user's runs, keep everything from both streams.
 
-    For the whole process while it lasts: Python has no warnings or log levels of a thread."""
-    before = logging.root.manager.disable
+    For the whole process while it lasts, since Python has no warnings or log levels of a thread; one thread at a
+    time."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(alone())
+        before = logging.root.manager.disable
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(contextlib.redirect_stderr(io.StringIO() if stdout else _WithoutTorch(sys.stderr)))
         if stdout:

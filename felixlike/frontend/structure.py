@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from felixlike.errors import InvalidArtefact, InvalidModel
+from felixlike.modes import alone
 
 _PLAIN = ("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict")
 SCALARS = (type(None), bool, int, float, str)
@@ -155,6 +156,6 @@ def _require_class(kind: str, where: str) -> None:
 @contextmanager
 def pytree_warnings_off() -> Iterator[None]:
     """torch's own pytree code trips over its own deprecations; nothing a user could change."""
-    with warnings.catch_warnings():
+    with alone(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield

@@ -26,13 +26,15 @@ from felixlike.frontend.imported import InputSpec, Source
 from felixlike.frontend.known_sizes import with_known_sizes
 from felixlike.frontend.nesting import TENSOR
 from felixlike.frontend.promotion import promote
+from felixlike.frontend.randomness import refuse_randomness
 from felixlike.frontend.refusals import export_error, quiet
 from felixlike.frontend.shapes import Given, Input, check_count, check_names, match_known, read_shapes
 from felixlike.frontend.signature import Parameter, Signature, parameters_of
 from felixlike.frontend.structure import structure_from_leaves
-from felixlike.modes import callers_dtype
+from felixlike.modes import alone, callers_dtype
 
 
+@alone(exports=True)
 def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
     """Export and import an nn.Module.  The model is exported in eval mode and left as it was.
 
@@ -65,6 +67,7 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
     return _convert(program, name=name, signature=signature, examples=examples, dynamic=dynamic is not None)
 
 
+@alone(exports=True)
 def from_dynamic_program(program: Any, *, name: str = "") -> Source:
     """Import an ExportedProgram some of whose sizes are symbolic.  Raises like from_module."""
     name = name or "ExportedProgram"
@@ -72,6 +75,7 @@ def from_dynamic_program(program: Any, *, name: str = "") -> Source:
     return _convert(program, name=name, signature=_program_signature(program), examples=examples, dynamic=True)
 
 
+@alone(exports=True)
 def from_program(program: Any, shapes: Any, *, name: str = "") -> Source:
     """Import an ExportedProgram, which knows its shapes.  Raises like from_module."""
     name = name or "ExportedProgram"
@@ -139,6 +143,7 @@ def _convert(
     """An ExportedProgram as Relax, with only tensors among the outputs.  dynamic: whether sizes may be symbolic."""
     importer = tvmlib.torch_importer()
     specs = _program_inputs(program, name, dynamic=dynamic)
+    refuse_randomness(program, name)
     with quiet(), callers_dtype(), tvmlib.builders_end_their_blocks():
         try:
             program = decompositions.decomposed(program)

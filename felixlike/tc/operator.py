@@ -16,6 +16,7 @@ from typing import Any
 
 from felixlike.errors import GradientsStop, callers_level
 from felixlike.frontend.converters import CONVERTERS
+from felixlike.modes import alone, once
 from felixlike.tc.call import Given
 from felixlike.tc.instance import Instance, emitted, instance, results
 
@@ -44,7 +45,7 @@ def prepare() -> None:
     _library()
 
 
-@functools.cache
+@once
 def _library() -> Any:
     """The operator's definition; it lasts as long as what is returned here."""
     import torch
@@ -62,7 +63,7 @@ def _library() -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _comprehension(source: str, name: str) -> Any:
-    with warnings.catch_warnings():
+    with alone(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it was warned of slips where the text was defined
         return _makers[0](source, name)
 

@@ -6,18 +6,22 @@ measured.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from felixlike.modes import SharedSetting
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """torch computes on one thread inside, and on as many as before afterwards."""
+    with _threads().held():
+        yield
+
+
+@functools.cache
+def _threads() -> SharedSetting[int]:
     import torch
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return SharedSetting(torch.get_num_threads, torch.set_num_threads, 1)

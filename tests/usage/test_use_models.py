@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from felixlike.errors import (
     InvalidModel,
     InvalidShape,
     RandomModel,
+    RandomOperator,
     UnsupportedOperator,
 )
 from usage.ways import Refused, answers_alike
@@ -273,9 +275,18 @@ class Dropping(AlwaysDropping):
         return super().forward(torch.tanh(x))
 
 
-def test_a_random_model_is_no_silent_identity(x: torch.Tensor) -> None:
-    """TVM imports dropout as nothing: that must be said."""
+class Scaling(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return x * (1 + random.random())
+
+
+@pytest.mark.parametrize("model", [Dropping(), AlwaysDropping()])
+def test_random_operators_are_refused(model: nn.Module, x: torch.Tensor) -> None:
+    """TVM imports dropout as nothing, and noise as constants."""
+    with Refused(RandomOperator, r"it draws random numbers \(dropout\), which compiled code cannot"):
+        fx.optimize(model, (x,), 0, progress=False)
+
+
+def test_a_random_model_that_export_does_not_see_through(x: torch.Tensor) -> None:
     with pytest.warns(RandomModel, match="it gives something else at every call"):
-        fx.optimize(Dropping(), (x,), 0, progress=False)
-    with Refused(EmptyModel, "computes nothing"):
-        fx.optimize(AlwaysDropping(), (x,), 0, progress=False)
+        fx.optimize(Scaling(), (x,), 0, progress=False)

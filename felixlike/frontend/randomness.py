@@ -1,0 +1,71 @@
+"""Find the operators of an exported program that draw random numbers.
+
+In: an ExportedProgram, before any decomposition: a decomposed dropout or `randn_like` is a constant or nothing at all
+in what TVM's importer makes of it. Out: their names; a RandomOperator error.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from felixlike.errors import RandomOperator
+
+_SWITCHES = ("train", "training")
+"""Arguments without which an operator such as dropout draws nothing."""
+
+_PROBABILITIES = ("p", "dropout", "dropout_p")
+"""Arguments that mean nothing is drawn where they are 0."""
+
+
+def refuse_randomness(program: Any, where: str) -> None:
+    """Raise RandomOperator if a program draws random numbers: compiled code would give the same ones at every call."""
+    found = sorted({_name(node) for node in _calls(program) if draws_random_numbers(node.target, _arguments(node))})
+    if found:
+        raise RandomOperator(
+            f"it draws random numbers ({', '.join(found)}), which compiled code cannot",
+            where=where,
+            remedy="draw them outside of the model and pass them in as an input; export dropout in eval mode",
+        )
+
+
+def draws_random_numbers(operator: Any, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator draws random numbers.
+
+    Args:
+        operator: An OpOverload. PyTorch tags most random operators; the others take a generator, or drop elements.
+        arguments: What it is called with, by name; symbolic values count as any value."""
+    import torch
+
+    schema = operator._schema
+    takes_generator = any("Generator" in str(argument.type) for argument in schema.arguments)
+    drops = "dropout" in schema.name
+    if torch.Tag.nondeterministic_seeded not in operator.tags and not takes_generator and not drops:
+        return False
+    if any(arguments.get(name) is False for name in _SWITCHES):
+        return False
+    if arguments.get("num_layers") == 1:  # recurrent layers drop between layers only
+        return False
+    return not any(arguments.get(name) == 0 for name in _PROBABILITIES)
+
+
+def _calls(program: Any) -> Iterator[Any]:
+    """The operators that a program calls, in its inner graphs too."""
+    import torch
+
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                if isinstance(node.target, torch._ops.OpOverload):
+                    yield node
+
+
+def _arguments(node: Any) -> dict[str, Any]:
+    """A call's arguments by name, defaults included."""
+    parameters = node.target._schema.arguments
+    found = {p.name: p.default_value for p in parameters if p.has_default_value()}
+    found.update(zip([p.name for p in parameters if not p.kwarg_only], node.args, strict=False))
+    found.update(node.kwargs)
+    return found
+
+
+def _name(node: Any) -> str:
+    return str(node.target._schema.name.rpartition("::")[2])

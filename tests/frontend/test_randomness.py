@@ -1,0 +1,103 @@
+"""Operators that draw random numbers are found before TVM's importer makes constants, or nothing, of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+from torch.nn import functional
+
+from felixlike.errors import RandomOperator
+from felixlike.frontend import import_model
+
+
+class Layer(nn.Module):
+    """A module in eval mode that does one thing."""
+
+    def __init__(self, function: Callable[[Layer, Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.lstm = nn.LSTM(8, 8, 2, dropout=0.5)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
+
+
+def _attention(x: Tensor, dropout: float) -> Tensor:
+    q = x[None]
+    return functional.scaled_dot_product_attention(q, q, q, dropout_p=dropout)
+
+
+RANDOM: dict[str, Callable[[Layer, Tensor], Any]] = {
+    "randn_like": lambda _, x: x + torch.randn_like(x),
+    "rand": lambda _, x: x + torch.rand(8),
+    "bernoulli": lambda _, x: torch.bernoulli(x.sigmoid()),
+    "dropout": lambda _, x: functional.dropout(x, 0.5, training=True),
+    "alpha_dropout": lambda _, x: functional.alpha_dropout(x, 0.5, training=True),
+    "feature_dropout": lambda _, x: functional.dropout1d(x[None], 0.5, training=True),
+    "rrelu": lambda _, x: functional.rrelu(x, training=True),
+    "exponential_": lambda _, x: functional.gumbel_softmax(x),
+    "uniform_": lambda _, x: x + torch.empty_like(x).uniform_(),
+    "binomial": lambda _, x: torch.binomial(torch.ones_like(x) * 4, x.sigmoid()),
+    "normal": lambda _, x: torch.normal(x, 1.0),
+    "multinomial": lambda _, x: torch.multinomial(x.sigmoid(), 2),
+    "randperm": lambda _, x: x[torch.randperm(3)],
+    "scaled_dot_product_attention": lambda _, x: _attention(x, 0.2),
+}
+
+FIXED: dict[str, Callable[[Layer, Tensor], Any]] = {
+    "dropout in eval mode": lambda layer, x: layer.drop(x) + 1,
+    "dropout of nothing": lambda _, x: functional.dropout(x, 0.0, training=True) + 1,
+    "an LSTM in eval mode": lambda layer, x: layer.lstm(x)[0],
+    "attention in eval mode": lambda layer, x: layer.attention(x, x, x)[0],
+    "attention": lambda _, x: _attention(x, 0.0),
+    "rrelu in eval mode": lambda _, x: functional.rrelu(x),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_operators_are_refused_by_name(name: str) -> None:
+    with pytest.raises(RandomOperator, match=rf"draws random numbers \(.*{name}.*\)") as raised:
+        import_model(Layer(RANDOM[name]).eval(), torch.randn(3, 8))
+    assert raised.value.remedy
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_operators_that_draw_nothing_are_imported(name: str) -> None:
+    assert import_model(Layer(FIXED[name]).eval(), torch.randn(3, 8)).tasks
+
+
+def test_exported_programs_and_files(tmp_path: Path) -> None:
+    program = torch.export.export(Layer(RANDOM["randn_like"]).eval(), (torch.randn(3, 8),))
+    torch.export.save(program, tmp_path / "noise.pt2")
+    for model in (program, tmp_path / "noise.pt2"):
+        with pytest.raises(RandomOperator, match="randn_like"):
+            import_model(model)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_of_onnx_models(training: bool) -> None:
+    value = {"ratio": np.float32(0.5), "training": np.bool_(training)}
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Dropout", ["r", *value], ["y"])],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 8])],
+        [numpy_helper.from_array(np.array(own), name) for name, own in value.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    if not training:
+        assert import_model(model).tasks
+        return
+    with pytest.raises(RandomOperator, match="Dropout in training mode"):
+        import_model(model)
