@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -44,16 +45,19 @@ class Nursery:
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._born: list[Born] = []
+        self._lock = threading.Lock()
 
     def spawned(self, server: Any, control: socket.socket, log: IO[bytes]) -> Born:
         """In place of `ForkServer._spawned`."""
-        if self._control is None:
-            self._control = self._started(server)
-        request = {"directory": str(server._directory), "at": os.getcwd(), "environment": server._environment()}
-        socket.send_fds(self._control, [json.dumps(request).encode()], [control.fileno(), log.fileno()])
-        pid, descriptors, _, _ = socket.recv_fds(self._control, 100, 1)
-        self._born.append(Born(int(pid), descriptors[0]))
-        return self._born[-1]
+        with self._lock:
+            if self._control is None:
+                self._control = self._started(server)
+            request = {"directory": str(server._directory), "at": os.getcwd(), "environment": server._environment()}
+            socket.send_fds(self._control, [json.dumps(request).encode()], [control.fileno(), log.fileno()])
+            pid, descriptors, _, _ = socket.recv_fds(self._control, 100, 1)
+            found = Born(int(pid), descriptors[0])
+            self._born.append(found)
+        return found
 
     def close(self) -> None:
         """No more are born; those that are live on."""
