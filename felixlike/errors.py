@@ -268,6 +268,10 @@ class NotVerified(FelixlikeWarning):
     """A tuned model could not be compared with its original, or differs in what arithmetic does not decide."""
 
 
+class NotCompiled(FelixlikeWarning):
+    """A graph of torch.compile runs as PyTorch runs it."""
+
+
 class RandomModel(FelixlikeWarning):
     """A model gives something else at every call, so nothing can be compared with it."""
 

@@ -55,4 +55,4 @@ def run(options: argparse.Namespace) -> int:
     if any(limit is not None for limit in limits.values()):
         kept |= limits
     kept |= {name: value for name, value in given.items() if value is not None}
-    return tune.run(argparse.Namespace(**kept, store=options.store, quiet=options.quiet))
+    return tune.run(argparse.Namespace(**kept, store=options.store, quiet=options.quiet, in_background_of=None))

@@ -10,6 +10,7 @@ import contextlib
 import json
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from felixlike import interrupts
@@ -47,6 +48,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--key", help="the key of these servers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quiet", action="store_true", help="no progress, no report")
+    parser.add_argument("--in-background-of", type=int, metavar="PID", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
 
@@ -67,6 +69,11 @@ def run(options: argparse.Namespace) -> int:
     """Tune; 0, 1 if the result is not what or where it should be, 128 + the signal that stopped it.
 
     The model is saved before anything of it is printed."""
+    if options.in_background_of is not None:
+        from felixlike.cli.background import in_background_of
+
+        with in_background_of(options.in_background_of, Path(options.model).parent):
+            return _tune(options)
     with interrupts.terminable(), interrupts.joined() as stopped:
         found = _tune(options)
     return found or stopped.code
@@ -82,7 +89,7 @@ def _tune(options: argparse.Namespace) -> int:
     model, shapes = read_model(options)
     from felixlike.api import optimize  # now: a model that cannot be had is said at once
 
-    if options.store is not None:
+    if options.store is not None and options.in_background_of is None:
         _note(options)
     path = None if options.output is None else checks.path(options.output, "output", error=OutputNotWritable)
     failure = ""

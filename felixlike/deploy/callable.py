@@ -21,6 +21,7 @@ from felixlike.deploy.likeness import likeness, never
 from felixlike.deploy.streams import InTurn
 from felixlike.errors import GradientsStop, InputMismatch, callers_level
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
+from felixlike.frontend.layouts import inverse
 from felixlike.frontend.nesting import quoted
 from felixlike.hardware.faults import fault_of
 from felixlike.hardware.placement import settle
@@ -95,7 +96,9 @@ class Compiled:
         device = tvmlib.device_of(target)
         self.device = torch.device(str(device.type), int(device.index)) if device.type != "cpu" else torch.device("cpu")
         self._rebuild = structure.builder()
-        self._alone = structure.spec is None
+        views = [inverse(spec.order) for spec in outputs]
+        self._views = views if any(views) else []
+        self._alone = structure.spec is None and not self._views
         self._plain = len(inputs) if signature.by_position else -1
         self._wanted = tuple((spec.shape, getattr(torch, spec.dtype)) for spec in inputs)
         self._warned = False
@@ -192,6 +195,10 @@ class Compiled:
         self.check(tensors)
         return self._outputs(tensors, _spread(tensors))
 
+    def in_order(self, result: Any) -> Any:
+        """A result of the virtual machine; as a list of tensors where their dimensions have to be put in order."""
+        return self._leaves(result) if self._views else result
+
     def check(self, tensors: Sequence[Any]) -> None:
         """Raise InputMismatch unless the tensors, which need not have values, are what the model takes."""
         self._check_count(tensors)
@@ -228,7 +235,7 @@ class Compiled:
     def _through_operator(self, tensors: Sequence[Any]) -> Any:
         outputs = operator.run(self.key, tensors)
         outputs = [outputs[index] for index in range(len(self.outputs))]  # torch.fx gives no list
-        return outputs[0] if self._alone else self._rebuild(outputs)
+        return self._rebuild(outputs)
 
     def _look_at(self, tensors: Sequence[Any]) -> "_Special | None":
         """What is special about inputs; None if something of PyTorch's looks on.
@@ -303,6 +310,13 @@ class Compiled:
         return f"it takes {', '.join(map(str, self.inputs)) or 'none'}"
 
     def _leaves(self, result: Any) -> list[Any]:
+        """The output tensors of a result, with their dimensions in the model's order."""
+        tensors = self._tensors(result)
+        if not self._views:
+            return tensors
+        return [tensor.permute(view) if view else tensor for tensor, view in zip(tensors, self._views, strict=True)]
+
+    def _tensors(self, result: Any) -> list[Any]:
         """The tensors of a result, which TVM gives in an array or in nested ones, but for a lone one."""
         if isinstance(result, self._tensor):
             return [result]

@@ -44,7 +44,7 @@ class Chunked(Compiled):
         super().__init__(
             None,
             inputs=inputs,
-            outputs=tuple(_at(spec, most) for spec in first.outputs),
+            outputs=tuple(replace(_at(spec, most), order=()) for spec in first.outputs),  # each part sees to its own
             signature=first.signature,
             structure=first.structure,
             target=first.target,
@@ -79,7 +79,7 @@ class Chunked(Compiled):
             if steps is None:
                 steps = known[size] = self.steps(size)
             if len(steps) == 1:
-                return mains[size](*tensors)
+                return self.parts[size].in_order(mains[size](*tensors))
             results, start = [], 0
             for step in steps:
                 own = [

@@ -29,7 +29,7 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
     return Compiled(
         executable.jit(),
         inputs=imported.inputs,
-        outputs=outputs_of(imported.module["main"], imported.structure, where=imported.name),
+        outputs=outputs_of(imported.module["main"], imported.structure, imported.orders, where=imported.name),
         signature=imported.signature,
         structure=imported.structure,
         target=imported.target,

@@ -23,8 +23,9 @@ from felixlike.hardware import device_name, host_target, instruction_sets, kind_
 if TYPE_CHECKING:
     from felixlike.deploy.callable import Compiled
 
-FORMAT = 2
-"""Version of the file's layout; a reader knows its own only."""
+FORMATS = (2, 3)
+"""Versions of the file's layout that are read. A file has version 3 only if an output has a memory order, which readers
+of version 2 would take for its shape."""
 
 _LARGEST = 2**40
 """More elements than any tensor has."""
@@ -59,7 +60,7 @@ def describe(compiled: Compiled) -> dict[str, Any]:
         "name": compiled.name,
         "key": compiled.key,
         "inputs": [asdict(spec) for spec in compiled.inputs],
-        "outputs": [asdict(spec) for spec in compiled.outputs],
+        "outputs": [_output(spec) for spec in compiled.outputs],
         "signature": compiled.signature.to_json(),
         "structure": compiled.structure.to_json(),
         "parallel": compiled.parallel,
@@ -69,7 +70,14 @@ def describe(compiled: Compiled) -> dict[str, Any]:
 
 def with_versions(description: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
     """JSON data of the whole file."""
-    return {"format": FORMAT, "felixlike": __version__, **description, "report": dict(report)}
+    ordered = any("order" in spec for spec in description.get("outputs", ()))
+    return {"format": FORMATS[ordered], "felixlike": __version__, **description, "report": dict(report)}
+
+
+def _output(spec: OutputSpec) -> dict[str, Any]:
+    """JSON data of an output; its memory order only where it has one."""
+    found = asdict(spec)
+    return found if spec.order else {name: value for name, value in found.items() if name != "order"}
 
 
 def read(meta: Mapping[str, Any], where: str) -> Description:
@@ -78,7 +86,10 @@ def read(meta: Mapping[str, Any], where: str) -> Description:
     _check_compiler(meta, where)
     _check_machine(meta, where)
     inputs = tuple(InputSpec(**spec) for spec in _tensors(meta, "inputs", where))
-    outputs = tuple(OutputSpec(**spec) for spec in _tensors(meta, "outputs", where))
+    outputs = tuple(
+        OutputSpec(**spec, order=_order(own, len(spec["shape"]), f"outputs[{place}]", where))
+        for place, (spec, own) in enumerate(zip(_tensors(meta, "outputs", where), meta["outputs"], strict=True))
+    )
     signature = _nested(meta, "signature", Signature.from_json, where)
     if len(signature.names) != len(inputs):
         raise _wrong("signature", f"has {len(signature.names)} tensors, inputs {len(inputs)}", where)
@@ -132,9 +143,9 @@ def _canonical(value: Any) -> str:
 def check_versions(meta: Mapping[str, Any], where: str) -> None:
     """Raise InvalidArtefact unless the file was written for this version to read."""
     found, writer = _field(meta, "format", where), _text(meta, "felixlike", where)
-    if type(found) is not int or found != FORMAT:
+    if type(found) is not int or found not in FORMATS:
         raise InvalidArtefact(
-            f"it has format {_shown(found)}, this version reads {FORMAT}",
+            f"it has format {_shown(found)}, this version reads {' and '.join(map(str, FORMATS))}",
             where=where,
             remedy=f"load it with the felixlike that wrote it ({writer}), or optimize the model again",
         )
@@ -209,6 +220,16 @@ def _tensors(meta: Mapping[str, Any], field: str, where: str) -> list[dict[str, 
     if len(set(names)) < len(names):
         raise _wrong(field, "has a name twice", where)
     return specs
+
+
+def _order(spec: Mapping[str, Any], rank: int, place: str, where: str) -> tuple[int, ...]:
+    """The memory order of an output; empty where there is none."""
+    if "order" not in spec:
+        return ()
+    order = _list(spec, "order", where, lambda value: type(value) is int, "integers", place)
+    if sorted(order) != list(range(rank)):
+        raise _wrong(f"{place}.order", f"is {_shown(order)}, not an order of {rank} dimensions", where)
+    return tuple(order)
 
 
 def _is_size(value: Any) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from felixlike.errors import ModelNotLoaded, WrongContext
+from felixlike.frontend import OutputSpec
 from felixlike.modes import once
 
 if TYPE_CHECKING:
@@ -144,7 +145,6 @@ def _without_gradients(model: str, inputs: list[Any]) -> list[Any]:
 
 def _pretend(model: str, inputs: list[Any]) -> list[Any]:
     """The outputs without their values, for inputs without values."""
-    import torch
 
     compiled = _find(model)
     compiled.check(inputs)
@@ -154,9 +154,15 @@ def _pretend(model: str, inputs: list[Any]) -> list[Any]:
             where=compiled.name,
             remedy="call it outside of torch.compile and torch.export",
         )
-    return [
-        torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=compiled.device) for spec in compiled.outputs
-    ]
+    return [_empty(spec, compiled.device) for spec in compiled.outputs]
+
+
+def _empty(spec: OutputSpec, device: Any) -> Any:
+    """A tensor as an output will be, without values."""
+    import torch
+
+    order = spec.order or tuple(range(len(spec.shape)))
+    return torch.empty_permuted(spec.shape, order, dtype=getattr(torch, spec.dtype), device=device)
 
 
 def _one_by_one(info: Any, in_dims: tuple[Any, ...], model: str, inputs: list[Any]) -> tuple[list[Any], list[int]]:

@@ -27,10 +27,15 @@ class InputSpec(TensorSpec):
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True)
 class OutputSpec(TensorSpec):
-    """One output tensor.  name: where it stands in the output, as code would reach it: output["logits"][0]."""
+    """One output tensor.  name: where it stands in the output, as code would reach it: output["logits"][0].
+    order: of its dimensions in memory, from the slowest to the fastest; empty for a tensor that lies row by row."""
 
-    __slots__ = ()
+    order: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return TensorSpec.__str__(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,17 @@ class Source:
     """A model as read, before any pass.
 
     name: for people.  module: Relax IRModule with "main", parameters bound.  signature: how it is called.  structure:
-    of the outputs.  examples: a torch tensor per input, the user's own where given."""
+    of the outputs.  examples: a torch tensor per input, the user's own where given.  orders: the memory order of each
+    output, in which the module returns its dimensions; empty where all lie row by row.  changed_inputs: names of those
+    that the model changes in place, and the module does not."""
 
     name: str
     module: Any
     signature: Signature
     structure: Structure
     examples: tuple[Any, ...]
+    orders: tuple[tuple[int, ...], ...] = ()
+    changed_inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,8 @@ class Imported:
     name: for people.  module: fused Relax IRModule; parameters are constants in it.  inputs: in calling order.
     signature: how they are given.  structure: how outputs are given back.  target: the TVM target.  tasks: heaviest
     first (weight × flops), then by name.  functions: a task's key → the names of the module's functions it stands for.
-    examples: a torch tensor per input; the user's own where given, else random floats and zero integers."""
+    examples: a torch tensor per input; the user's own where given, else random floats and zero integers.
+    orders, changed_inputs: see Source."""
 
     name: str
     module: Any
@@ -65,3 +75,5 @@ class Imported:
     tasks: tuple[Task, ...]
     functions: Mapping[str, tuple[str, ...]]
     examples: tuple[Any, ...]
+    orders: tuple[tuple[int, ...], ...] = ()
+    changed_inputs: tuple[str, ...] = ()

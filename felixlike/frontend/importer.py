@@ -65,6 +65,8 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
         tasks=tasks,
         functions=functions,
         examples=source.examples,
+        orders=source.orders,
+        changed_inputs=source.changed_inputs,
     )
 
 

@@ -3,13 +3,14 @@
 In: an IRModule whose function "main" takes and gives tensors of known shapes. Nested tuples of outputs are kept.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import InvalidModel
 from felixlike.frontend.buffers import sizes_of
 from felixlike.frontend.imported import InputSpec, OutputSpec, Source
+from felixlike.frontend.layouts import Order, inverse
 from felixlike.frontend.shapes import match_known, read_shapes
 from felixlike.frontend.signature import Signature
 from felixlike.frontend.structure import Structure, structure_of
@@ -44,11 +45,18 @@ def inputs_of(function: Any, *, where: str) -> tuple[InputSpec, ...]:
     return tuple(_tensor_spec(param.ty, str(param.name), where=where) for param in function.params)
 
 
-def outputs_of(function: Any, structure: Structure, *, where: str) -> tuple[OutputSpec, ...]:
-    """The tensors a Relax function gives, which stand in the structure in this order.  Raises like `inputs_of`."""
+def outputs_of(
+    function: Any, structure: Structure, orders: Sequence[Order] = (), *, where: str
+) -> tuple[OutputSpec, ...]:
+    """The tensors a Relax function gives, which stand in the structure in this order.  Raises like `inputs_of`.
+
+    orders: the memory order of each, in which the function returns its dimensions; empty where all lie row by row."""
     kinds = list(leaves(function.ret_ty))
-    specs = (_tensor_spec(kind, name, where=where) for kind, name in zip(kinds, structure.places(), strict=True))
-    return tuple(OutputSpec(spec.name, spec.shape, spec.dtype) for spec in specs)
+    specs = [_tensor_spec(kind, name, where=where) for kind, name in zip(kinds, structure.places(), strict=True)]
+    return tuple(
+        OutputSpec(spec.name, tuple(spec.shape[dim] for dim in inverse(order)) or spec.shape, spec.dtype, order)
+        for spec, order in zip(specs, orders or ((),) * len(specs), strict=True)
+    )
 
 
 def _tensor_spec(kind: Any, name: str, *, where: str) -> InputSpec:

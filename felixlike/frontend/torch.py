@@ -24,6 +24,7 @@ from felixlike.frontend.dtypes import check_dtypes, check_tensor, with_right_typ
 from felixlike.frontend.halves import in_single_precision
 from felixlike.frontend.imported import InputSpec, Source
 from felixlike.frontend.known_sizes import with_known_sizes
+from felixlike.frontend.layouts import is_users, output_orders, with_outputs_in_memory_order
 from felixlike.frontend.nesting import TENSOR
 from felixlike.frontend.promotion import promote
 from felixlike.frontend.randomness import refuse_randomness
@@ -146,10 +147,12 @@ def _convert(
     refuse_randomness(program, name)
     with quiet(), callers_dtype(), tvmlib.builders_end_their_blocks():
         try:
+            orders = () if dynamic else output_orders(program)
             program = decompositions.decomposed(program)
         except Exception as error:
             raise ExportFailed(first_line(error), where=name) from None
         _check_state(program, name)
+        changed = _changed_inputs(program, specs, signature)
         check_dtypes(program, name)
         promote(program)
         in_single_precision(program)
@@ -162,6 +165,7 @@ def _convert(
                 "the model returns no tensor", where=name, remedy="return a tensor that depends on an input"
             )
         structure = structure_from_leaves(program.call_spec.out_spec, leaves)
+        with_outputs_in_memory_order(program, orders)
         converters = with_right_types(CONVERTERS, _operators(program), name)
         try:
             module = importer.from_exported_program(
@@ -184,7 +188,9 @@ def _convert(
         raise InvalidModel(
             f"{len(module['main'].params) - len(specs)} of its parameters were not bound by TVM's importer", where=name
         )
-    return Source(name, module, signature, structure, tuple(examples))
+    return Source(
+        name, module, signature, structure, tuple(examples), orders if any(orders) else (), changed_inputs=changed
+    )
 
 
 def _check_kind(model: Any, where: str) -> None:
@@ -241,6 +247,12 @@ def _check_state(program: Any, where: str) -> None:
             where=where,
             remedy="export it in eval mode; or pass the state in and return it as an output",
         )
+
+
+def _changed_inputs(program: Any, specs: Sequence[InputSpec], signature: Signature) -> tuple[str, ...]:
+    """The inputs that the model changes in place, by the names that users have for them."""
+    changed = set(program.graph_signature.user_inputs_to_mutate.values())
+    return tuple(name for name, spec in zip(signature.names, specs, strict=True) if spec.name in changed)
 
 
 def _keep_own_state(program: Any) -> None:
@@ -313,13 +325,14 @@ def _is_constant(spec: Any) -> bool:
 
 
 def _keep_tensor_outputs(program: Any) -> list[Any]:
-    """Drop constants (None, numbers) from the graph's outputs; returns all leaves, TENSOR for the computed ones.
+    """Drop constants (None, numbers) from the graph's outputs, and new values of changed inputs; returns all leaves,
+    TENSOR for the computed ones.
 
     TVM's importer knows tensors only; the constants are put back when the output is rebuilt."""
     signature = program.graph_signature
     output = program.graph.output_node()
-    pairs = list(zip(output.args[0], signature.output_specs, strict=True))
-    leaves = [_leaf(node) for node, spec in pairs if spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT")]
+    pairs = [pair for pair in zip(output.args[0], signature.output_specs, strict=True) if is_users(pair[1])]
+    leaves = [_leaf(node) for node, _ in pairs]
     kept = [(node, spec) for node, spec in pairs if _leaf(node) is TENSOR]
     output.args = (tuple(node for node, _ in kept),)
     signature.output_specs[:] = [spec for _, spec in kept]

@@ -10,15 +10,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from felixlike.child import environment, python_command
 from felixlike.errors import WorkerFailed
 from felixlike.hardware import placement
 
-_COMMAND = (sys.executable, "-P", "-m", "felixlike.measure.worker")
+_COMMAND = python_command("felixlike.measure.worker")
 _REPLY_BYTES = 4096
 _START_SECONDS = 120
 _REPLY_SECONDS = 60
@@ -179,13 +179,7 @@ class ForkServer:
 
     def _environment(self) -> dict[str, str]:
         """The user's environment, with the number of threads that a candidate's call has."""
-        import felixlike
-
-        root = str(Path(felixlike.__file__).parent.parent)
-        path = os.environ.get("PYTHONPATH")
-        return {
-            **os.environ,
-            "TVM_NUM_THREADS": str(placement.threads() if placement.asked_by() else self._threads),
-            "PYTHONPATH": root if not path else os.pathsep.join((root, path)),
-            "OPENBLAS_NUM_THREADS": "1",  # numpy's threads would not survive a fork
-        }
+        return environment(
+            TVM_NUM_THREADS=str(placement.threads() if placement.asked_by() else self._threads),
+            OPENBLAS_NUM_THREADS="1",  # numpy's threads would not survive a fork
+        )

@@ -1,0 +1,201 @@
+"""Compile the graphs that TorchDynamo captures, and decide at each call whether what is compiled still applies.
+
+In: a graph, its inputs. Out: a callable with PyTorch's results: compiled where that is right, else the graph itself.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from felixlike.dynamo import background
+from felixlike.dynamo.bound import Bound
+from felixlike.dynamo.options import Options, read_options
+from felixlike.dynamo.views import SplitGraph
+from felixlike.dynamo.weights import WeightGuard
+from felixlike.errors import FelixlikeError, InvalidModel, NotCompiled, first_line
+
+Graph = Callable[..., Any]
+
+_MOST_WEIGHTS = 8
+"""Sets of weights for which a graph is compiled before it is left to PyTorch, which compiles nothing for them."""
+
+
+def felixlike(graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: dict[str, Any] | None = None) -> Graph:
+    """Compile a graph: the function that torch.compile calls for backend="felixlike".
+
+    Args:
+        graph: As TorchDynamo captured it.
+        inputs: Examples of its inputs, weights included.
+        options: See `Options`.
+
+    Returns:
+        A callable that takes the graph's inputs.
+
+    Raises InvalidOption for unknown or bad options."""
+    wanted = read_options(options or {}, os.environ)
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
+        _warn_of_gradients()
+        return graph.forward
+    static = [_is_static(node, x) for node, x in zip(_placeholders(graph), inputs, strict=True)]
+    captured = _CapturedGraph(graph, static, wanted)
+    result: Graph = torch.compiler.disable(captured.__call__)  # type: ignore[no-untyped-call]
+    return result
+
+
+_warned_of_gradients = False
+
+
+def _warn_of_gradients() -> None:
+    """Warn once in a process that graphs with gradients are not compiled."""
+    global _warned_of_gradients
+    if not _warned_of_gradients:
+        _warned_of_gradients = True
+        _warn(
+            "a graph runs as before: gradients are enabled, and compiled code has none. For inference, call the model"
+            " under torch.no_grad() or torch.inference_mode()"
+        )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(NotCompiled(text), stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    from felixlike.errors import callers_level
+
+    return callers_level() - 1
+
+
+def _placeholders(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [node for node in graph.graph.nodes if node.op == "placeholder"]
+
+
+def _is_static(node: torch.fx.Node, value: Any) -> bool:
+    """Whether an input is a parameter or buffer of the module, which Dynamo hands over with every call."""
+    marked = "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
+    return isinstance(value, nn.Parameter) or (isinstance(value, Tensor) and marked)
+
+
+class _CapturedGraph:
+    """One captured graph, with what was compiled of it.  static: which inputs are weights."""
+
+    def __init__(self, graph: torch.fx.GraphModule, static: Sequence[bool], options: Options) -> None:
+        self._graph = graph
+        self._static = list(static)
+        self._options = options
+        self._compiled: dict[tuple[float, ...], CompiledGraph] = {}
+        self._recompiled = 0
+        self._refused = False
+        self._lock = threading.Lock()
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._refused:
+            return self._graph(*inputs)
+        sizes = tuple(x for x in inputs if isinstance(x, int | float))
+        compiled = self._compiled.get(sizes)
+        if compiled is None or not compiled.weights.holds(inputs):
+            compiled = self._compile(sizes, inputs)
+            if compiled is None:
+                return self._graph(*inputs)
+        return compiled(inputs)
+
+    def _compile(self, sizes: tuple[float, ...], inputs: Sequence[Any]) -> CompiledGraph | None:
+        """Compile for these sizes and weights; None where that cannot be done, which a warning says once."""
+        with self._lock:
+            if self._refused:  # by another thread, meanwhile
+                return None
+            compiled = self._compiled.get(sizes)
+            if compiled is not None:
+                if compiled.weights.holds(inputs):
+                    return compiled
+                compiled.cancel()
+                self._recompiled += 1
+                if self._recompiled >= _MOST_WEIGHTS:
+                    self._compiled.clear()
+                    self._refuse(f"its weights changed {self._recompiled} times")
+                    return None
+            elif len(self._compiled) >= max(1, self._options.sizes):
+                self._refuse(f"it was called with more than {self._options.sizes} sizes; option sizes= allows more")
+                return None
+            try:
+                self._compiled[sizes] = CompiledGraph(self._graph, self._static, inputs, self._options)
+            except (FelixlikeError, RuntimeError, TypeError) as error:
+                self._compiled.pop(sizes, None)  # of other weights
+                self._refuse(f"{type(error).__name__}: {first_line(error)}")
+                return None
+            return self._compiled[sizes]
+
+    def _refuse(self, why: str) -> None:
+        """Leave what is not compiled yet to PyTorch. What is compiled stays in use, unless it was the only one."""
+        self._refused = not self._compiled
+        _warn(f"a graph of {len(self._graph.graph.nodes)} nodes runs as before: {why}")
+
+
+class CompiledGraph:
+    """A graph compiled for one set of sizes and weights.
+
+    Attributes:
+        weights: Tells whether they are still the same.
+        call: From the inputs that are not weights to the results of the part that is compiled. Exchanged when a better
+            one has been found."""
+
+    def __init__(
+        self, graph: torch.fx.GraphModule, static: Sequence[bool], inputs: Sequence[Any], options: Options
+    ) -> None:
+        from felixlike.api import optimize
+        from felixlike.frontend import import_model
+
+        _check_state_of_pytorch(inputs)
+        self._places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor) and not static[i]]
+        weights = [(i, x) for i, x in enumerate(inputs) if isinstance(x, Tensor) and static[i]]
+        self.weights = WeightGuard(weights, by_content=options.watch_weights)
+        self._split = SplitGraph(graph)
+        bound = Bound(self._split.computing, inputs, self._places).eval()
+        examples = tuple(inputs[i].detach() for i in self._places)
+        limits: dict[str, Any] = {"trials": 0}
+        if not options.background and options.seconds:
+            limits = {"seconds": options.seconds, "trials": options.trials}
+        store = options.file
+        with torch.no_grad():
+            imported = import_model(bound, examples)
+            if imported.changed_inputs:
+                raise InvalidModel(
+                    f"it changes input {imported.changed_inputs[0]} in place",
+                    where="graph",
+                    remedy="return what was changed as an output",
+                )
+            self.call: Callable[..., Any] = optimize(imported, store=store, progress=False, **limits)
+        self._tuning: background.Tuning | None = None
+        if options.background and options.seconds and store is not None:
+            self._tuning = background.tune(self, bound, examples, options, store)
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        results = self.call(*[inputs[i] for i in self._places])
+        return self._split.outputs(inputs, results)
+
+    def cancel(self) -> None:
+        """End tuning: the weights are others now."""
+        if self._tuning is not None:
+            self._tuning.cancel()
+
+
+def _check_state_of_pytorch(inputs: Sequence[Any]) -> None:
+    """Raise InvalidModel where the graph would not compute what its text says."""
+    if torch.is_autocast_enabled("cpu"):
+        raise InvalidModel(
+            "autocast is enabled, and compiled code has the types of the graph",
+            where="graph",
+            remedy="call it outside of torch.autocast",
+        )
+    for x in inputs:
+        if isinstance(x, Tensor) and x.device.type != "cpu":
+            raise InvalidModel(
+                f"an input is on {x.device}; the backend compiles for the CPU", where="graph", remedy="move it: x.cpu()"
+            )

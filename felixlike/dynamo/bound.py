@@ -1,0 +1,34 @@
+"""A graph with its weights and sizes filled in, as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class Bound(nn.Module):
+    """A captured graph whose only inputs are those that differ from call to call.
+
+    Args:
+        graph: Called with all inputs.
+        inputs: All of them; weights and sizes are kept.
+        places: Of those that remain inputs."""
+
+    def __init__(self, graph: Callable[..., Any], inputs: Sequence[Any], places: Sequence[int]) -> None:
+        super().__init__()
+        self._graph = graph
+        self._places = list(places)
+        self._fixed: list[Any] = [None if i in places else x for i, x in enumerate(inputs)]
+        for place, value in enumerate(self._fixed):
+            if isinstance(value, Tensor):
+                self.register_buffer(f"weight_{place}", value.detach())
+                self._fixed[place] = f"weight_{place}"
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """The graph's outputs."""
+        values = [getattr(self, value) if isinstance(value, str) else value for value in self._fixed]
+        for place, value in zip(self._places, inputs, strict=True):
+            values[place] = value
+        return self._graph(*values)

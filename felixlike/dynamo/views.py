@@ -1,0 +1,169 @@
+"""Outputs of a graph that share memory with its inputs, or with one another, stay views, as in PyTorch.
+
+In: a graph that TorchDynamo captured. Out: a graph that computes new tensors only, and one that PyTorch runs after it,
+which makes the views: `return h, h[0]` becomes `return h` and `return h[0]`. So a caller who writes to an output
+changes the same tensors as in PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from felixlike.errors import InvalidModel
+
+_IN_PLACE_FUNCTIONS = (
+    "iadd",
+    "isub",
+    "imul",
+    "itruediv",
+    "ifloordiv",
+    "imod",
+    "ipow",
+    "iand",
+    "ior",
+    "ixor",
+    "setitem",
+)
+
+
+class SplitGraph:
+    """A graph cut into the part that is compiled and the views of its results.
+
+    Attributes:
+        computing: The graph without its views. It has the same inputs.
+
+    Raises InvalidModel where a view cannot be cut off."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        outputs = list(_output(graph).args[0])
+        bases = _bases(graph, outputs)
+        computed = [node for node in outputs if isinstance(node, fx.Node) and node not in bases]
+        roots = [base for base in bases.values() if base.op != "placeholder"]
+        self.computing = graph
+        self._views: Callable[..., Any] | None = None
+        if bases:
+            kept = list(dict.fromkeys([*computed, *roots]))
+            self.computing = _returning(graph, kept)
+            self._views = _views(graph, list(bases), list(dict.fromkeys(roots)))
+            self._roots = [kept.index(root) for root in dict.fromkeys(roots)]
+            self._sources = [_source(node, kept, list(bases)) for node in outputs]
+
+    def outputs(self, inputs: Sequence[Any], results: Sequence[Any]) -> Any:
+        """The outputs of the whole graph.  inputs: of the call.  results: of the part that is compiled."""
+        if self._views is None:
+            return results
+        views = self._views(*inputs, *[results[place] for place in self._roots])
+        return tuple(
+            value if kind == "constant" else views[value] if kind == "view" else results[value]
+            for kind, value in self._sources
+        )
+
+
+def _output(graph: fx.GraphModule) -> fx.Node:
+    found: fx.Node = graph.graph.output_node()
+    return found
+
+
+def _storage(node: Any) -> int | None:
+    """What tells the memory of a node's value from others'; None for what is no dense tensor."""
+    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return None
+    return value.untyped_storage()._cdata
+
+
+def _bases(graph: fx.GraphModule, outputs: Sequence[Any]) -> dict[fx.Node, fx.Node]:
+    """For each output that is a view, the node whose memory it shares: an input, or what first has that memory.
+
+    An output alone in its memory is none. Raises InvalidModel where the memory is also written to."""
+    first: dict[int, fx.Node] = {}
+    for node in graph.graph.nodes:
+        storage = _storage(node)
+        if storage is not None:
+            first.setdefault(storage, node)
+    sharing: dict[int, set[fx.Node]] = {}
+    for node in outputs:
+        storage = _storage(node)
+        if storage is not None:
+            sharing.setdefault(storage, set()).add(node)
+    found = {
+        node: first[storage]
+        for storage, nodes in sharing.items()
+        if len(nodes) > 1 or first[storage].op == "placeholder"
+        for node in nodes
+    }
+    if any(base.op != "placeholder" for base in found.values()) and any(map(_writes, graph.graph.nodes)):
+        raise InvalidModel(
+            "its outputs share memory that it also changes in place",
+            where="graph",
+            remedy="return clones of the outputs, or avoid operators that work in place",
+        )
+    return found
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a node may change a tensor in place."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if node.op not in ("call_method", "call_function"):
+        return False
+    named = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_FUNCTIONS
+    return named or bool(node.kwargs.get("inplace")) or node.kwargs.get("out") is not None
+
+
+def _returning(graph: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphModule:
+    """The same graph with other outputs."""
+    copied = fx.Graph()
+    values: dict[fx.Node, Any] = {}
+    copied.graph_copy(graph.graph, values)
+    copied.output(tuple(values[node] for node in outputs))
+    return fx.GraphModule(graph, copied)
+
+
+def _views(graph: fx.GraphModule, views: Sequence[fx.Node], roots: Sequence[fx.Node]) -> fx.GraphModule:
+    """A graph from the inputs and the roots to the views of them."""
+    needed = _between(views, roots)
+    memory = {_storage(node) for node in graph.graph.nodes if node.op == "placeholder" or node in roots}
+    cut = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = cut.placeholder(node.name)
+    for node in roots:
+        values[node] = cut.placeholder(f"root_{node.name}")
+    for node in graph.graph.nodes:
+        if node not in needed or node in values:
+            continue
+        storage = _storage(node)
+        if (storage is not None and storage not in memory) or node.op == "get_attr":
+            raise InvalidModel(
+                f"its view {views[0].name} depends on values that it computes",
+                where="graph",
+                remedy="return a clone of the view",
+            )
+        values[node] = cut.node_copy(node, values.__getitem__)
+    cut.output(tuple(values[node] for node in views))
+    return fx.GraphModule(graph, cut)
+
+
+def _between(views: Sequence[fx.Node], roots: Sequence[fx.Node]) -> set[fx.Node]:
+    """The nodes that views are made by, from the inputs and the roots on."""
+    needed: set[fx.Node] = set()
+    waiting = [node for node in views if node not in roots]
+    while waiting:
+        node = waiting.pop()
+        if node in needed or node in roots:
+            continue
+        needed.add(node)
+        waiting.extend(node.all_input_nodes)
+    return needed
+
+
+def _source(node: Any, computed: Sequence[fx.Node], views: Sequence[fx.Node]) -> tuple[str, Any]:
+    """Where an output of the whole graph comes from."""
+    if not isinstance(node, fx.Node):
+        return "constant", node
+    return ("view", views.index(node)) if node in views else ("computed", computed.index(node))
