@@ -50,7 +50,7 @@ class Workshop:
         cores = int(target.attrs.get("num-cores", 1)) if self.kind.on_host else usable_cores()
         self.limits = Limits() if limits is None else limits
         self.target = str(target)
-        self.workers = workers or cores
+        self.workers = workers or min(cores, usable_cores())  # whatever machine the target is of, it is built here
         self.earlier = Earlier(reuse=reuse)
         self._has_gpu = not self.kind.on_host and (gpu_at_hand() or ("", ""))[1] == str(target.attrs["arch"])
         self._plain = str(quickly_compiled(target if self.kind.on_host else host_target()))
