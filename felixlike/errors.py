@@ -280,6 +280,10 @@ class SearchFailed(FelixlikeWarning):
     """The search ended by an error; the model is the best that it had found."""
 
 
+class StorageWarning(FelixlikeWarning):
+    """The user's folder for caches or data cannot be used; results are kept in memory. Issued once in a process."""
+
+
 class SuspiciousName(FelixlikeWarning):
     """A tensor comprehension sums over an index whose name is nearly that of another one: probably a slip."""
 

@@ -130,13 +130,16 @@ def _cache() -> Finding:
     from felixlike import cache
 
     folder = cache.folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK)
-    except OSError:
-        writable = False
-    wrong = "" if writable else "it cannot be written, so formulas and predictions are made anew in every run"
-    return Finding("cache", str(folder), wrong, "Make it writable, or set XDG_CACHE_HOME.", fatal=False)
+    writable = folder is not None
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            writable = os.access(folder, os.W_OK | os.X_OK)
+        except OSError:
+            writable = False
+    wrong = "" if writable else "it cannot be written, so formulas and predictions are made anew by every process"
+    where = "the user's home is not known" if folder is None else str(folder)
+    return Finding("cache", where, wrong, "Make it writable, or set XDG_CACHE_HOME.", fatal=False)
 
 
 def _tvm() -> Iterator[Finding]:

@@ -1,21 +1,21 @@
 """The SQLite file under a store: opening, upgrading, health, transactions, and errors in words.
 
-WAL with synchronous=FULL: killed at any moment, it reopens with everything reported. On a network file system a rollback
-journal takes its place: WAL keeps an index of its log in memory that processes share, which those of different hosts
-cannot, and their writes would damage the file (https://sqlite.org/wal.html). Several processes may use one file; each
-waits its turn. Everything SQLite complains about becomes a StoreError. A file is not touched before it is
+WAL with synchronous=FULL: killed at any moment, it reopens with everything reported. On a network file system a
+rollback journal takes its place: WAL keeps an index of its log in memory that processes share, which those of different
+hosts cannot, and their writes would damage the file (https://sqlite.org/wal.html). Several processes may use one file;
+each waits its turn. Everything SQLite complains about becomes a StoreError. A file is not touched before it is
 known to be a store of a version that is understood.
 """
 
 import os
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from felixlike import scratch
 from felixlike.errors import StoreError
 from felixlike.mounts import is_network
 from felixlike.records.migrations import upgrade
@@ -46,7 +46,7 @@ class StoreFile:
     def __init__(self, path: Path | None, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
         self.where = "the store in memory" if path is None else str(path)
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._copy: Path | None = None
         self._network = False
         if path is not None:
             refuse(path, read_only=read_only)
@@ -71,7 +71,7 @@ class StoreFile:
         with self.explained():
             self.connection.close()
         if self._copy is not None:
-            self._copy.cleanup()
+            scratch.discard(self._copy)
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """One statement."""
@@ -143,8 +143,8 @@ class StoreFile:
 
     def _address_of_copy(self, path: Path) -> str:
         """The address of a copy of the file and its log, which is removed when this is closed."""
-        self._copy = tempfile.TemporaryDirectory(prefix="felixlike-")
-        copied = Path(self._copy.name) / "store"
+        self._copy = scratch.folder("store")
+        copied = self._copy / "store"
         shutil.copyfile(path, copied)
         if _log(path).exists():
             shutil.copyfile(_log(path), _log(copied))
