@@ -184,6 +184,10 @@ class ReferenceFailed(FelixlikeError):
     """The unscheduled function of a task, with which answers are compared, could not be run."""
 
 
+class NoSpaceLeft(ReferenceFailed):
+    """The inputs and answers with which a task's candidates are checked cannot be written."""
+
+
 class VerificationFailed(FelixlikeError):
     """A tuned model does not compute what its original does.
 
