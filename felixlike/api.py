@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from felixlike import costmodel, deploy, hardware, options, records
+from felixlike import costmodel, deploy, hardware, options, records, storage
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
 from felixlike.errors import InvalidOption
 from felixlike.finish import About, Finish, closing, tell, versions
@@ -135,6 +135,7 @@ def extract_tasks(
 
 
 @own_modes()
+@storage.held_back()  # until `tell`, which has the model
 def optimize(
     model: Any,
     shapes: Any = None,
@@ -184,7 +185,7 @@ def optimize(
     InvalidModel and its kinds, StoreError, InvalidWeights, TrackerFailed, WrongDevice, ForkedProcess before any long
     work; VerificationFailed, with the model as its `optimized`, if that computes something else; WorkerFailed and the
     like only while nothing is tuned, CompilationFailed. Warns, once the model is there and with it as `optimized`, of
-    what was not as it should be: RandomModel, NotVerified, SearchFailed, OwnMistake, FellBack."""
+    what was not as it should be: RandomModel, NotVerified, SearchFailed, OwnMistake, FellBack, StorageWarning."""
     started = time.monotonic()
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)

@@ -1,7 +1,9 @@
-"""What is kept for later runs in the user's cache directory: one JSON file an entry, a folder a kind.
+"""What is kept for later runs in the user's cache folder: one file an entry, a folder a kind.
 
-In: a kind, a key, plain data. Out: the data, or None. Anything unreadable counts as absent, and failing to write is no
-error: a cache may always be deleted.
+In: a kind, a key, plain data. Out: the data, or None. Anything unreadable counts as absent, and a cache may always be
+deleted. What cannot be written is kept in memory for this process, and a `StorageWarning` says so. Entries that were
+not used for `MOST_DAYS` are removed, and the least recently used ones beyond `MOST_BYTES`: once a day, by whichever
+process writes an entry then. A file's time of modification says when its entry was last used, to a day.
 """
 
 from __future__ import annotations
@@ -11,33 +13,82 @@ import hashlib
 import json
 import os
 import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+from felixlike import storage
+
+MOST_DAYS = 90
+MOST_BYTES = 2**30
+"""Limits of the whole cache, chosen by hand: a tuned network leaves some megabytes."""
+
+_DAY = 86400.0
+_LEFT_SECONDS = 3600.0
+"""The age of a file that is still being written, or locked, when its process must have been killed."""
+_LOCK, _PART = ".lock", (".part", ".partial")
+_MARKER = ".trimmed"
+"""A file that is as old as the latest look at the limits."""
+
+_MOST_IN_MEMORY = 4096
+_memory: dict[tuple[str, str], str] = {}
+"""Entries that could not be written, as JSON."""
 
 
-def folder(kind: str = "") -> Path:
-    """Where entries of a kind live; where all do."""
-    return Path(platformdirs.user_cache_dir("felixlike")) / kind
+def folder(kind: str = "") -> Path | None:
+    """Where entries of a kind live; where all do; None where the user has no home.  It need not exist."""
+    root = storage.cache_folder()
+    return None if root is None else root / kind
 
 
 def load(kind: str, key: str) -> Any | None:
     """The entry, or None."""
     try:
-        return json.loads((folder(kind) / f"{key}.json").read_text())
-    except (OSError, ValueError, RecursionError):
+        text = _text(kind, key)
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
         return None
 
 
+def _text(kind: str, key: str) -> str | None:
+    place = folder(kind)
+    if place is not None:
+        path = place / f"{key}.json"
+        with contextlib.suppress(OSError):
+            text = path.read_text()
+            note_use(path)
+            return text
+    return _memory.get((kind, key))
+
+
 def store(kind: str, key: str, data: Any) -> None:
-    """Write an entry, whole or not at all."""
-    with contextlib.suppress(OSError):
-        folder(kind).mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder(kind), suffix=".part")
+    """Write an entry, whole or not at all; into memory where it cannot be written."""
+    text, place = json.dumps(data), folder(kind)
+    try:
+        if place is None:
+            raise FileNotFoundError("the user's home is not known")
+        place.mkdir(parents=True, exist_ok=True)
+        _write(place / f"{key}.json", text)
+    except OSError as error:
+        storage.unusable("the cache" if place is None else place, error)
+        if len(_memory) < _MOST_IN_MEMORY:
+            _memory[kind, key] = text
+    else:
+        trim_daily()
+
+
+def _write(path: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=_PART[0])
+    try:
         with os.fdopen(handle, "w") as file:
-            json.dump(data, file)
-        os.replace(name, folder(kind) / f"{key}.json")
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
 
 
 def digest(text: str) -> str:
@@ -52,3 +103,99 @@ def sources() -> str:
     for path in sorted(root.rglob("*.py")):
         found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return found.hexdigest()
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file in the cache.  bytes: its size.  used: when it was last used, seconds since 1970."""
+
+    path: Path
+    bytes: int
+    used: float
+
+    @property
+    def kind(self) -> str:
+        """The folder of its kind."""
+        return self.path.parent.name
+
+
+def entries() -> list[Entry]:
+    """Return everything in the cache that is complete."""
+    return [entry for entry in _files() if entry.path.suffix not in (_LOCK, *_PART)]
+
+
+def note_use(path: Path) -> None:
+    """Note that an entry was used, if the latest note is older than a day."""
+    with contextlib.suppress(OSError):
+        if abs(time.time() - path.stat().st_mtime) > _DAY:
+            os.utime(path)
+
+
+def trim_daily() -> None:
+    """Remove what is beyond the limits, unless a process has done so within the last day."""
+    root = folder()
+    if root is None:
+        return
+    marker = root / _MARKER
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError):
+            if abs(time.time() - marker.stat().st_mtime) < _DAY:
+                return
+        marker.touch()  # first, so that other processes leave it to this one
+        trim()
+
+
+def trim(*, most_bytes: int | None = None, most_days: float | None = None) -> list[Entry]:
+    """Remove entries beyond the limits, and files that processes left when they were killed; return what was removed.
+
+    most_bytes, most_days: None for `MOST_BYTES` and `MOST_DAYS`."""
+    most_bytes = MOST_BYTES if most_bytes is None else most_bytes
+    oldest = time.time() - (MOST_DAYS if most_days is None else most_days) * _DAY
+    removed, left, size = [], time.time() - _LEFT_SECONDS, 0
+    for entry in sorted(_files(), key=lambda entry: -entry.used):
+        unfinished = entry.path.suffix in (_LOCK, *_PART)
+        if unfinished:
+            outdated = entry.used < left
+        else:
+            size += entry.bytes
+            outdated = entry.used < oldest or size > most_bytes
+        if outdated and _removed(entry.path):
+            removed.append(entry)
+    return removed
+
+
+def clear() -> list[Entry]:
+    """Remove everything but the locks that processes hold; return what was removed."""
+    removed = [entry for entry in list(_files()) if _removed(entry.path)]
+    _memory.clear()
+    return removed
+
+
+def _files() -> Iterator[Entry]:
+    """Yield every file of the cache.  Other processes may remove some meanwhile."""
+    root = folder()
+    if root is None:
+        return
+    with contextlib.suppress(OSError):
+        kinds = [place for place in root.iterdir() if place.is_dir() and not place.is_symlink()]
+        for place in kinds:
+            with contextlib.suppress(OSError), os.scandir(place) as found:
+                for entry in found:
+                    with contextlib.suppress(OSError):
+                        if entry.is_file(follow_symlinks=False):
+                            told = entry.stat(follow_symlinks=False)
+                            yield Entry(Path(entry.path), told.st_size, told.st_mtime)
+
+
+def _removed(path: Path) -> bool:
+    """Remove a file, unless it is a lock that a process holds; return whether that was done."""
+    if path.suffix == _LOCK:
+        with storage.locked(path, seconds=0.0) as held:  # which removes it
+            return held
+    with contextlib.suppress(OSError):
+        path.unlink()
+        return True
+    return False

@@ -188,6 +188,10 @@ class ReferenceFailed(FelixlikeError):
     """The unscheduled function of a task, with which answers are compared, could not be run."""
 
 
+class NoSpaceLeft(ReferenceFailed):
+    """The inputs and answers with which a task's candidates are checked cannot be written."""
+
+
 class VerificationFailed(FelixlikeError):
     """A tuned model does not compute what its original does.
 
@@ -286,6 +290,10 @@ class OwnMistake(FelixlikeWarning):
 
 class SearchFailed(FelixlikeWarning):
     """The search ended by an error; the model is the best that it had found."""
+
+
+class StorageWarning(FelixlikeWarning):
+    """The user's folder for caches or data cannot be used; results are kept in memory. Issued once in a process."""
 
 
 class SuspiciousName(FelixlikeWarning):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any, TypeVar
 
-from felixlike import deploy
+from felixlike import deploy, storage
 from felixlike._version import __version__
 from felixlike.costmodel import CostModel
 from felixlike.deploy import Compiled, Verdict, Verification
@@ -336,6 +336,8 @@ def tell(found: Verification, name: str, optimized: Any, others: Sequence[Felixl
         told.append(RandomModel(f"{name}: {found.words}."))
     elif found.verdict is Verdict.UNSURE:
         told.append(NotVerified(f"{name} was not verified as a whole: {found.words}."))
+    if (unusable := storage.pending()) is not None:
+        told.append(unusable)
     for warning in told:
         warning.optimized = optimized
     for warning in told:

@@ -13,6 +13,7 @@ import exports
 import pytest
 from nursery import Nursery
 
+from felixlike import cache, storage
 from felixlike.hardware.known import IMITATED, imitated
 from felixlike.measure.server import ForkServer
 from felixlike.testing.loopback import Loopback
@@ -94,6 +95,16 @@ def quick_servers(request: pytest.FixtureRequest, nursery: Nursery) -> Iterator[
         if room != "measure" and hasattr(os, "pidfd_open"):
             patch.setattr(ForkServer, "_spawned", lambda server, control, log: nursery.spawned(server, control, log))
         yield
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own cache folder, in a process that has not warned that it cannot be used."""
+    monkeypatch.setattr(storage, "_told", False)
+    monkeypatch.setattr(storage, "_waiting", "")
+    monkeypatch.setattr(cache, "_memory", {})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "felixlike"
 
 
 @pytest.fixture

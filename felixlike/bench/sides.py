@@ -6,13 +6,13 @@ In: a function that makes a module and its inputs, which can be pickled. Out: fu
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from felixlike import scratch
 from felixlike.bench.processes import Make
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def onnxruntime(make: Callable[[], Model]) -> Call:
     if len(cores) > 1:  # OpenMP has bound this thread to the first core; processors are counted from 1
         others = ";".join(",".join(str(processor + 1) for processor in sorted(core)) for core in cores[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", others)
-    with tempfile.TemporaryDirectory(prefix="felixlike-onnx-") as folder, warnings.catch_warnings():
+    with scratch.temporary("onnx") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        path = str(Path(folder) / "model.onnx")
+        path = str(folder / "model.onnx")
         torch.onnx.export(model, inputs, path, dynamo=False)
         session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feed = {spec.name: tensor.numpy() for spec, tensor in zip(session.get_inputs(), inputs, strict=True)}

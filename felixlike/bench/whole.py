@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import gc
 import math
-import tempfile
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from felixlike import scratch
 from felixlike.bench.networks import NETWORKS, SMALL
 from felixlike.bench.processes import Sides
 from felixlike.bench.sides import CHANNELS_LAST, COMPILED, EAGER, ONNX, baselines, saved
@@ -42,8 +41,8 @@ def measure(
         warnings.simplefilter("always", FelixlikeWarning)
         tuned = fx.optimize(model, inputs, seconds=seconds, progress=progress)
     report = tuned.report
-    with tempfile.TemporaryDirectory(prefix="felixlike-networks-") as folder:
-        path = Path(folder) / f"{name}.flx"
+    with scratch.temporary("networks") as folder:
+        path = folder / f"{name}.flx"
         tuned.save(path)
         del model, inputs, tuned
         gc.collect()  # some networks fill a good part of the memory, and every side has one of its own

@@ -26,6 +26,7 @@ _NEEDED = {"apache-tvm": "0.27.0", "apache-tvm-ffi": "0.1.14", "torch": "2.13", 
 _OF_THREADS = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 """Environment variables that say how many threads there are and where."""
 _LEAST_MEMORY = 2 * 2**30
+_LEAST_CORES = 1.0
 
 
 def add_parser(commands: Any) -> None:
@@ -57,6 +58,7 @@ def examine() -> Iterator[Finding]:
     versions = [_version(package, prefix) for package, prefix in _NEEDED.items()]
     yield from versions
     yield _compiler()
+    yield _allowance()
     yield _memory()
     yield from examine_gpu()
     if not any(f.problem for f in versions):
@@ -98,10 +100,27 @@ def _compiler() -> Finding:
     return Finding("C compiler", found)
 
 
+def _allowance() -> Finding:
+    """What the control groups of this process, which containers set, leave to it."""
+    from felixlike.hardware import cgroups
+
+    found = cgroups.allowance()
+    said = []
+    if found.cores is not None:
+        said.append(f"{found.cores:g} cores of processor time")
+    if found.memory_bytes is not None:
+        said.append(f"{found.memory_bytes / 2**30:.1f} GiB of memory")
+    wrong = ""
+    if found.cores is not None and found.cores < _LEAST_CORES:
+        wrong = "with less than one core, calls are stopped in every period, and times of candidates vary"
+    return Finding("container", ", ".join(said) or "no limits", wrong, "Allow a whole core.", fatal=False)
+
+
 def _memory() -> Finding:
-    try:
-        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (ValueError, OSError):
+    from felixlike.hardware.probe import free_memory_bytes
+
+    free = free_memory_bytes()
+    if free is None:
         return Finding("free memory", "unknown")
     wrong = "" if free >= _LEAST_MEMORY else "measuring processes may be ended for lack of memory"
     return Finding("free memory", f"{free / 2**30:.1f} GiB", wrong, "Close other programs.", fatal=False)
@@ -111,13 +130,16 @@ def _cache() -> Finding:
     from felixlike import cache
 
     folder = cache.folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK)
-    except OSError:
-        writable = False
-    wrong = "" if writable else "it cannot be written, so formulas and predictions are made anew in every run"
-    return Finding("cache", str(folder), wrong, "Make it writable, or set XDG_CACHE_HOME.", fatal=False)
+    writable = folder is not None
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            writable = os.access(folder, os.W_OK | os.X_OK)
+        except OSError:
+            writable = False
+    wrong = "" if writable else "it cannot be written, so formulas and predictions are made anew by every process"
+    where = "the user's home is not known" if folder is None else str(folder)
+    return Finding("cache", where, wrong, "Make it writable, or set XDG_CACHE_HOME.", fatal=False)
 
 
 def _tvm() -> Iterator[Finding]:
@@ -166,7 +188,8 @@ def _threads() -> Finding:
     elif not placement.apart(threads):
         wrong, remedy = "some share a core", "Another program has bound them: see taskset, or the container's cpuset."
     elif cores < everywhere:
-        wrong, remedy = "not all cores may be used", "See taskset, the container's cpuset, OMP_PLACES."
+        wrong = "not all cores may be used"
+        remedy = "See taskset, the container's cpuset and processor time, OMP_PLACES."
     return Finding("threads", value, wrong, remedy if wrong else "", fatal=False)
 
 

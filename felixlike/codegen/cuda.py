@@ -11,13 +11,11 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import scratch, tvmlib
 from felixlike.codegen import nvrtc
 from felixlike.codegen.cubin import kernels_of
 from felixlike.codegen.passes.tensor_cores import FUNCTIONS, uses_tensor_cores
@@ -91,8 +89,8 @@ def compile_source(code: str, arch: str) -> bytes:
 
 
 def _by_nvcc(code: str, arch: str) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="felixlike-nvcc-") as folder:
-        source, cubin = Path(folder, "kernels.cu"), Path(folder, "kernels.cubin")
+    with scratch.temporary("nvcc") as folder:
+        source, cubin = folder / "kernels.cu", folder / "kernels.cubin"
         source.write_text(code)
         command = ["nvcc", "-cubin", "-O3", "-arch", arch, "-o", str(cubin), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

@@ -11,14 +11,12 @@ import io
 import json
 import os
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import IO, Any
 
-from felixlike import codegen, options, tvmlib
+from felixlike import codegen, options, scratch, tvmlib
 from felixlike.deploy import description
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.chunks import Chunked, described, from_description
@@ -115,9 +113,9 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
     try:
         target = compiled.target if kind_of(compiled.target).on_host else tvmlib.with_host(compiled.target)
         executable = codegen.relink_relax(compiled.lowered, compiled.runtime, target, json.dumps(code))
-        with tempfile.TemporaryDirectory(prefix="felixlike-") as folder:
-            library = Path(folder) / "model.so"
-            executable.export_library(str(library), cc=compiler)
+        with scratch.temporary("link") as folder:
+            library = folder / "model.so"
+            executable.export_library(str(library), cc=compiler, workspace_dir=str(folder))
             return library.read_bytes()
     except (*tvmlib.TVM_ERRORS, OSError) as error:
         if not isinstance(error, OSError) and not tvmlib.raised_in_tvm(error):
@@ -125,7 +123,7 @@ def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
         raise CompilationFailed(
             f"linking with {compiler} failed: {first_line(error)}",
             where="save",
-            remedy=f"see that the compiler works and that there is room in {tempfile.gettempdir()}",
+            remedy="see that the compiler works and that there is room for temporary files (TMPDIR)",
         ) from error
 
 

@@ -1,5 +1,6 @@
 """Describe the machine this process runs on, from Linux's /proc and /sys, with modest guesses elsewhere."""
 
+import math
 import os
 import sys
 import time
@@ -8,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from felixlike import tvmlib
+from felixlike.hardware import cgroups
 from felixlike.hardware.device import Device
 from felixlike.hardware.known import imitated
 from felixlike.hardware.vectors import vector_unit
@@ -74,13 +76,42 @@ def _clock(info: dict[str, str]) -> float:
 
 
 def memory_bytes() -> int:
-    """Main memory of this machine, bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return the main memory that this process may use, in bytes: the machine's, or what its container allows."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = allowance().memory_bytes
+    return physical if limit is None else min(physical, limit)
+
+
+def free_memory_bytes() -> int | None:
+    """Return the memory that this process can still take without ending others, in bytes; None where that is unknown.
+
+    It is what Linux calls available on the machine, or what is left of the container's limit, whichever is less."""
+    machine = _available_bytes()
+    container = cgroups.allowance().free_bytes
+    return min((free for free in (machine, container) if free is not None), default=None)
+
+
+def _available_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+
+
+@cache
+def allowance() -> cgroups.Allowance:
+    """Return the limits of this process's control groups, as they were when they were first asked for."""
+    return cgroups.allowance()
 
 
 def usable_cores() -> int:
-    """Physical cores this process may run on: a kernel gains nothing from two hyper-threads of one core."""
-    return len(usable_processors())
+    """Physical cores this process may run on: a kernel gains nothing from two hyper-threads of one core.
+
+    A container's processor time is rounded down to whole cores. Two threads would use up 1.5 cores (150 ms of every
+    100 ms) within 75 ms and be stopped for the other 25; one thread is never stopped."""
+    cores, quota = len(usable_processors()), allowance().cores
+    return cores if quota is None else max(1, min(cores, math.floor(quota)))
 
 
 @cache

@@ -1,8 +1,10 @@
 """Keep a candidate's process harmless: it dies with its server, is silent, leaves no core file, and has a memory limit.
+Where a container or the machine runs out of memory, Linux ends it before the user's process.
 
 Linux does all of it; elsewhere the parts that do not exist are left out.
 """
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -11,6 +13,8 @@ import sys
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_FIRST_VICTIM = "1000"
+"""The highest value of oom_score_adj (proc(5)): such processes are ended before all others."""
 _C = ctypes.CDLL(None)
 
 
@@ -21,6 +25,8 @@ def confine(parent: int) -> None:
     if os.getppid() != parent:  # died before prctl
         os._exit(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_VICTIM)
     # TVM's handlers print a traceback from inside the signal, which can hang; the plain death is what is wanted.
     for deadly in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTERM):
         signal.signal(deadly, signal.SIG_DFL)

@@ -4,13 +4,15 @@ In: a task, and a way to run a module. Out: an Examination, from which the reque
 """
 
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from felixlike.errors import ReferenceFailed
+from felixlike.errors import NoSpaceLeft, ReferenceFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import precision_of
 from felixlike.measure.arguments import Argument, arguments
@@ -21,6 +23,7 @@ from felixlike.measure.messages import Message
 from felixlike.measure.reduction import reduction_length
 from felixlike.measure.reference import double_precision
 from felixlike.measure.rounding import coarsest, magnifies
+from felixlike.measure.runner import unwritten
 from felixlike.measure.steps import Steps
 from felixlike.measure.verify import ROUNDING, magnification, tolerance
 
@@ -52,6 +55,11 @@ class Examination:
         """Memory for the buffers and the copies made on the way to and from them."""
         return _ARGUMENT_COPIES * sum(argument.bytes for argument in self.arguments)
 
+    @property
+    def disk_bytes(self) -> int:
+        """The size of its files."""
+        return sum(path.stat().st_size for path in (*self.files, *self.answers) if path is not None and path.exists())
+
     def request(self, *, base: float | None, timing: Timing | None, best: float | None) -> Message:
         """The run request for a candidate.
 
@@ -81,10 +89,12 @@ def unverified(task: Task, directory: Path) -> Examination:
 
 
 def verified(task: Task, directory: Path, run: Runner) -> Steps[Examination]:
-    """Steps to the inputs, and the float64 answers.  Raises ReferenceFailed if the unscheduled function cannot be run.
+    """Steps to the inputs, and the float64 answers.  Raises ReferenceFailed if the unscheduled function cannot be run,
+    NoSpaceLeft if its files do not fit.
 
     The inputs are those of the two kinds (any sign, positive) for which fewer values of the answer are inf or nan."""
     best: Examination | None = None
+    chosen = directory
     fewest = math.inf
     failure = ""
     for positive in (False, True):
@@ -92,7 +102,7 @@ def verified(task: Task, directory: Path, run: Runner) -> Steps[Examination]:
         examination = _inputs(task, home, positive=positive)
         answers, strange, failure = yield from _answers(task, examination, home, run)
         if answers and strange < fewest:
-            best, fewest = replace(examination, answers=answers), strange
+            best, fewest, chosen = replace(examination, answers=answers), strange, home
         if fewest == 0:
             break
     if best is None:
@@ -101,18 +111,22 @@ def verified(task: Task, directory: Path, run: Runner) -> Steps[Examination]:
             where=f"task {task.name}",
             remedy="measure it with verify=False, or raise Limits.reference_seconds or memory_bytes if that ran out",
         )
-    return (yield from _magnified(task, best, directory, run)) if magnifies(task.module["main"]) else best
+    if magnifies(task.module["main"]):
+        best = yield from _magnified(task, best, directory, run)
+    for home in directory.iterdir():
+        if home != chosen:
+            shutil.rmtree(home, ignore_errors=True)
+    return best
 
 
 def _inputs(task: Task, directory: Path, *, positive: bool) -> Examination:
-    directory.mkdir(parents=True, exist_ok=True)
     parameters = arguments(task.module["main"])
     files: list[Path | None] = []
     terms = reduction_length(task.module["main"])
     for index, array in enumerate(contents(parameters, positive=positive, terms=terms)):
         files.append(None if array is None else directory / f"input{index}.npy")
         if array is not None:
-            np.save(directory / f"input{index}.npy", array)
+            _save(task, directory / f"input{index}.npy", array)
     products = precision_of(task.target).tolerance if terms > 1 else 0.0
     rounded = coarsest(task.module["main"])
     answers, magnified = (None,) * len(parameters), (0.0,) * len(parameters)
@@ -125,12 +139,11 @@ def _magnified(task: Task, examination: Examination, directory: Path, run: Runne
     moved = list(examination.files)
     random = np.random.default_rng(0)
     home = directory / "moved"
-    home.mkdir(parents=True, exist_ok=True)
     for index, (argument, file) in enumerate(zip(examination.arguments, examination.files, strict=True)):
         if file is not None and argument.dtype in ROUNDING:
             exact = np.load(file).astype("float64")
             path = home / f"input{index}.npy"
-            np.save(path, exact * (1 + ROUNDING[argument.dtype] * random.choice([-1.0, 1.0], exact.shape)))
+            _save(task, path, exact * (1 + ROUNDING[argument.dtype] * random.choice([-1.0, 1.0], exact.shape)))
             moved[index] = path
     unknown = replace(examination, files=tuple(moved), answers=(None,) * len(moved))
     answers, _, _ = yield from _answers(task, unknown, home, run)
@@ -162,7 +175,26 @@ def _answers(
         if answer["status"] == Status.OK:
             saved = tuple(row["save"] and Path(row["save"]) for row in request["arguments"])
             return saved, answer["strange"], ""
+        if answer.get("unwritten"):
+            raise _no_space(task, directory, answer["message"])
         failure = f"{answer['status']}, {answer['message']}"
         if answer["status"] != Status.BUILD_ERROR:
             break
     return (), math.inf, failure
+
+
+def _save(task: Task, path: Path, array: np.ndarray[Any, np.dtype[Any]]) -> None:
+    """Write an array.  Raises NoSpaceLeft."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, array)
+    except OSError as error:
+        raise _no_space(task, path.parent, unwritten(error)) from error
+
+
+def _no_space(task: Task, directory: Path, why: str) -> NoSpaceLeft:
+    return NoSpaceLeft(
+        f"the inputs and answers that its candidates are checked with could not be written to {directory}: {why}",
+        where=f"task {task.name}",
+        remedy="make room there, or set TMPDIR to a folder with more",
+    )

@@ -5,11 +5,11 @@ everything else idle while a candidate runs; candidates for a GPU are built whil
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from felixlike import tvmlib
-from felixlike.errors import InvalidModel, ReferenceFailed
+from felixlike.errors import InvalidModel, NoSpaceLeft, ReferenceFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import device_name
 from felixlike.hardware.probe import memory_bytes
@@ -49,8 +49,7 @@ class Local:
     def stream(self, task: Task, candidates: Iterable[Schedulable], *, verify: bool, best: float | None) -> Results:
         """See MeasurePool.stream."""
         limits, known = self._workshop.limits, self._workshop.earlier
-        with self._workshop.claimed():
-            examination = self._workshop.examine(task, verify=verify)
+        with self._workshop.claimed(), self._workshop.examined(task, verify=verify) as examination:
             room = max(1, memory_bytes() // _WAITING_SHARE // max(1, examination.bytes))
             builds = Builds(self._workshop, candidates, examination.bytes, size=self._batch, ahead=self._ahead)
             with contextlib.closing(builds):
@@ -100,10 +99,23 @@ class Local:
 
     def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
         """See MeasurePool.checks."""
+        given: list[tuple[Task, Schedulable]] = []
+        alone: list[int] = []
+
+        def jobs() -> Iterator[tuple[int, Steps[Checked]]]:
+            for place, job in enumerate(candidates):
+                given.append(job)
+                yield place, self._outcome(*job)
+
         with self._workshop.claimed():
-            jobs = ((place, self._outcome(*job)) for place, job in enumerate(candidates))
             # One more than can build: whoever makes the candidates is not to keep the workers waiting.
-            yield from together(jobs, most=self._workshop.workers + 1)
+            for place, found in together(jobs(), most=self._workshop.workers + 1):
+                if isinstance(found, NoSpaceLeft):
+                    alone.append(place)
+                else:
+                    yield place, found
+            for place in alone:  # the files of the others are not in use any more
+                yield place, complete(self._outcome(*given[place]))
 
     def _outcome(self, task: Task, candidate: Schedulable) -> Steps[Checked]:
         try:

@@ -4,11 +4,10 @@ In: the first request of each. Out: a Trial each. The pool's files lie in a dire
 """
 
 import os
-import shutil
-import tempfile
 import weakref
 from pathlib import Path
 
+from felixlike import scratch
 from felixlike.errors import WorkerFailed
 from felixlike.measure.messages import Message
 from felixlike.measure.server import ForkServer, ServerDied
@@ -24,7 +23,7 @@ class Processes:
         self.under_way: set[Trial] = set()
         self._deaths = 0
         self._mourned = 0  # the generation of the latest server whose death was counted
-        self.directory = Path(tempfile.mkdtemp(prefix="felixlike-measure-"))
+        self.directory = scratch.folder("measure")
         self.server = ForkServer(self.directory, threads=threads)
         self._finalizer = weakref.finalize(self, _dispose, self.server, self.directory, os.getpid())
         self.server.start()
@@ -84,4 +83,4 @@ def _dispose(server: ForkServer, directory: Path, owner: int) -> None:
     """End what a pool has started, unless this is a forked copy of its process."""
     if os.getpid() == owner:
         server.close()
-        shutil.rmtree(directory, ignore_errors=True)
+        scratch.discard(directory)

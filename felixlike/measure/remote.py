@@ -63,8 +63,11 @@ class Remote:
     def stream(self, task: Task, candidates: Iterable[Schedulable], *, verify: bool, best: float | None) -> Results:
         """See MeasurePool.stream."""
         limits = self._workshop.limits
-        with self._workshop.claimed(), contextlib.closing(Traffic()) as traffic:
-            examination = self._workshop.examine(task, verify=verify)
+        with (
+            self._workshop.claimed(),
+            self._workshop.examined(task, verify=verify) as examination,
+            contextlib.closing(Traffic()) as traffic,
+        ):
             source = enumerate(candidates)
             more = True
             while True:

@@ -91,6 +91,8 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
     """Call once on fresh buffers of the device, save or check what came out, and time further calls if asked to;
     constants are packed before, once. The answer, and what can time more; None if nothing was timed.
 
+    More in an answer that could not be saved: unwritten.
+
     arguments: dicts of shape, dtype, file (initial contents or None), reference (expected contents or None), tolerance,
     save (where to keep what came out, or None).  timing: a Timing's fields, or None.  best: seconds or None."""
     tensors = [_tensor(argument, device) for argument in request["arguments"]]
@@ -103,7 +105,10 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
         if argument["save"] is not None:
             result = _numbers(tensor)
             strange += int(result.size - np.isfinite(result).sum())
-            np.save(argument["save"], result)
+            try:
+                np.save(argument["save"], result)
+            except OSError as refusal:
+                return {"status": Status.RUN_ERROR, "message": unwritten(refusal), "unwritten": True}, None
         if argument["reference"] is not None:
             distance = relative_error(_numbers(tensor), np.load(argument["reference"], mmap_mode="r"))
             error = distance if error is None else max(error, distance)
@@ -117,6 +122,11 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
     stopwatch = Stopwatch(built.library, device, given)
     repeats = evaluate(stopwatch.batch, Timing(**request["timing"]), best=request["best"])
     return {**answer, "repeats": repeats}, stopwatch
+
+
+def unwritten(error: OSError) -> str:
+    """Why an array could not be written; NumPy does not say where it was stopped by a full disk."""
+    return error.strerror or "no space left"
 
 
 def _numbers(tensor: Any) -> Any:

@@ -3,6 +3,7 @@
 In: a pool's servers, and a task if one is to run there. Out: a Seen each.
 """
 
+import contextlib
 from dataclasses import dataclass
 
 from felixlike.frontend.task import Task
@@ -46,11 +47,11 @@ class Survey:
         """Open a session with every server that is free now, all at a time; run the task there as it is, if any.
 
         Raises WorkerFailed if there is none."""
-        with self.workshop.claimed():
+        with self.workshop.claimed(), contextlib.ExitStack() as used:
             _ = self.exports.assistant  # built before servers are asked for, so that none waits for it
             library, memory, request = None, 0, None
             if task is not None:
-                examination = self.workshop.examine(task, verify=True)
+                examination = used.enter_context(self.workshop.examined(task, verify=True))
                 memory = examination.bytes
                 library = self.exports.known("survey", Untuned(task).module(), memory)
                 limits = self.workshop.limits

@@ -7,6 +7,7 @@ memory without harm: each lives in a process of its own, forked from a server th
 import contextlib
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from felixlike import options, tvmlib
@@ -17,14 +18,15 @@ from felixlike.hardware import gpu_at_hand, host_target, kind_of, quickly_compil
 from felixlike.hardware.probe import usable_cores
 from felixlike.measure.candidate import Schedulable, schedulable
 from felixlike.measure.earlier import Earlier
-from felixlike.measure.examination import Examination, unverified, verified
+from felixlike.measure.examination import Examination
+from felixlike.measure.examinations import Examinations
 from felixlike.measure.limits import Limits
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement, refused
 from felixlike.measure.processes import Processes
 from felixlike.measure.reference import in_quick_order, in_threads
-from felixlike.measure.steps import Steps, complete
+from felixlike.measure.steps import Steps
 from felixlike.measure.trial import Trial
 
 
@@ -50,13 +52,13 @@ class Workshop:
         cores = int(target.attrs.get("num-cores", 1)) if self.kind.on_host else usable_cores()
         self.limits = Limits() if limits is None else limits
         self.target = str(target)
-        self.workers = workers or cores
+        self.workers = workers or min(cores, usable_cores())  # whatever machine the target is of, it is built here
         self.earlier = Earlier(reuse=reuse)
         self._has_gpu = not self.kind.on_host and (gpu_at_hand() or ("", ""))[1] == str(target.attrs["arch"])
         self._plain = str(quickly_compiled(target if self.kind.on_host else host_target()))
-        self._examinations: dict[tuple[str, bool], Examination] = {}
         self._busy = False
         self.processes = Processes(threads=cores)
+        self._examinations = Examinations(self.processes.directory, self._reference)
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -77,18 +79,9 @@ class Workshop:
             self.processes.end_all()
             self._busy = False
 
-    def examine(self, task: Task, *, verify: bool) -> Examination:
-        """The task's inputs and answers, made at the first call.  Raises ReferenceFailed."""
-        return complete(self.examining(task, verify=verify))
-
-    def examining(self, task: Task, *, verify: bool) -> Steps[Examination]:
-        """Steps to what `examine` gives."""
-        key = (task.key, verify)
-        if key not in self._examinations:
-            home = self.processes.directory / f"{task.key}-{'verified' if verify else 'unverified'}"
-            made = (yield from verified(task, home, self._reference)) if verify else unverified(task, home)
-            self._examinations[key] = made
-        return self._examinations[key]
+    def examined(self, task: Task, *, verify: bool) -> AbstractContextManager[Examination]:
+        """The task's inputs and answers, whose files are there during a block.  Raises ReferenceFailed."""
+        return self._examinations.using(task, verify=verify)
 
     def begin(self, index: int, candidate: Schedulable, memory: int, **extra: Any) -> Trial | Measurement:
         """A process that builds a candidate, or what came of it if it has no module.  See `build`."""
@@ -114,7 +107,13 @@ class Workshop:
     def checking(self, task: Task, candidate: Schedulable) -> Steps[Measurement]:
         """Steps to a candidate's build, one call of it here and the comparison of its answer.  Raises
         ReferenceFailed, WorkerFailed."""
-        examination = yield from self.examining(task, verify=True)
+        examination = yield from self._examinations.making(task, verify=True)
+        try:
+            return (yield from self._checking(candidate, examination))
+        finally:
+            self._examinations.release(task, verify=True)
+
+    def _checking(self, candidate: Schedulable, examination: Examination) -> Steps[Measurement]:
         request = examination.request(base=self.limits.tolerance, timing=None, best=None)
         while True:
             trial = self.begin(0, candidate, examination.bytes)

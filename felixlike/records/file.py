@@ -1,20 +1,23 @@
 """The SQLite file under a store: opening, upgrading, health, transactions, and errors in words.
 
-WAL with synchronous=FULL: killed at any moment, it reopens with everything reported. Several processes may use one
-file; each waits its turn. Everything SQLite complains about becomes a StoreError. A file is not touched before it is
+WAL with synchronous=FULL: killed at any moment, it reopens with everything reported. On a network file system a
+rollback journal takes its place: WAL keeps an index of its log in memory that processes share, which those of different
+hosts cannot, and their writes would damage the file (https://sqlite.org/wal.html). Several processes may use one file;
+each waits its turn. Everything SQLite complains about becomes a StoreError. A file is not touched before it is
 known to be a store of a version that is understood.
 """
 
 import os
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from felixlike import scratch
 from felixlike.errors import StoreError
+from felixlike.mounts import is_network
 from felixlike.records.migrations import upgrade
 from felixlike.records.place import MEMORY, refuse
 from felixlike.records.schema import APPLICATION, TABLES, VERSION
@@ -26,6 +29,9 @@ _SMALL = 8 * 2**20
 
 _PAGE = 4096
 """Bytes of the smallest store."""
+
+_WAL_FORMAT = b"\2\2"
+"""Bytes 18 and 19 of a file that SQLite has switched to WAL; it stays so until it is switched back."""
 
 REPLACE = (
     "give the name of a file that does not exist yet, restore this one from a copy, or save what can be read of it:"
@@ -40,9 +46,11 @@ class StoreFile:
     def __init__(self, path: Path | None, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
         self.where = "the store in memory" if path is None else str(path)
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._copy: Path | None = None
+        self._network = False
         if path is not None:
             refuse(path, read_only=read_only)
+            self._network = is_network(path)
         elif read_only:
             raise StoreError("it is new, so there is nothing to read", where=self.where, remedy="name a file")
         with self.explained():
@@ -63,7 +71,7 @@ class StoreFile:
         with self.explained():
             self.connection.close()
         if self._copy is not None:
-            self._copy.cleanup()
+            scratch.discard(self._copy)
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """One statement."""
@@ -123,33 +131,60 @@ class StoreFile:
         path = self.path.absolute()
         if not self.read_only:
             return path.as_uri()
+        if self._network and _is_wal(path):
+            return self._address_of_copy(path)  # reading it in place would share its log's index with other hosts
         if os.access(path, os.W_OK) and os.access(_folder(path), os.W_OK | os.X_OK):
             return f"{path.as_uri()}?mode=rw"  # so that what SQLite puts beside the file is cleared away again
         log = _log(path)
         if not log.exists() or not log.stat().st_size:
             return f"{path.as_uri()}?immutable=1"
         # SQLite reads a log only with a third file beside it, which it cannot make here: of both, a copy is read.
-        self._copy = tempfile.TemporaryDirectory(prefix="felixlike-")
-        copied = Path(self._copy.name) / "store"
+        return self._address_of_copy(path)
+
+    def _address_of_copy(self, path: Path) -> str:
+        """The address of a copy of the file and its log, which is removed when this is closed."""
+        self._copy = scratch.folder("store")
+        copied = self._copy / "store"
         shutil.copyfile(path, copied)
-        shutil.copyfile(log, _log(copied))
+        if _log(path).exists():
+            shutil.copyfile(_log(path), _log(copied))
         return f"{copied.as_uri()}?mode=rw"
 
     def _prepare(self) -> None:
         """Set the connection up; make the tables of a new file, upgrade those of an old one."""
         self.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+        if self._network and not self.read_only and self.path is not None and _is_wal(self.path):
+            # With the file to itself, SQLite reads its log without an index that others share.
+            self.execute("PRAGMA locking_mode = EXCLUSIVE")
         self.version = self._identify()
         if self.read_only:
             self.execute("PRAGMA query_only = ON")
         else:
-            self.execute("PRAGMA journal_mode = WAL")
-            self.execute("PRAGMA synchronous = FULL")
+            self._set_journal()
             if self.version < VERSION:
                 with self.transaction():
                     self._bring_up_to_date()
             self.execute("PRAGMA foreign_keys = ON")
         if self.path is not None and self.path.stat().st_size <= _SMALL:
             self.check()
+
+    def _set_journal(self) -> None:
+        """Choose how writes survive a crash: a rollback journal on network file systems, WAL in new files elsewhere.
+
+        A store that has a rollback journal keeps it, since a file server's local disk may be other hosts' network file
+        system."""
+        wanted = "DELETE" if self._network else "WAL" if self.version == 0 else ""
+        if wanted:
+            (found,) = self.execute(f"PRAGMA journal_mode = {wanted}").fetchone()
+            if self._network and found.upper() != wanted:
+                raise StoreError(
+                    f"it lies on a network file system, and its journal is {found}, which is not safe there",
+                    where=self.where,
+                    remedy="close the programs that have it open, or give the path of a file on a local disk",
+                )
+        if self._network:
+            self.execute("PRAGMA locking_mode = NORMAL")  # from the next statement on
+        self.execute("PRAGMA synchronous = FULL")
 
     def _refuse_read_only(self) -> None:
         """Notice now, not after an hour of measuring, what permissions do not tell: a read-only disk, say."""
@@ -190,6 +225,14 @@ class StoreFile:
                 remedy="use the newer felixlike that wrote it, or another file",
             )
         return int(version)
+
+
+def _is_wal(path: Path) -> bool:
+    """Whether there is a file that says that SQLite keeps a log beside it."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(20)[18:] == _WAL_FORMAT
 
 
 def _log(path: Path) -> Path:

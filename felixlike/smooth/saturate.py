@@ -8,12 +8,11 @@ deep sharing makes huge.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from felixlike import scratch
 from felixlike.algebra.expression import Expr
 from felixlike.errors import FelixlikeError
 from felixlike.smooth.encode import Encoder
@@ -44,9 +43,9 @@ def saturate(
     limits = limits if limits is not None else SaturationLimits()
     encoder = Encoder(shifted)
     numbers = encoder.encode(roots)
-    with tempfile.TemporaryDirectory(prefix="felixlike-egglog-") as folder:
-        egraph = bindings.EGraph(fact_directory=folder)
-        text = f"{program()}\n{encoder.write(Path(folder), numbers)}\n(run-schedule (saturate (run load)))"
+    with scratch.temporary("egglog") as folder:
+        egraph = bindings.EGraph(fact_directory=str(folder))
+        text = f"{program()}\n{encoder.write(folder, numbers)}\n(run-schedule (saturate (run load)))"
         egraph.run_program(*egraph.parse_program(text))
     saturated = _run(egraph, limits)
     classes = json.loads(egraph.serialize([]).to_json())["nodes"]

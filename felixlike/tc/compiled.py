@@ -2,8 +2,9 @@
 
 In: a program, what it is called with, a target. Out: compiled code, and what was noted of it, from this process or an
 earlier one. An entry is an artefact as `fx.load` reads them, written whole or not at all. Processes that want the same
-entry at the same time wait for the one that makes it; a process that dies leaves its lock to the next. Anything
-unreadable counts as absent, and where nothing can be written nothing is kept: a cache may always be deleted.
+entry at the same time wait for the one that makes it, up to `storage.LOCK_SECONDS`; a process that dies leaves its lock
+to the next. Anything unreadable counts as absent, and what cannot be written is kept in memory: a cache may always be
+deleted.
 
 An artefact holds machine code, which loading runs: the cache is the user's own folder, as fx.load's files are to be
 trusted ones.
@@ -12,7 +13,6 @@ trusted ones.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import platform
@@ -20,10 +20,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from felixlike import cache, deploy, tvmlib
+from felixlike import cache, deploy, storage, tvmlib
 from felixlike._version import __version__
 from felixlike.deploy import Compiled
-from felixlike.errors import FelixlikeError
+from felixlike.errors import FelixlikeError, OutputNotWritable
 from felixlike.tc.call import Given
 from felixlike.tc.printing import canonical
 from felixlike.tc.program import Program
@@ -47,34 +47,52 @@ def key_of(program: Program, given: Sequence[Given], target: Any, options: str) 
     return cache.digest(json.dumps(parts, sort_keys=True))
 
 
+_memory: dict[str, tuple[Compiled, dict[str, Any]]] = {}
+"""Versions that could not be written."""
+
+
 def load(key: str) -> tuple[Compiled, dict[str, Any]] | None:
     """The entry, if there is a sound one, and what was noted with it: "seconds" of a call, None where not measured."""
     path = _path(key)
-    if not path.is_file():
-        return None
+    if path is None or not _is_file(path):
+        return _memory.get(key)
     try:
-        return deploy.load(path)
+        found = deploy.load(path)
     except (FelixlikeError, OSError):
         with contextlib.suppress(OSError):
             path.unlink()
-        return None
+        return _memory.get(key)
+    cache.note_use(path)
+    return found
 
 
 def store(key: str, compiled: Compiled, note: dict[str, Any], *, held: bool = False) -> None:
-    """Keep a version, unless a faster one is known.  Nothing happens where nothing can be written or linked.
+    """Keep a version, unless a faster one is known: in memory where it cannot be written, nowhere where it cannot be
+    linked.
 
     held: whether the caller holds the lock."""
     path = _path(key)
-    with contextlib.suppress(OSError, FelixlikeError), contextlib.nullcontext() if held else locked(key):
-        if _seconds(note) > _known(path):
+    with contextlib.nullcontext() if held else locked(key):
+        try:
+            if _seconds(note) > _known(path, key):
+                return
+            if path is None:
+                raise OutputNotWritable("the user's home is not known")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            deploy.save(compiled, path, report=note)
+        except OSError as error:  # OutputNotWritable is one
+            storage.unusable("the cache" if path is None else path.parent, error)
+            _memory[key] = compiled, note
             return
-        deploy.save(compiled, path, report=note)
+        except FelixlikeError:  # there is no C compiler
+            return
+    cache.trim_daily()
 
 
-def _known(path: Path) -> float:
+def _known(path: Path | None, key: str) -> float:
     """Seconds of the version that is kept; more than any where there is none."""
-    if not path.is_file():
-        return math.inf
+    if path is None or not _is_file(path):
+        return _seconds(_memory[key][1]) if key in _memory else math.inf
     try:
         return _seconds(deploy.read_report(path))
     except FelixlikeError:
@@ -88,17 +106,21 @@ def _seconds(note: dict[str, Any]) -> float:
 
 @contextlib.contextmanager
 def locked(key: str) -> Iterator[None]:
-    """Only one process at a time, among those that use an entry; ends with the process that holds it."""
+    """Only one process at a time, among those that use an entry; ends with the process that holds it. Goes on without
+    the lock where it cannot be had in time, or not at all."""
+    path = _path(key)
+    with contextlib.nullcontext() if path is None else storage.locked(path.with_suffix(".lock")):
+        yield
+
+
+def _path(key: str) -> Path | None:
+    folder = cache.folder(_KIND)
+    return None if folder is None else folder / f"{key}.felix"
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a file.  A folder that may not be entered has none."""
     try:
-        cache.folder(_KIND).mkdir(parents=True, exist_ok=True)
-        file = open(cache.folder(_KIND) / f"{key}.lock", "a")  # noqa: SIM115  closed below
+        return path.is_file()
     except OSError:
-        yield
-        return
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _path(key: str) -> Path:
-    return cache.folder(_KIND) / f"{key}.felix"
+        return False

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from felixlike import deploy
+from felixlike import deploy, storage
 from felixlike.deploy import Compiled
 from felixlike.deploy.operator import looked_on
 from felixlike.errors import InputMismatch, TCRangeError
@@ -172,10 +172,12 @@ class Comprehension:
         kernel = self._kernels.get(name)
         if kernel is not None:
             return kernel
-        with self._lock, own_modes():
+        with self._lock, own_modes(), storage.held_back():
             if name not in self._kernels:
                 self._kernels[name] = self._found_or_made(tensors, out)
-            return self._kernels[name]
+            kernel = self._kernels[name]
+        storage.warn()
+        return kernel
 
     def _found_or_made(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> _Kernel:
         given = self._arguments.signature(tensors, out)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import lzma
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from felixlike import options, records
+from felixlike import options, records, scratch
 from felixlike.errors import StoreError
 from felixlike.records import Store
 
@@ -27,8 +26,8 @@ def opened(path: str | Path) -> Iterator[Store]:
         with records.open(given, read_only=True) as store:
             yield store
         return
-    with tempfile.TemporaryDirectory(prefix="felixlike-") as folder:
-        plain = Path(folder) / given.stem
+    with scratch.temporary("store") as folder:
+        plain = folder / given.stem
         try:
             with lzma.open(given) as source, plain.open("wb") as target:
                 shutil.copyfileobj(source, target)

@@ -102,7 +102,8 @@ def scripted(server: Scripted, *, workers: int, waiting: int, ahead: bool) -> It
     """A pool whose candidates the server plays."""
     limits = Limits(run_seconds=2 * _PATIENCE, timing=Timing(turns=0))
     workshop = Workshop(TASK.target, limits=limits, workers=workers)
-    workshop.examine(TASK, verify=False)
+    with workshop.examined(TASK, verify=False):
+        pass  # its files are there from now on
     workshop.processes.server.close()
     workshop.processes.server = server  # type: ignore[assignment]
     with contextlib.closing(server), WorkshopPool(workshop, Local(workshop, waiting=waiting, ahead=ahead)) as pool:

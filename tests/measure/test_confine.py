@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
@@ -28,3 +31,19 @@ def test_a_silenced_process_says_nothing() -> None:
 
 def test_an_orphan_ends_at_once() -> None:
     assert run("import os; from felixlike.measure.confine import confine; confine(os.getpid())").returncode == 1
+
+
+def test_it_is_ended_first_where_memory_runs_out() -> None:
+    code = """
+import os
+parent = os.getpid()
+if os.fork() == 0:
+    from felixlike.measure.confine import confine
+    confine(parent)
+    os._exit(open("/proc/self/oom_score_adj").read() != "1000\\n")
+print(os.waitstatus_to_exitcode(os.wait()[1]), open("/proc/self/oom_score_adj").read().strip())
+"""
+    own = Path("/proc/self/oom_score_adj")
+    if not own.exists():
+        pytest.skip("Linux has it")
+    assert run(code).stdout == f"0 {own.read_text()}"

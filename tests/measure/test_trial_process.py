@@ -32,11 +32,11 @@ def test_threads_of_a_candidate_are_apart(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
     workshop = Workshop(TASK.target)
     with closing(workshop.processes) as processes:
-        examination = workshop.examine(TASK, verify=False)
-        trial = workshop.build(0, tiled().module(), examination.bytes)
-        assert trial.wait(60)["status"] is Status.OK
-        request = examination.request(base=1e-3, timing=workshop.limits.timing, best=None)
-        assert trial.run(request, 60)["status"] is Status.OK
+        with workshop.examined(TASK, verify=False) as examination:
+            trial = workshop.build(0, tiled().module(), examination.bytes)
+            assert trial.wait(60)["status"] is Status.OK
+            request = examination.request(base=1e-3, timing=workshop.limits.timing, best=None)
+            assert trial.run(request, 60)["status"] is Status.OK
         threads = [int(thread) for thread in os.listdir(f"/proc/{trial._process}/task")]
         places = [Share(thread, frozenset(os.sched_getaffinity(thread))) for thread in threads]
         processes.end(trial)

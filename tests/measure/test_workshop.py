@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -106,9 +107,9 @@ def computed_by(
 
     monkeypatch.setattr(Workshop, "_run_alone", alone)
     workshop = Workshop(SM_90, workers=1)
-    with closing(workshop.processes):
-        first = workshop.examine(task, verify=True)
-        assert workshop.examine(task, verify=True) is first  # once a task
+    examined = partial(workshop.examined, task, verify=True)
+    with closing(workshop.processes), examined() as first, examined() as again:
+        assert again is first  # once a task
     return asked
 
 
@@ -150,8 +151,8 @@ def test_a_gpu_that_fails_in_earnest_leaves_the_reference_to_the_processor(monke
 
     monkeypatch.setattr(Workshop, "build", watched)
     workshop = Workshop(SM_90, workers=1)
-    with closing(workshop.processes):
-        found = workshop.examine(make_task(matmul(), SM_90, name="matmul"), verify=True)
+    task = make_task(matmul(), SM_90, name="matmul")
+    with closing(workshop.processes), workshop.examined(task, verify=True) as found:
         a, b, c = (np.load(str(f)) for f in (*found.files[:2], found.answers[2]))
     assert built == ["cuda", "llvm"]
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-12, atol=1e-12)

@@ -9,6 +9,7 @@ import pytest
 
 from felixlike.algebra import expression as ex
 from felixlike.algebra.comparison import at_least, maximum
+from felixlike.errors import StorageWarning
 from felixlike.smooth import cache, saturate
 
 A, B = ex.var("a", 1, 64), ex.var("b", 1, 64)
@@ -16,9 +17,8 @@ NONE: frozenset[str] = frozenset()
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("felixlike.cache.folder", lambda kind: tmp_path / kind)
-    return tmp_path / "smooth"
+def folder(own_cache: Path) -> Path:
+    return own_cache / "smooth"
 
 
 def test_what_is_stored_comes_back(folder: Path) -> None:
@@ -53,13 +53,14 @@ def test_keys_do_not_depend_on_what_was_made_before(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"nodes": [], "roots": [3], "saturated": true}'])
 def test_a_damaged_entry_counts_as_absent(folder: Path, text: str) -> None:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "x.json").write_text(text)
     assert cache.load("x") is None
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr("felixlike.cache.folder", lambda kind: tmp_path / "file" / kind)
-    cache.store("x", saturate([A]))
-    assert cache.load("x") is None
+def test_memory_where_the_folder_cannot_be_written(own_cache: Path) -> None:
+    own_cache.write_text("a file in its place")
+    graph = saturate([A])
+    with pytest.warns(StorageWarning, match="smooth cannot be used"):
+        cache.store("x", graph)
+    assert cache.load("x") == graph

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import felixlike as fx
-from felixlike import cache, deploy
+from felixlike import cache, deploy, storage
+from felixlike.errors import StorageWarning
 from felixlike.hardware import resolve_target
 from felixlike.tc import compiled as kept
 from felixlike.tc.call import Given
@@ -36,13 +40,12 @@ print(json.dumps([found.tolist(), len(made)]))
 
 
 def _entries() -> list[Path]:
-    return sorted(cache.folder("tc").glob("*.felix"))
+    return sorted(entry.path for entry in cache.entries() if entry.kind == "tc")
 
 
-@pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path
+@pytest.fixture(autouse=True)
+def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_memory", {})
 
 
 def _call() -> torch.Tensor:
@@ -104,15 +107,80 @@ def test_the_faster_version_is_kept() -> None:
         assert deploy.read_report(entry) == {"seconds": left}
 
 
-def test_nothing_is_kept_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
-    assert _call().tolist() == [2, 3, 4, 5, 6]
+def _refused(number: int) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+def test_memory_where_nothing_can_be_written(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_cache.touch()
+    with pytest.warns(StorageWarning, match=r"tc cannot be used \((Not a directory|File exists)\)") as said:
+        assert _call().tolist() == [2, 3, 4, 5, 6]
+    assert len(said) == 1
+    assert said[0].filename == __file__
+    monkeypatch.setattr(Comprehension, "_made_now", _no_compiling)
+    assert _call().tolist() == [2, 3, 4, 5, 6]  # another comprehension of this process, and no second warning
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_takes_nothing(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(os, "replace", _refused(number))
+    monkeypatch.setattr(Path, "replace", _refused(number))
+    with pytest.warns(StorageWarning):
+        assert _call().tolist() == [2, 3, 4, 5, 6]
+    assert _entries() == []
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EACCES])
+def test_a_file_system_without_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr("fcntl.flock", _refused(number))
+    with pytest.warns(StorageWarning, match=os.strerror(number)):
+        assert _call().tolist() == [2, 3, 4, 5, 6]
+    assert len(_entries()) == 1
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_warning_that_is_an_error_costs_no_second_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcntl.flock", _refused(errno.ENOLCK))
+    program = fx.tc.define(_SOURCE)
+    with pytest.raises(StorageWarning):  # warnings are errors in tests
+        program(torch.arange(5.0), torch.ones(5))
+    monkeypatch.setattr(Comprehension, "_made_now", _no_compiling)
+    assert program(torch.arange(5.0), torch.ones(5)).tolist() == [2, 3, 4, 5, 6]
+
+
+def test_a_process_that_holds_a_lock_for_long(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its work is done here, too."""
+    monkeypatch.setattr(storage, "LOCK_SECONDS", 0.1)
+    _call()
+    (entry,) = _entries()
+    entry.unlink()
+    with storage.locked(entry.with_suffix(".lock")):
+        assert _call().tolist() == [2, 3, 4, 5, 6]
+    assert len(_entries()) == 1
+
+
+def test_a_folder_that_may_not_be_entered(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Path.is_file raises there; root may enter any."""
+    stat = Path.stat
+
+    def refuse(path: Path, **options: Any) -> os.stat_result:
+        if path.is_relative_to(own_cache):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    monkeypatch.setattr(os, "access", lambda path, _: not Path(path).is_relative_to(own_cache))
+    with pytest.warns(StorageWarning):
+        assert _call().tolist() == [2, 3, 4, 5, 6]
 
 
 def test_processes_at_once_compile_once(own_cache: Path) -> None:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(own_cache)}
+    environment = {**os.environ, "XDG_CACHE_HOME": str(own_cache.parent)}
     command = [sys.executable, "-c", _CHILD, _SOURCE]
     children = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) for _ in range(2)

@@ -50,9 +50,8 @@ def tasks() -> tuple[Task, ...]:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("felixlike.cache.folder", lambda kind: tmp_path / kind)
-    return tmp_path / "predicted"
+def folder(own_cache: Path) -> Path:
+    return own_cache / "predicted"
 
 
 def _run(
