@@ -150,6 +150,19 @@ def default_dtype(dtype: Any) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def has_dispatch_modes() -> bool:
+    """Whether a dispatch mode of PyTorch's is at work in this thread.
+
+    Those of torch.export are in a list of the whole process, but its dispatch key is a thread's own."""
+    import torch
+
+    operators: Any = torch._ops
+    exports = torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch)
+    return bool(
+        torch._C._len_torch_dispatch_stack() or (exports and operators._len_torch_dispatch_stack_pre_dispatch())
+    )
+
+
 @contextmanager
 def _without_modes() -> Iterator[None]:
     """No function modes (the default device is one), no dispatch modes, no transforms as vmap."""
@@ -157,11 +170,10 @@ def _without_modes() -> Iterator[None]:
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
     from torch.utils import _device, _python_dispatch
 
-    operators: Any = torch._ops
     with ExitStack() as stack:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             stack.enter_context(temporarily_clear_interpreter_stack())
-        if torch._C._len_torch_dispatch_stack() or operators._len_torch_dispatch_stack_pre_dispatch():
+        if has_dispatch_modes():
             stack.enter_context(_python_dispatch._disable_current_modes())
         count = torch._C._len_torch_function_stack()
         modes = [torch._C._pop_torch_function_stack() for _ in range(count)]

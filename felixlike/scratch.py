@@ -23,7 +23,7 @@ from pathlib import Path
 
 from felixlike.errors import OutputNotWritable
 
-_LOCKED, _NEW, _UNLOCKED = "felixlike.", "felixlike-new.", "felixlike-unlocked."
+LOCKED, _NEW, _UNLOCKED = "felixlike.", "felixlike-new.", "felixlike-unlocked."
 """What the names of folders begin with: while their process holds the lock, before it does, and where it never can."""
 
 _NEW_SECONDS = 3600.0
@@ -54,7 +54,7 @@ def temporary(purpose: str) -> Iterator[Path]:
 def discard(path: Path) -> None:
     """Remove a folder that `folder` made, also in another process, and its process's own folder if that is empty."""
     shutil.rmtree(path, ignore_errors=True)
-    if path.parent.name.startswith((_LOCKED, _UNLOCKED)):
+    if path.parent.name.startswith((LOCKED, _UNLOCKED)):
         with _lock, contextlib.suppress(OSError):
             path.parent.rmdir()
 
@@ -66,7 +66,7 @@ class _Home:
         self.process, self.base = os.getpid(), base
         new = Path(tempfile.mkdtemp(prefix=_NEW, dir=base))
         lock = _held(new)
-        start = _UNLOCKED if lock is None else _LOCKED
+        start = _UNLOCKED if lock is None else LOCKED
         self.path = new.rename(base / f"{start}{self.process}.{secrets.token_hex(6)}")
         weakref.finalize(self, _dispose, self.path, lock, self.process)
 
@@ -108,7 +108,7 @@ def _sweep(base: Path) -> None:
     """Remove the folders of processes of this user that have ended."""
     with contextlib.suppress(OSError), os.scandir(base) as entries:
         for entry in entries:
-            if entry.name.startswith((_LOCKED, _NEW)):
+            if entry.name.startswith((LOCKED, _NEW)):
                 with contextlib.suppress(OSError):
                     _remove_if_left(Path(entry.path))
 

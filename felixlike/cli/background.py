@@ -31,7 +31,7 @@ def in_background_of(parent: int, folder: Path) -> Iterator[None]:
     folder: removed where the other process ends first."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
-        if os.getppid() != parent:
+        if os.getppid() != parent and folder.parent.name.startswith(scratch.LOCKED):  # one that it made
             scratch.discard(folder)
         os._exit(128 + number)
 

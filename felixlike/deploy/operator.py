@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from felixlike.errors import ModelNotLoaded, WrongContext
 from felixlike.frontend import OutputSpec
-from felixlike.modes import once
+from felixlike.modes import has_dispatch_modes, once
 
 if TYPE_CHECKING:
     from felixlike.deploy.callable import Compiled
@@ -47,12 +47,8 @@ def looked_on(tensors: Sequence[Any]) -> bool:
     """Whether a mode, a tracer or a transform of PyTorch's is at work, or a tensor is one that only they understand."""
     import torch
 
-    operators: Any = torch._ops
     return bool(
-        torch._C._len_torch_dispatch_stack()
-        or operators._len_torch_dispatch_stack_pre_dispatch()
-        or torch._C._get_tracing_state() is not None
-        or any(_wraps(tensor) for tensor in tensors)
+        has_dispatch_modes() or torch._C._get_tracing_state() is not None or any(_wraps(tensor) for tensor in tensors)
     )
 
 

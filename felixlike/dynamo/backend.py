@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from felixlike.dynamo import background
 from felixlike.dynamo.bound import Bound
 from felixlike.dynamo.options import Options, read_options
-from felixlike.dynamo.views import SplitGraph
+from felixlike.dynamo.output_views import SplitGraph
 from felixlike.dynamo.weights import WeightGuard
 from felixlike.errors import FelixlikeError, InvalidModel, NotCompiled, first_line
+from felixlike.words import counted
 
 Graph = Callable[..., Any]
 
@@ -167,7 +168,7 @@ class CompiledGraph:
             imported = import_model(bound, examples)
             if imported.changed_inputs:
                 raise InvalidModel(
-                    f"it changes input {imported.changed_inputs[0]} in place",
+                    f"it changes {counted(len(imported.changed_inputs), 'input')} in place",
                     where="graph",
                     remedy="return what was changed as an output",
                 )

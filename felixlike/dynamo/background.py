@@ -78,20 +78,20 @@ class Tuning:
             self._end()
             if folder is not None:
                 scratch.discard(folder)
-            self._module = self._examples = None
+            self._module, self._examples = None, ()
 
     def _started(self, folder: Path) -> subprocess.Popen[bytes] | None:
         """The process that tunes; None where nobody wants it any more."""
-        command = python_command("felixlike", "tune", str(folder / "graph.pt2"), "--quiet", "--store", self._store)
-        command += ["--seconds", str(self._options.seconds), "--output", str(folder / "tuned.flx")]
-        command += ["--in-background-of", str(os.getpid())]
+        words = ["tune", str(folder / "graph.pt2"), "--quiet", "--store", self._store]
+        words += ["--seconds", str(self._options.seconds), "--output", str(folder / "tuned.flx")]
+        words += ["--in-background-of", str(os.getpid())]
         if self._options.trials is not None:
-            command += ["--trials", str(self._options.trials)]
+            words += ["--trials", str(self._options.trials)]
         with self._lock:
             if self._cancelled or _stopped.is_set():
                 return None
             self._process = subprocess.Popen(
-                command,
+                python_command("felixlike", *words),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _PIECE = 2**18
-"""Bytes of a checksum: 0.2 ms."""
+"""Bytes compared at a time by checksums: 0.2 ms."""
 
 _SHARE = 0.01
 """Of the time that checksums may take."""
@@ -39,6 +39,7 @@ class WeightGuard:
         self._words: list[tuple[list[Any], list[int]]] = []
         self._pieces: list[tuple[int, int, int]] = []
         self._turn = self._next_piece = 0
+        self._changed = False
         self._due = time.monotonic()
         if by_content:
             regions = [region for _, tensor in weights if (region := _region(tensor)) is not None]
@@ -57,7 +58,11 @@ class WeightGuard:
         return self.hold()
 
     def hold(self) -> bool:
-        """Whether the tensors themselves are unchanged, as far as a call can tell."""
+        """Whether the tensors themselves are unchanged, as far as a call can tell. Once changed they stay so."""
+        self._changed = self._changed or not self._still_hold()
+        return not self._changed
+
+    def _still_hold(self) -> bool:
         try:
             for _, tensor, version, address in self._known:
                 if tensor.data_ptr() != address or _version(tensor) != version:
@@ -68,18 +73,22 @@ class WeightGuard:
             return True
         self._turn = (self._turn + 1) % _WORDS
         cells, values = self._words[self._turn]
-        return [cell.value for cell in cells] == values and self._next_checksum_holds()
+        return [cell.value for cell in cells] == values and self._next_checksums_hold()
 
-    def _next_checksum_holds(self) -> bool:
-        """Whether the next piece is unchanged, if enough time has gone by since the last one."""
-        started = time.monotonic()
-        if started < self._due or not self._pieces:
+    def _next_checksums_hold(self) -> bool:
+        """Whether the next pieces are unchanged, if enough time has gone by since the last ones."""
+        if time.monotonic() < self._due:
             return True
-        start, size, value = self._pieces[self._next_piece]
-        self._next_piece = (self._next_piece + 1) % len(self._pieces)
-        same = _checksum(start, size) == value
-        ended = time.monotonic()
-        self._due = ended + (ended - started) / _SHARE
+        started = time.thread_time()  # not counting the time in which other processes run
+        compared, same = 0, True
+        for _ in self._pieces:
+            start, size, value = self._pieces[self._next_piece]
+            self._next_piece = (self._next_piece + 1) % len(self._pieces)
+            same = same and _checksum(start, size) == value
+            compared += size
+            if compared >= _PIECE:
+                break
+        self._due = time.monotonic() + (time.thread_time() - started) / _SHARE
         return same
 
 

@@ -39,7 +39,7 @@ class SplitGraph:
     Raises InvalidModel where a view cannot be cut off."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
-        outputs = list(_output(graph).args[0])
+        outputs = _outputs(graph)
         bases = _bases(graph, outputs)
         computed = [node for node in outputs if isinstance(node, fx.Node) and node not in bases]
         roots = [base for base in bases.values() if base.op != "placeholder"]
@@ -63,9 +63,9 @@ class SplitGraph:
         )
 
 
-def _output(graph: fx.GraphModule) -> fx.Node:
-    found: fx.Node = graph.graph.output_node()
-    return found
+def _outputs(graph: fx.GraphModule) -> list[Any]:
+    returned: Any = graph.graph.output_node().args[0]
+    return list(returned)
 
 
 def _storage(node: Any) -> int | None:
@@ -73,13 +73,14 @@ def _storage(node: Any) -> int | None:
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     if not isinstance(value, Tensor) or value.layout is not torch.strided:
         return None
-    return value.untyped_storage()._cdata
+    return int(value.untyped_storage()._cdata)
 
 
 def _bases(graph: fx.GraphModule, outputs: Sequence[Any]) -> dict[fx.Node, fx.Node]:
     """For each output that is a view, the node whose memory it shares: an input, or what first has that memory.
 
-    An output alone in its memory is none. Raises InvalidModel where the memory is also written to."""
+    An output alone in its memory is none, unless its elements share memory. Raises InvalidModel where that memory is
+    also written to."""
     first: dict[int, fx.Node] = {}
     for node in graph.graph.nodes:
         storage = _storage(node)
@@ -93,7 +94,7 @@ def _bases(graph: fx.GraphModule, outputs: Sequence[Any]) -> dict[fx.Node, fx.No
     found = {
         node: first[storage]
         for storage, nodes in sharing.items()
-        if len(nodes) > 1 or first[storage].op == "placeholder"
+        if len(nodes) > 1 or first[storage].op == "placeholder" or any(map(_overlaps, nodes))
         for node in nodes
     }
     if any(base.op != "placeholder" for base in found.values()) and any(map(_writes, graph.graph.nodes)):
@@ -103,6 +104,12 @@ def _bases(graph: fx.GraphModule, outputs: Sequence[Any]) -> dict[fx.Node, fx.No
             remedy="return clones of the outputs, or avoid operators that work in place",
         )
     return found
+
+
+def _overlaps(node: fx.Node) -> bool:
+    """Whether elements of a value share memory, as those of an expanded tensor do."""
+    value = node.meta["example_value"]
+    return any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride(), strict=True))
 
 
 def _writes(node: fx.Node) -> bool:

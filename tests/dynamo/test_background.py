@@ -1,0 +1,203 @@
+"""Graphs that another process tunes: its result takes over, and it never outlives who wants it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from felixlike.api import optimize
+from felixlike.child import environment
+from felixlike.dynamo import background
+from felixlike.dynamo.backend import CompiledGraph
+
+TUNER = """
+import shutil, sys, time
+print("ready", flush=True)
+assert sys.stdin.readline() == "go\\n"
+if sys.argv[1] == "wait":
+    time.sleep(600)
+shutil.copy(sys.argv[1], sys.argv[2])
+"""
+"""In place of `felixlike tune`: its result was made before."""
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 8)).eval()
+
+
+class Tuners:
+    """What was asked of processes that tune.  result: the file that they give; None if they never end."""
+
+    def __init__(self, result: Path | None) -> None:
+        self.result, self.commands = result, list[tuple[str, ...]]()
+
+    def command(self, module: str, *arguments: str) -> list[str]:
+        self.commands.append((module, *arguments))
+        output = arguments[arguments.index("--output") + 1]
+        return [sys.executable, "-c", TUNER, str(self.result or "wait"), output]
+
+    @property
+    def folder(self) -> Path:
+        """Of the latest graph."""
+        return Path(self.commands[-1][2]).parent
+
+
+def _until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _compiled() -> list[CompiledGraph]:
+    return [found for found in gc.get_objects() if type(found) is CompiledGraph]
+
+
+@pytest.fixture
+def tuners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tuners:
+    found = Tuners(None)
+    monkeypatch.setattr(background, "python_command", found.command)
+    return found
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    return {"seconds": 30, "trials": 3, "store": str(tmp_path / "store.sqlite")}
+
+
+def test_the_result_takes_over(tuners: Tuners, options: dict[str, Any], tmp_path: Path) -> None:
+    model, x = _model(), torch.randn(4, 12)
+    with torch.no_grad():
+        optimize(_Graph(), (x,), trials=0, progress=False).save(tmp_path / "tuned")
+        tuners.result = tmp_path / "tuned"
+        compiled = torch.compile(model, backend="felixlike", options=options)
+        torch.testing.assert_close(compiled(x), model(x))
+        _until(lambda: tuners.commands and not tuners.folder.exists())
+        assert torch.equal(compiled(x), torch.full((4, 8), 7.0))
+    module, *words = tuners.commands[0]
+    assert (module, words[0]) == ("felixlike", "tune")
+    for name, value in (("--seconds", "30.0"), ("--trials", "3"), ("--store", options["store"])):
+        assert words[words.index(name) + 1] == value
+    assert words[words.index("--in-background-of") + 1] == str(os.getpid())
+
+
+class _Graph(nn.Module):
+    """What another process might find, if it were wrong, so that it can be told from the graph."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return (x[:, :8] * 0 + 7,)
+
+
+def _changed_weights(model: nn.Module, compiled: Any, x: torch.Tensor) -> None:
+    next(model.parameters()).data.mul_(2)
+    compiled(x)
+
+
+def _dropped(model: nn.Module, compiled: Any, x: torch.Tensor) -> None:
+    torch._dynamo.reset()
+    gc.collect()
+
+
+@pytest.mark.parametrize("change", [_changed_weights, _dropped])
+def test_outdated_graphs_are_not_tuned_on(change: Callable[..., None], tuners: Tuners, options: dict[str, Any]) -> None:
+    model, x = _model(), torch.randn(4, 12)
+    compiled = torch.compile(model, backend="felixlike", options=options)
+    with torch.no_grad():
+        compiled(x)
+        _until(lambda: tuners.commands and (tuners.folder / "graph.pt2").exists())
+        (first,) = {tuners.folder}
+        change(model, compiled, x)
+        del compiled
+        _until(lambda: not first.exists())
+    torch._dynamo.reset()
+    gc.collect()
+    _until(lambda: background._worker._current is None)
+
+
+def test_a_result_for_weights_that_have_changed_is_not_used(
+    tuners: Tuners, options: dict[str, Any], tmp_path: Path
+) -> None:
+    model, x = _model(), torch.randn(4, 12)
+    compiled = torch.compile(model, backend="felixlike", options=options)
+    with torch.no_grad():
+        optimize(_Graph(), (x,), trials=0, progress=False).save(tmp_path / "tuned")
+        tuners.result = tmp_path / "tuned"
+        compiled(x)
+        (graph,) = _compiled()
+        model.get_submodule("0").get_parameter("weight").data.mul_(2)
+        _until(lambda: tuners.commands and not tuners.folder.exists())
+        assert graph.call(x)[0].unique().numel() > 1
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+        torch._dynamo.reset()
+
+
+SERVER = """
+import os, sys, time, torch
+from torch import nn
+from felixlike.dynamo import background
+torch.manual_seed(0)
+model, x = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 8)).eval(), torch.randn(4, 12)
+compiled = torch.compile(model, backend="felixlike", options={"seconds": 600, "store": sys.argv[1]})
+with torch.no_grad():
+    compiled(x)
+while background._worker._current is None or background._worker._current._process is None:
+    time.sleep(0.01)
+if sys.argv[2] == "fork":
+    child = os.fork()
+    if not child:
+        sys.exit(0)  # with all handlers that end what a process has started
+    os.waitpid(child, 0)
+    assert background._worker._current._process.poll() is None
+print(background._worker._current._process.pid, flush=True)
+if sys.argv[2] != "exit":
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("way", ["exit", "kill", "fork"])
+def test_nothing_outlives_a_process(way: str, tmp_path: Path) -> None:
+    folders = {"TMPDIR": tmp_path / "tmp", "XDG_CACHE_HOME": tmp_path / "cache"}
+    for folder in folders.values():
+        folder.mkdir()
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(tmp_path / "s.sqlite"), way],
+        stdout=subprocess.PIPE,
+        env=environment(**{name: str(folder) for name, folder in folders.items()}),
+    )
+    assert server.stdout is not None
+    tuner = psutil.Process(int(server.stdout.readline()))
+    if way != "exit":
+        time.sleep(1.0)
+        processes = [tuner, *tuner.children(recursive=True)]
+        assert tuner.is_running()
+        server.send_signal(signal.SIGKILL)
+    else:
+        processes = [tuner]
+    server.wait(60)
+    server.stdout.close()
+    _until(lambda: not any(process.is_running() for process in processes))
+    if way != "exit":  # the next process removes what this one could not
+        sweep = "from felixlike import scratch; scratch.discard(scratch.folder('any'))"
+        subprocess.run([sys.executable, "-c", sweep], check=True, env=environment(TMPDIR=str(folders["TMPDIR"])))
+    left = [path for path in folders["TMPDIR"].iterdir() if path.name.startswith("felixlike")]
+    assert not left

@@ -1,0 +1,69 @@
+"""Outputs that share memory are cut off, and made again as views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+from felixlike.dynamo.output_views import SplitGraph
+from felixlike.errors import InvalidModel
+
+
+def _captured(function: Callable[..., Any], *inputs: Tensor) -> fx.GraphModule:
+    graphs: list[fx.GraphModule] = []
+
+    def backend(graph: fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(function, backend=backend)(*inputs)
+    (graph,) = graphs
+    return graph
+
+
+def test_a_graph_of_new_tensors_stays_as_it_is() -> None:
+    graph, x = _captured(lambda x: (x + 1, x * 2), x := torch.randn(3, 4)), x
+    split = SplitGraph(graph)
+    assert split.computing is graph
+    results = [torch.ones(1)]
+    assert split.outputs([x], results) is results
+
+
+def test_views_are_made_of_what_is_computed() -> None:
+    x = torch.randn(3, 4)
+    split = SplitGraph(_captured(lambda x: ((y := x * 2)[0], y, x.t(), x + 1), x))
+    computed = split.computing(x)
+    assert [tuple(tensor.shape) for tensor in computed] == [(3, 4), (3, 4)]
+    row, whole, transposed, other = split.outputs([x], computed)
+    assert row.data_ptr() == whole.data_ptr()
+    assert transposed.data_ptr() == x.data_ptr()
+    assert torch.equal(other, x + 1)
+    assert torch.equal(row, 2 * x[0])
+
+
+def test_memory_that_is_written_to_is_refused() -> None:
+    graph = _captured(lambda x: ((y := x * 2).view(-1), y.relu_()), torch.randn(3, 4))
+    with pytest.raises(InvalidModel, match="share memory that it also changes in place"):
+        SplitGraph(graph)
+
+
+def test_views_that_depend_on_values_are_refused() -> None:
+    graph = _captured(lambda x: ((y := x * 2), y[0]), torch.randn(3, 4))
+    outputs = graph.graph.output_node().args[0]
+    assert isinstance(outputs, tuple)
+    for node in outputs:
+        assert isinstance(node, fx.Node)
+    row = outputs[1]
+    assert isinstance(row, fx.Node)
+    with graph.graph.inserting_before(row):  # as a graph would read that computes where its view begins
+        value = graph.graph.call_function(torch.zeros, ((),))
+        value.meta["example_value"] = torch.zeros(())
+    row.args = (row.args[0], value)
+    with pytest.raises(InvalidModel, match="depends on values that it computes"):
+        SplitGraph(graph)
