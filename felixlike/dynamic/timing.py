@@ -20,6 +20,7 @@ from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.ukernel import Floats
 from felixlike.hardware.placement import settle
+from felixlike.measure.exclusive import alone_on_machine
 
 _ROUNDS = 7
 """Turns that each call of a comparison gets."""
@@ -118,7 +119,13 @@ class Bench:
 
 
 def in_turns(calls: Sequence[Callable[[], object]], *, seconds: float) -> list[list[float]]:
-    """Seconds of a call in each turn, for each of the calls, which take turns.  seconds: of a turn, at least."""
+    """Seconds of a call in each turn, for each of the calls, which take turns while no other process measures.
+    seconds: of a turn, at least."""
+    with alone_on_machine():
+        return _in_turns(calls, seconds)
+
+
+def _in_turns(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
     counts = []
     for call in calls:
         call()

@@ -184,11 +184,13 @@ def tune(compiled: CompiledGraph, module: Any, examples: tuple[Any, ...], option
     return tuning
 
 
-@atexit.register
 def _stop() -> None:
     """What was measured is in the store; the rest is not worth waiting for."""
     _stopped.set()
     _worker.stop()
+
+
+atexit.register(_stop)
 
 
 def _after_fork() -> None:

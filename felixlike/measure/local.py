@@ -16,6 +16,7 @@ from felixlike.hardware.probe import memory_bytes
 from felixlike.measure.builds import Builds
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.evaluator import better
+from felixlike.measure.exclusive import alone_on_machine
 from felixlike.measure.interface import Checked, Checks, Results
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
@@ -78,7 +79,9 @@ class Local:
                         best = better(best, timed[-1][1].get("repeats", ()))
                         for far in without_turn(timed, limits.timing, room):
                             self._processes.end(far)
-                    for first, answer in take_turns(timed, limits.timing, limits.run_seconds, builds.run):
+                    with alone_on_machine():
+                        turned = take_turns(timed, limits.timing, limits.run_seconds, builds.run)
+                    for first, answer in turned:
                         self._processes.end(first)
                         answer = {**answer, "kernels": first.kernels}
                         result = measurement(answer, build_seconds=first.build_seconds, run_seconds=answer["elapsed"])
@@ -125,7 +128,8 @@ class Local:
 
     def _run(self, builds: Builds, trial: Trial, request: Message) -> Message:
         """Have a trial called, checked and timed; it is paused afterwards."""
-        answer = builds.run(trial, request, self._workshop.limits.run_seconds)
+        with alone_on_machine():
+            answer = builds.run(trial, request, self._workshop.limits.run_seconds)
         trial.pause()
         if answer["status"] is Status.OK:
             self._processes.praise()

@@ -1,0 +1,82 @@
+"""One process at a time measures on a machine, and none waits for ever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from felixlike.child import environment
+from felixlike.measure import exclusive
+from felixlike.measure.exclusive import alone_on_machine
+
+HOLDER = """
+import sys
+from felixlike.measure.exclusive import alone_on_machine
+with alone_on_machine():
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that run beside this one may measure."""
+    monkeypatch.setattr(exclusive, "_NAME", f"\0felixlike-test-{time.time_ns()}")
+    monkeypatch.setattr(exclusive, "_impatient_until", 0.0)
+
+
+def test_threads_wait_for_each_other() -> None:
+    inside, most = 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(5):
+            with alone_on_machine() as alone:
+                assert alone
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.001)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (inside, most) == (0, 1)
+
+
+def test_nothing_waits_for_ever() -> None:
+    with alone_on_machine() as first, alone_on_machine(seconds=0.05) as second:
+        started = time.monotonic()
+        with alone_on_machine(seconds=60.0) as third:  # nor again soon
+            assert time.monotonic() - started < 30.0
+        assert (first, second, third) == (True, False, False)
+    with alone_on_machine(seconds=0.0) as alone:
+        assert alone
+
+
+def test_a_process_that_is_killed_holds_nothing() -> None:
+    script = f"from felixlike.measure import exclusive; exclusive._NAME = {exclusive._NAME!r}\n{HOLDER}"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with alone_on_machine(seconds=0.0) as alone:
+            assert not alone
+        exclusive._impatient_until = 0.0
+        holder.kill()
+        with alone_on_machine(seconds=30.0) as alone:
+            assert alone
+
+
+def test_systems_without_such_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exclusive, "_NAME", "/no/such/folder/name")
+    with alone_on_machine() as alone:
+        assert not alone
