@@ -185,7 +185,8 @@ def optimize(
     InvalidModel and its kinds, StoreError, InvalidWeights, TrackerFailed, WrongDevice, ForkedProcess before any long
     work; VerificationFailed, with the model as its `optimized`, if that computes something else; WorkerFailed and the
     like only while nothing is tuned, CompilationFailed. Warns, once the model is there and with it as `optimized`, of
-    what was not as it should be: RandomModel, NotVerified, SearchFailed, OwnMistake, FellBack, StorageWarning."""
+    what was not as it should be: TrainingModeWarning, InputUnchangedWarning, RandomModel, NotVerified, SearchFailed,
+    OwnMistake, FellBack, StorageWarning."""
     started = time.monotonic()
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
@@ -279,9 +280,11 @@ def _dynamic(model: Any, shapes: Any, example_inputs: Any, limits: Mapping[str, 
         found = optimize(part, given, **own, **same)
         return found._compiled, found.report
 
-    compiled, stated, found = optimize_dynamic(model, shapes, example_inputs, target, fixed, limits, seed=same["seed"])
+    compiled, stated, found, warned = optimize_dynamic(
+        model, shapes, example_inputs, target, fixed, limits, seed=same["seed"]
+    )
     optimized = Optimized(compiled, stated)
-    tell(found, stated.model, optimized)
+    tell(found, stated.model, optimized, warned)
     return optimized
 
 

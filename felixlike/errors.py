@@ -272,6 +272,14 @@ class NotVerified(FelixlikeWarning):
     """A tuned model could not be compared with its original, or differs in what arithmetic does not decide."""
 
 
+class TrainingModeWarning(FelixlikeWarning):
+    """A model in training mode was optimized in eval mode, in which it computes something else."""
+
+
+class InputUnchangedWarning(FelixlikeWarning):
+    """A model changes an input in place, and the optimized model does not."""
+
+
 class NotCompiled(FelixlikeWarning):
     """A graph of torch.compile runs as PyTorch runs it."""
 

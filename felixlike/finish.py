@@ -34,6 +34,7 @@ from felixlike.errors import (
     first_line,
 )
 from felixlike.frontend import Imported
+from felixlike.frontend.imported import warnings_of
 from felixlike.hardware import FLOAT32, precision_of
 from felixlike.interrupts import Interrupts
 from felixlike.measure import Pool
@@ -201,6 +202,7 @@ class Finish:
         name, told = self._imported.name, list[FelixlikeWarning]()
         if self._failure:
             told.append(SearchFailed(f"{name}: {self._failure}. This is the best that was found."))
+        told += warnings_of(self._imported)
         told += [OwnMistake(f"{name}: {words}") for state in self._states if (words := _mistakes(state))]
         told += [FellBack(f"{name}: {problem}.") for problem in self._problems]
         tell(self._verification, name, optimized, told)

@@ -17,8 +17,9 @@ from felixlike.dynamic.batch import Batch, batch_of, in_parts
 from felixlike.dynamic.network import Network, Part, compile_source
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
 from felixlike.dynamic.sources import is_torch, read_network
-from felixlike.errors import first_line
+from felixlike.errors import FelixlikeWarning, first_line
 from felixlike.finish import versions
+from felixlike.frontend.imported import warnings_of
 from felixlike.frontend.shapes import either
 from felixlike.hardware import device_name, kind_of
 from felixlike.report import Report
@@ -43,8 +44,8 @@ def optimize_dynamic(
     limits: Mapping[str, Any],
     *,
     seed: int,
-) -> tuple[deploy.Compiled, Report, Verification]:
-    """The compiled model, what was done, and what came of comparing it.
+) -> tuple[deploy.Compiled, Report, Verification, list[FelixlikeWarning]]:
+    """The compiled model, what was done, what came of comparing it, and what `fixed` has not warned of.
 
     fixed: used where the batch is cut into parts of fixed sizes.  limits: rounds, trials and seconds of the whole run;
     where one is 0, nothing is timed.  Raises as `compile_network` does, and what `fixed` raises."""
@@ -60,12 +61,13 @@ def optimize_dynamic(
         reports = {size: report for size, (_, report) in parts.items()}
         sizes = dict.fromkeys((batch.dim.least, (batch.dim.least + batch.dim.most) // 2, batch.dim.most))
         found = _compared(compiled, model, map(batch.examples, sizes))
-        return compiled, _merged(batch, reports, compiled, found, started), found
+        return compiled, _merged(batch, reports, compiled, found, started), found, []
     network = compile_source(source, dims, target, measure=measure)
     if not is_torch(model):
         model = compile_source(source, dims, target, kernels=False).compiled
     found = _compared(network.compiled, model, network.examples())
-    return network.compiled, _report(network, found, started=started, seed=seed), found
+    report = _report(network, found, started=started, seed=seed)
+    return network.compiled, report, found, warnings_of(source)
 
 
 def shared(limits: Mapping[str, Any], count: int) -> list[dict[str, Any]]:

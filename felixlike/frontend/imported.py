@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike.errors import FelixlikeWarning, InputUnchangedWarning, TrainingModeWarning
 from felixlike.frontend.signature import Signature
 from felixlike.frontend.structure import Structure
 from felixlike.frontend.task import Task
@@ -45,7 +46,8 @@ class Source:
     name: for people.  module: Relax IRModule with "main", parameters bound.  signature: how it is called.  structure:
     of the outputs.  examples: a torch tensor per input, the user's own where given.  orders: the memory order of each
     output, in which the module returns its dimensions; empty where all lie row by row.  changed_inputs: names of those
-    that the model changes in place, and the module does not."""
+    that the model changes in place, and the module does not.  training: the parts of an nn.Module that were in training
+    mode and compute something else in eval mode, in which it was read."""
 
     name: str
     module: Any
@@ -54,6 +56,7 @@ class Source:
     examples: tuple[Any, ...]
     orders: tuple[tuple[int, ...], ...] = ()
     changed_inputs: tuple[str, ...] = ()
+    training: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class Imported:
     signature: how they are given.  structure: how outputs are given back.  target: the TVM target.  tasks: heaviest
     first (weight × flops), then by name.  functions: a task's key → the names of the module's functions it stands for.
     examples: a torch tensor per input; the user's own where given, else random floats and zero integers.
-    orders, changed_inputs: see Source."""
+    orders, changed_inputs, training: see Source."""
 
     name: str
     module: Any
@@ -77,3 +80,25 @@ class Imported:
     examples: tuple[Any, ...]
     orders: tuple[tuple[int, ...], ...] = ()
     changed_inputs: tuple[str, ...] = ()
+    training: tuple[str, ...] = ()
+
+
+def warnings_of(source: Source | Imported) -> list[FelixlikeWarning]:
+    """What a user must know of how a model was read."""
+    found: list[FelixlikeWarning] = []
+    if source.training:
+        parts = f"{', '.join(source.training[:3])}{' and others' if len(source.training) > 3 else ''}"
+        found.append(
+            TrainingModeWarning(
+                f"{source.name} is in training mode, and was optimized in eval mode, where {parts} computes something"
+                " else. Call model.eval() first."
+            )
+        )
+    if source.changed_inputs:
+        found.append(
+            InputUnchangedWarning(
+                f"{source.name} changes {', '.join(source.changed_inputs)} in place. The optimized model gives the same"
+                " outputs, but leaves the caller's tensors as they are."
+            )
+        )
+    return found

@@ -67,6 +67,7 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
         examples=source.examples,
         orders=source.orders,
         changed_inputs=source.changed_inputs,
+        training=source.training,
     )
 
 

@@ -6,6 +6,7 @@ In: an nn.Module with shapes, or an ExportedProgram. Out: a Source. Refusals of 
 import contextlib
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from felixlike import tvmlib
@@ -32,6 +33,7 @@ from felixlike.frontend.refusals import export_error, quiet
 from felixlike.frontend.shapes import Given, Input, check_count, check_names, match_known, read_shapes
 from felixlike.frontend.signature import Parameter, Signature, parameters_of
 from felixlike.frontend.structure import structure_from_leaves
+from felixlike.frontend.training_mode import differing_parts
 from felixlike.modes import alone, callers_dtype
 
 
@@ -52,6 +54,7 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
             remedy="give example tensors, or sizes: shapes=((1, 3, 224, 224),)",
         )
     _check_kind(model, name)
+    training = differing_parts(model)
     model = _ready(model)
     _check_tensors(model, name)
     parameters = parameters_of(model.forward)
@@ -65,7 +68,8 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
         except Exception as error:
             raise export_error(error, name, only_sizes=given.only_sizes) from None
     examples = _leaves((tensors, named))
-    return _convert(program, name=name, signature=signature, examples=examples, dynamic=dynamic is not None)
+    source = _convert(program, name=name, signature=signature, examples=examples, dynamic=dynamic is not None)
+    return replace(source, training=training)
 
 
 @alone(exports=True)
@@ -165,7 +169,8 @@ def _convert(
                 "the model returns no tensor", where=name, remedy="return a tensor that depends on an input"
             )
         structure = structure_from_leaves(program.call_spec.out_spec, leaves)
-        with_outputs_in_memory_order(program, orders)
+        if any(orders):
+            with_outputs_in_memory_order(program, orders)
         converters = with_right_types(CONVERTERS, _operators(program), name)
         try:
             module = importer.from_exported_program(

@@ -1,0 +1,83 @@
+"""Models in training mode, and models that change their inputs: optimized, with a word of warning."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import felixlike as fx
+from felixlike.errors import FelixlikeWarning, InputUnchangedWarning, TrainingModeWarning
+from felixlike.frontend.training_mode import differing_parts
+
+
+class Switching(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1 if self.training else x * 2
+
+
+class Plain(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+@pytest.mark.parametrize(
+    ("part", "differs"),
+    [
+        (nn.Dropout(0.5), True),
+        (nn.Dropout(0.0), False),
+        (nn.Dropout2d(0.1), True),
+        (nn.BatchNorm1d(4), True),
+        (nn.BatchNorm1d(4, track_running_stats=False), False),
+        (nn.InstanceNorm1d(4), False),
+        (nn.LayerNorm(4), False),
+        (nn.RReLU(), True),
+        (nn.LSTM(4, 4, 2, dropout=0.5), True),
+        (nn.LSTM(4, 4, 1), False),
+        (nn.MultiheadAttention(4, 2, dropout=0.1), True),
+        (nn.MultiheadAttention(4, 2), False),
+        (nn.Linear(4, 4), False),
+        (Switching(), True),
+        (Plain(), False),
+    ],
+)
+def test_parts_that_differ(part: nn.Module, differs: bool) -> None:
+    assert bool(differing_parts(nn.Sequential(part))) == differs
+    assert not differing_parts(nn.Sequential(part).eval())
+
+
+def test_a_model_in_training_mode_is_optimized_with_a_warning() -> None:
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout()), torch.randn(4, 8)
+    with pytest.warns(TrainingModeWarning, match=r"1 \(BatchNorm1d\), 2 \(Dropout\).*model.eval\(\)") as told:
+        fast = fx.optimize(model, (x,), 0, progress=False)
+    assert told[0].message.optimized is fast  # type: ignore[union-attr]
+    assert model.training
+    torch.testing.assert_close(fast(x), model.eval()(x), rtol=1e-4, atol=1e-4)
+
+
+def test_sizes_that_a_call_decides() -> None:
+    with pytest.warns(TrainingModeWarning, match="Dropout"):
+        fx.optimize(nn.Sequential(nn.Linear(8, 8), nn.Dropout()), ((fx.Dim("T", range(1, 5)), 8),), 0, progress=False)
+
+
+class Written(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        return (x.mul_(2) * y).exp()
+
+
+def test_a_model_that_changes_an_input_says_that_it_does_not() -> None:
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    with pytest.warns(InputUnchangedWarning, match="Written changes x in place"):
+        fast = fx.optimize(Written().eval(), (x, y), 0, progress=False)
+    before = x.clone()
+    torch.testing.assert_close(fast(x, y), Written()(x.clone(), y), rtol=1e-4, atol=1e-4)
+    assert torch.equal(x, before)
+
+
+def test_others_are_optimized_without_a_word() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FelixlikeWarning)
+        fx.optimize(nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True)), torch.randn(4, 8), 0, progress=False)
