@@ -6,7 +6,9 @@
 - stores that end too early, have flipped bits, are of a newer version: refused by name, or they tell only what is true;
 - whole tuning runs two at once on one store, with a clock that jumps, on a full disk (a small tmpfs), or ended by
   kill -9 at random moments: every measurement that was reported is in the store, and the run, started again until it
-  ends, has measured exactly the candidates of an undisturbed one.
+  ends, has measured exactly the candidates of an undisturbed one;
+- processes whose compiled graph another process tunes, ended by kill -9 at random moments: nothing of them runs on, and
+  after the next start of any felixlike nothing but caches is on the disk.
 
 Writes docs/results/faults.json and .md.
 """
@@ -28,6 +30,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import psutil
+
 from benchmarks.results import write
 
 Row: TypeAlias = dict[str, Any]
@@ -47,7 +51,7 @@ def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--only", default="", help="of candidates, servers, stores, runs, kills")
+    parser.add_argument("--only", default="", help="of candidates, servers, stores, runs, kills, tuners")
     arguments = parser.parse_args()
     groups: dict[str, Callable[[], Iterator[Row]]] = {
         "candidates": _candidates,
@@ -55,6 +59,7 @@ def main() -> None:
         "stores": _stores,
         "runs": _runs,
         "kills": partial(_kills, arguments.kills),
+        "tuners": partial(_tuners, arguments.kills),
     }
     rows = []
     for name, group in groups.items():
@@ -265,6 +270,61 @@ def _kills(wanted: int) -> Iterator[Row]:
     good = lost == 0 and different == 0
     outcome = f"{lost} reported measurements lost; {different} of {begun} resumed runs measured other candidates"
     yield _row("kill -9 of the run", kills, kills if good else 0, outcome)
+
+
+_SERVER = """
+import sys, time, torch
+from torch import nn
+torch.manual_seed(0)
+model, x = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32)).eval(), torch.randn(16, 64)
+compiled = torch.compile(model, backend="felixlike", options={"seconds": 3600, "store": sys.argv[1]})
+with torch.no_grad():
+    compiled(x)
+print("called", flush=True)
+time.sleep(3600)
+"""
+
+_TUNED_SECONDS = 20.0
+"""Longest time from the first call to the kill: the tuner starts, waits, loads, builds or measures by then."""
+
+_END_SECONDS = 15.0
+
+
+def _tuners(kills: int) -> Iterator[Row]:
+    """Kill processes that have a tuner, at random moments."""
+    rng = random.Random(0)
+    left_running = left_on_disk = with_tuner = 0
+    with tempfile.TemporaryDirectory() as folder:
+        places = {name: Path(folder) / name for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME")}
+        for place in places.values():
+            place.mkdir()
+        environment = {**os.environ, **{name: str(place) for name, place in places.items()}}
+        for _ in range(kills):
+            server = subprocess.Popen(
+                [sys.executable, "-c", _SERVER, str(Path(folder) / "s.sqlite")],
+                stdout=subprocess.PIPE,
+                env=environment,
+            )
+            with server:
+                assert server.stdout is not None
+                server.stdout.readline()
+                time.sleep(rng.uniform(0.0, _TUNED_SECONDS))
+                started = list(psutil.Process(server.pid).children(recursive=True))
+                with_tuner += bool(started)
+                server.kill()
+            _, alive = psutil.wait_procs(started, timeout=_END_SECONDS)
+            left_running += bool(alive)
+            for process in alive:
+                process.kill()
+            sweep = "from felixlike import scratch; scratch.discard(scratch.folder('any'))"
+            subprocess.run([sys.executable, "-c", sweep], check=True, env=environment)
+            left_on_disk += any(path.name.startswith("felixlike") for path in places["TMPDIR"].iterdir())
+    survived = kills - max(left_running, left_on_disk)
+    outcome = (
+        f"{with_tuner} had a tuner at that moment; {left_running} left a process running, {left_on_disk} anything but"
+        " caches on disk after the next start"
+    )
+    yield _row("kill -9 of a process whose graph is tuned in the background", kills, survived, outcome)
 
 
 if __name__ == "__main__":
