@@ -16,18 +16,25 @@ import queue
 import subprocess
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from felixlike import scratch
 from felixlike.child import environment, python_command
 from felixlike.dynamo.options import Options
+from felixlike.dynamo.weights import WeightGuard
 from felixlike.errors import FelixlikeError
 
-if TYPE_CHECKING:
-    from felixlike.dynamo.backend import CompiledGraph
+
+class CompiledGraph(Protocol):
+    """What a tuner needs of a compiled graph: whether its weights are still those, and what to exchange."""
+
+    weights: WeightGuard
+    call: Callable[..., Any]
+
 
 _END_SECONDS = 5.0
 """How long a process that is told to end may take before it is killed."""
