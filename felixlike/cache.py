@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,10 +121,23 @@ class Entry:
         """The folder of its kind."""
         return self.path.parent.name
 
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a lock, or being written, rather than an entry."""
+        return self.path.suffix in (_LOCK, *_PART)
+
+    @staticmethod
+    def of(found: os.DirEntry[str]) -> Entry | None:
+        """What a folder holds, if it is a file."""
+        if not found.is_file(follow_symlinks=False):
+            return None
+        told = found.stat(follow_symlinks=False)
+        return Entry(Path(found.path), told.st_size, told.st_mtime)
+
 
 def entries() -> list[Entry]:
     """Return everything in the cache that is complete."""
-    return [entry for entry in _files() if entry.path.suffix not in (_LOCK, *_PART)]
+    return [entry for entry in _files() if not entry.is_part]
 
 
 def note_use(path: Path) -> None:
@@ -148,23 +161,22 @@ def trim_daily() -> None:
         trim()
 
 
-def trim(*, most_bytes: int | None = None, most_days: float | None = None) -> list[Entry]:
-    """Remove entries beyond the limits, and files that processes left when they were killed; return what was removed.
+def trim() -> list[Entry]:
+    """Remove entries beyond the limits, and what killed processes left; return what was removed."""
+    found, left = list(_files()), time.time() - _LEFT_SECONDS
+    outdated = [entry for entry in found if entry.is_part and entry.used < left]
+    outdated += beyond([entry for entry in found if not entry.is_part], most_bytes=MOST_BYTES, most_days=MOST_DAYS)
+    return [entry for entry in outdated if _removed(entry.path)]
 
-    most_bytes, most_days: None for `MOST_BYTES` and `MOST_DAYS`."""
-    most_bytes = MOST_BYTES if most_bytes is None else most_bytes
-    oldest = time.time() - (MOST_DAYS if most_days is None else most_days) * _DAY
-    removed, left, size = [], time.time() - _LEFT_SECONDS, 0
-    for entry in sorted(_files(), key=lambda entry: -entry.used):
-        unfinished = entry.path.suffix in (_LOCK, *_PART)
-        if unfinished:
-            outdated = entry.used < left
-        else:
-            size += entry.bytes
-            outdated = entry.used < oldest or size > most_bytes
-        if outdated and _removed(entry.path):
-            removed.append(entry)
-    return removed
+
+def beyond(entries: Iterable[Entry], *, most_bytes: int, most_days: float) -> list[Entry]:
+    """Return the files that were not used for so many days, and the least recently used ones beyond so many bytes."""
+    oldest, size, found = time.time() - most_days * _DAY, 0, []
+    for entry in sorted(entries, key=lambda entry: -entry.used):
+        size += entry.bytes
+        if entry.used < oldest or size > most_bytes:
+            found.append(entry)
+    return found
 
 
 def clear() -> list[Entry]:
@@ -180,14 +192,18 @@ def _files() -> Iterator[Entry]:
     if root is None:
         return
     with contextlib.suppress(OSError):
-        kinds = [place for place in root.iterdir() if place.is_dir() and not place.is_symlink()]
-        for place in kinds:
-            with contextlib.suppress(OSError), os.scandir(place) as found:
-                for entry in found:
-                    with contextlib.suppress(OSError):
-                        if entry.is_file(follow_symlinks=False):
-                            told = entry.stat(follow_symlinks=False)
-                            yield Entry(Path(entry.path), told.st_size, told.st_mtime)
+        for place in [place for place in root.iterdir() if place.is_dir() and not place.is_symlink()]:
+            yield from files(place)
+
+
+def files(place: Path) -> Iterator[Entry]:
+    """Yield the files of a folder, of which other processes may remove some meanwhile."""
+    with contextlib.suppress(OSError), os.scandir(place) as found:
+        for each in found:
+            with contextlib.suppress(OSError):
+                entry = Entry.of(each)
+                if entry is not None:
+                    yield entry
 
 
 def _removed(path: Path) -> bool:

@@ -86,11 +86,13 @@ def locked(path: Path, *, seconds: float | None = None) -> Iterator[bool]:
     or locked.  The lock ends with the process that holds it.  The file is there only while it is in use.  path: of the
     file, whose folder is made.  seconds: None for `LOCK_SECONDS`."""
     file: IO[str] | None = None
+    consequence = _LOST
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        consequence = _UNLOCKED
         file = _acquired(path, time.monotonic() + (LOCK_SECONDS if seconds is None else seconds))
     except OSError as error:
-        unusable(path.parent, error)
+        unusable(path.parent, error, consequence=consequence)
     if file is None:
         yield False
         return
@@ -145,16 +147,22 @@ _waiting = ""
 _runs = 0
 
 
-def unusable(place: Path | str, error: BaseException) -> None:
+_LOST = "What felixlike would keep there is kept in memory, and made again by the next process"
+_UNLOCKED = "Files in it cannot be locked, so processes may do the same work at the same time"
+
+
+def unusable(place: Path | str, error: BaseException, *, consequence: str = _LOST) -> None:
     """Note that a folder or file cannot be used.  The first time in a process a warning says so: now, or, inside of
-    `held_back`, when `warn` is called."""
+    `held_back`, when `warn` is called.
+
+    consequence: what that means."""
     global _waiting
     with _guard:
         if _told:
             return
         _waiting = _waiting or (
-            f"{place} cannot be used ({_reason(error)}). What felixlike would keep there is kept in memory, and made"
-            " again by the next process. Set XDG_CACHE_HOME and XDG_DATA_HOME to folders that can be written."
+            f"{place} cannot be used ({_reason(error)}). {consequence}. Set XDG_CACHE_HOME and XDG_DATA_HOME to folders"
+            " on a local disk that can be written."
         )
         later = _runs > 0
     if not later:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from felixlike.testing.loopback import Loopback
 
 # Before anything asks for it: tests must not use, nor fill, the user's cache of smooth formulas.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 os.environ.pop("COLUMNS", None)  # what is printed must not depend on where the tests are run
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background, and inherited

@@ -94,11 +94,12 @@ def test_what_was_not_used_for_long_goes(root: Path) -> None:
     assert names(root) == {"a/new.json", "b/future.felix"}
 
 
-def test_the_least_recently_used_go_where_there_are_too_many(root: Path) -> None:
+def test_the_least_recently_used_go_where_there_are_too_many(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(6):
         put(root, f"{'ab'[number % 2]}/{number}.json", days=number, size=100)
-    assert len(cache.trim(most_bytes=1000)) == 0
-    assert {entry.path.stem for entry in cache.trim(most_bytes=399)} == {"3", "4", "5"}
+    assert cache.trim() == []
+    monkeypatch.setattr(cache, "MOST_BYTES", 399)
+    assert {entry.path.stem for entry in cache.trim()} == {"3", "4", "5"}
 
 
 def test_use_is_noted_once_a_day(root: Path) -> None:

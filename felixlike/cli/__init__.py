@@ -1,5 +1,5 @@
 """The command `felixlike`: tune, resume, show, watch, merge, export, import, compact, compare, explain, doctor,
-collect, train, evaluate, tc and bench.
+cache, collect, train, evaluate, tc and bench.
 
 In: the command line. Out: text on stdout, progress on stderr, and the exit code: 0, 1 (a problem, said in a sentence),
 2 (usage), 130 (Ctrl-C), 143 (SIGTERM), 129 (the terminal has gone) or 141 (the reader of the output has gone). A run
@@ -98,12 +98,26 @@ def _carried_out(options: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from felixlike._version import __version__
-    from felixlike.cli import bench, collect, compare, doctor, explain, resume, show, stores, tc, train, tune, watch
+    from felixlike.cli import (
+        bench,
+        cache,
+        collect,
+        compare,
+        doctor,
+        explain,
+        resume,
+        show,
+        stores,
+        tc,
+        train,
+        tune,
+        watch,
+    )
 
     parser = argparse.ArgumentParser(prog="felixlike", description="A differentiable schedule optimizer.")
     parser.add_argument("--version", action="version", version=f"felixlike {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (tune, resume, show, watch, stores, compare, explain, doctor, collect, train, tc, bench):
+    for module in (tune, resume, show, watch, stores, compare, explain, doctor, cache, collect, train, tc, bench):
         module.add_parser(commands)
     for command in _commands(parser).values():
         command.add_argument("--traceback", action="store_true", help="show where in the code a problem was met")

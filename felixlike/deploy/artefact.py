@@ -62,7 +62,8 @@ def load(path: str | os.PathLike[str]) -> tuple[Compiled, dict[str, Any]]:
     """A saved model, and the report saved with it.
 
     Raises InvalidArtefact if the file is missing, damaged, edited, of another kind, or made by an incompatible version
-    or for another processor; NoGPU or WrongArchitecture where it needs a GPU that is not here."""
+    or for another processor; NoGPU or WrongArchitecture where it needs a GPU that is not here; OutputNotWritable where
+    there is no room for temporary files."""
     return _open(*_read_file(path), str(path))
 
 
@@ -181,8 +182,8 @@ def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tu
         return _open_chunks(meta, files, where), description.read_report(meta, where)
     told = description.read(meta, where)
     report = description.read_report(meta, where)
+    library = Library(files[_CODE])
     try:
-        library = Library(files[_CODE])
         compiled = Compiled(
             codegen.open_library(str(library.path)),
             inputs=told.inputs,

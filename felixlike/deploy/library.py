@@ -7,16 +7,24 @@ import weakref
 from pathlib import Path
 
 from felixlike import scratch
+from felixlike.errors import OutputNotWritable
 
 
 class Library:
-    """path: of the file, in a new folder below the one for temporary files.  Raises OSError where it cannot be made."""
+    """path: of the file, in a new folder below the one for temporary files.  Raises OutputNotWritable."""
 
     def __init__(self, content: bytes) -> None:
         folder = scratch.folder("model")
         weakref.finalize(self, _remove, folder, os.getpid())
         self.path = folder / "model.so"
-        self.path.write_bytes(content)
+        try:
+            self.path.write_bytes(content)
+        except OSError as error:
+            raise OutputNotWritable(
+                f"compiled code could not be written to be loaded: {error.strerror}",
+                where=str(folder),
+                remedy="make room there, or set TMPDIR to a folder with more",
+            ) from error
 
 
 def _remove(folder: Path, process: int) -> None:

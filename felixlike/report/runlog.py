@@ -2,7 +2,8 @@
 
 In: the session's events. Out: `<store>.logs/<UTC time>-<process>.jsonl`, with a number where a process starts several
 runs in a second; nothing without a store. The log is for people and their tools, nothing reads it back here: if it
-cannot be written (a full disk), the run goes on without it.
+cannot be written (a full disk), the run goes on without it. A new log takes the place of those that are older than
+`_MOST_DAYS` or beyond `_MOST_BYTES`; the latest few stay in any case.
 """
 
 from __future__ import annotations
@@ -12,16 +13,25 @@ import itertools
 import json
 import math
 import os
+import re
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from felixlike import cache
 from felixlike.errors import first_line
 from felixlike.records.place import path_of
 
 if TYPE_CHECKING:
     from felixlike.tuning import Event
+
+
+_MOST_DAYS, _MOST_BYTES = 90, 256 * 2**20
+_LATEST = 20
+"""Logs that stay however old and large they are.  Chosen by hand as the limits are."""
+
+_NAME = re.compile(r"\d{8}T\d{6}-\d+(-\d+)?\.jsonl")
 
 
 class RunLog:
@@ -41,6 +51,7 @@ class RunLog:
             try:
                 self.path.parent.mkdir(exist_ok=True)
                 self._create(self.path)
+                _remove_old(self.path.parent)
             except OSError as error:
                 self.lost = first_line(error)
         return self
@@ -102,6 +113,24 @@ class RunLog:
         if file is not None:
             with contextlib.suppress(OSError):  # what it still held cannot be written either
                 file.close()
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove logs beyond the limits."""
+    logs = sorted(_logs(folder), key=lambda log: -log.used)
+    for log in cache.beyond(logs[_LATEST:], most_bytes=_MOST_BYTES, most_days=_MOST_DAYS):
+        with contextlib.suppress(OSError):
+            log.path.unlink()
+
+
+def logs_of(store: str | os.PathLike[str]) -> list[cache.Entry]:
+    """The logs of the runs that used a store."""
+    place = path_of(store)
+    return [] if place is None else _logs(Path(f"{place}.logs"))
+
+
+def _logs(folder: Path) -> list[cache.Entry]:
+    return [file for file in cache.files(folder) if _NAME.fullmatch(file.path.name)]
 
 
 def _finite(value: Any) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import tvmlib
+from felixlike.hardware.probe import usable_cores
 from felixlike.tvmlib.typing import BlockRef, Module, Schedule
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
@@ -87,7 +88,7 @@ def evolution(
             search_strategy=search,
             task_name="main",
             rand_state=seed,
-            num_threads=1 if any(p.own for p in postprocessors) else "physical",
+            num_threads=1 if any(p.own for p in postprocessors) else usable_cores(),
             logger=_quiet(),
         )
 

@@ -23,7 +23,7 @@ from typing import Any
 from felixlike import cache, deploy, storage, tvmlib
 from felixlike._version import __version__
 from felixlike.deploy import Compiled
-from felixlike.errors import FelixlikeError, OutputNotWritable
+from felixlike.errors import FelixlikeError, InvalidArtefact, OutputNotWritable
 from felixlike.tc.call import Given
 from felixlike.tc.printing import canonical
 from felixlike.tc.program import Program
@@ -58,9 +58,10 @@ def load(key: str) -> tuple[Compiled, dict[str, Any]] | None:
         return _memory.get(key)
     try:
         found = deploy.load(path)
-    except (FelixlikeError, OSError):
-        with contextlib.suppress(OSError):
-            path.unlink()
+    except (FelixlikeError, OSError) as error:
+        if isinstance(error, InvalidArtefact):
+            with contextlib.suppress(OSError):
+                path.unlink()
         return _memory.get(key)
     cache.note_use(path)
     return found

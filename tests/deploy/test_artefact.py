@@ -1,6 +1,7 @@
 """A saved model runs by itself, and what is not one is refused before any of its code is opened."""
 
 import copy
+import errno
 import json
 import os
 import shutil
@@ -291,6 +292,15 @@ def test_a_forgotten_model_leaves_nothing(saved: Path) -> None:
 def test_code_that_cannot_be_opened(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidArtefact, match="its compiled code cannot be opened"):
         load(edited(saved, tmp_path, lambda meta: None, library=b"\x7fELF torn"))
+
+
+def test_no_room_for_code_that_is_loaded(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(OutputNotWritable, match=r"to be loaded: No space left on device\. make room there"):
+        load(saved)
 
 
 def test_code_that_is_no_model(compiled: Compiled, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

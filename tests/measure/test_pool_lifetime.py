@@ -72,3 +72,6 @@ def test_nothing_is_left_behind(how: signal.Signals, tmp_path: Path) -> None:
         if how is signal.SIGINT:
             assert "KeyboardInterrupt" in user.stderr.read()
     until_gone(int(session), Path(directory))
+    while list(tmp_path.iterdir()):  # the folder of the user's process
+        assert time.monotonic() < deadline + 20
+        time.sleep(0.02)

@@ -14,7 +14,7 @@ import workloads
 from felixlike.frontend.task import make_task
 from felixlike.hardware import resolve_target
 from felixlike.measure import Measurement, Status
-from felixlike.report import RunLog
+from felixlike.report import RunLog, runlog
 from felixlike.search import Candidate
 from felixlike.symbolic import sketches
 from felixlike.tuning import Budget, Event, TaskState
@@ -94,3 +94,34 @@ def test_a_log_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
         log.write("start")
         log.write("end")
         assert log._file is None
+
+
+def test_old_logs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By age and by size; the latest stay, and what is no log of ours."""
+    folder = tmp_path / "store.logs"
+    folder.mkdir()
+    for number in range(30):
+        path = folder / f"20250101T0000{number:02}-7.jsonl"
+        path.write_text("x" * 10)
+        os.utime(path, (time.time() - (80 + number) * 86400,) * 2)
+    note = folder / "note.txt"
+    note.write_text("")
+    os.utime(note, (0, 0))
+
+    def left() -> int:
+        return len([path for path in folder.iterdir() if path.name.startswith("20250101")])
+
+    with RunLog(tmp_path / "store") as log:
+        assert left() == 19  # and its own
+    assert log.path is not None
+    log.path.unlink()
+    for path in folder.glob("20250101*"):
+        os.utime(path, (time.time() - 86400,) * 2)
+    for number in range(30):
+        (folder / f"20250102T0000{number:02}-7.jsonl").write_text("x" * 10)
+    monkeypatch.setattr(runlog, "_MOST_BYTES", 125)
+    with RunLog(tmp_path / "store") as log:
+        assert log.path is not None
+        assert log.path.exists()
+        assert len(list(folder.iterdir())) == 20 + 12 + 1
+    assert note.exists()

@@ -23,6 +23,13 @@ def test_contexts_do_not_import_the_intrinsics() -> None:
     assert "tvm.s_tir.tensor_intrin" not in sys.modules
 
 
+def test_an_evolution_has_as_many_threads_as_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metaschedule, "usable_cores", lambda: 3)
+    module = tvmlib.IRModule({"main": workloads.matmul()})
+    context = metaschedule.evolution(module, resolve_target("cpu"), [], population=8, generations=1, seed=1)
+    assert context.num_threads == 3
+
+
 def test_rules_that_nobody_has_are_not_talked_about(capfd: pytest.CaptureFixture[str]) -> None:
     """topi's pooling asks for a rule; the sketches are those that TVM makes with its warning."""
     task = make_task(workloads.max_pool(), tvmlib.Target({"kind": "llvm", "num-cores": 2}), name="pool")

@@ -153,6 +153,18 @@ def test_a_warning_that_is_an_error_costs_no_second_compilation(monkeypatch: pyt
     assert program(torch.arange(5.0), torch.ones(5)).tolist() == [2, 3, 4, 5, 6]
 
 
+def test_no_room_to_load_leaves_the_entry(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made again, and the entry serves the next process."""
+    _call()
+    (entry,) = _entries()
+    before = entry.stat().st_ino
+    monkeypatch.setattr(Path, "write_bytes", _refused(errno.ENOSPC))
+    monkeypatch.setattr(deploy, "save", _refused(errno.ENOSPC))
+    with pytest.warns(StorageWarning):
+        assert _call().tolist() == [2, 3, 4, 5, 6]
+    assert entry.stat().st_ino == before
+
+
 def test_a_process_that_holds_a_lock_for_long(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its work is done here, too."""
     monkeypatch.setattr(storage, "LOCK_SECONDS", 0.1)

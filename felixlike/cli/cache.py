@@ -1,0 +1,78 @@
+"""`felixlike cache`: what is kept for later processes, how large it is, and a way to remove it.
+
+In: nothing, or --clear. Out: a line for each kind of entry, for the store of torch.compile and the logs of its runs; or
+what was removed. The store is never removed: it holds measurements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from felixlike.words import counted
+
+if TYPE_CHECKING:
+    from felixlike.cache import Entry
+
+
+def add_parser(commands: Any) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "cache",
+        help="show or clear what is kept for later processes",
+        description="Show the folder of compiled code, formulas and predictions that later processes use, and "
+        "the store and run logs of torch.compile.",
+    )
+    parser.add_argument(
+        "--clear", action="store_true", help="remove it all, and these run logs; stores with measurements stay"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show what there is, or remove it; 0."""
+    from felixlike import cache, storage
+    from felixlike.report.runlog import logs_of
+
+    store = storage.store_path()
+    logs = [] if store is None else logs_of(store)
+    if options.clear:
+        removed = cache.clear() + [log for log in logs if _removed(log)]
+        print(f"Removed {_sized(removed)}.")
+        return 0
+    folder = cache.folder()
+    entries = cache.entries()
+    print(f"cache: {folder or 'none, since the home of this user is not known'}")
+    for kind in sorted({entry.kind for entry in entries}):
+        print(f"  {kind}: {_sized([entry for entry in entries if entry.kind == kind])}")
+    print(f"  in all: {_sized(entries)}")
+    print(
+        f"  Entries that are not used for {cache.MOST_DAYS} days are removed, and the least recently used ones beyond "
+        f"{_bytes(cache.MOST_BYTES)}."
+    )
+    if store is not None:
+        print(f"store of torch.compile: {store}: {_bytes(store.stat().st_size) if store.is_file() else 'none yet'}")
+        print(f"  run logs: {_sized(logs)}")
+    return 0
+
+
+def _removed(log: Entry) -> bool:
+    with contextlib.suppress(OSError):
+        log.path.unlink()
+        return True
+    return False
+
+
+def _sized(files: Sequence[Entry]) -> str:
+    return f"{counted(len(files), 'file')}, {_bytes(sum(file.bytes for file in files))}"
+
+
+def _bytes(count: int) -> str:
+    """A size in the largest unit of which there is at least one."""
+    size, units = float(count), ["bytes", "KiB", "MiB", "GiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        units.pop(0)
+    return f"{size:.1f} {units[0]}" if units[0] != "bytes" else f"{count} bytes"

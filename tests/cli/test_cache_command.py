@@ -1,0 +1,69 @@
+"""`felixlike cache`: what it shows, and what it removes and leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from felixlike import cache, storage
+from felixlike.cli import main
+from felixlike.report import RunLog
+from felixlike.testing.stores import fill
+
+
+@pytest.fixture
+def store(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The store of torch.compile, with a run's log, beside three entries of the cache."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(own_cache.parent / "data"))
+    path = storage.default_store()
+    assert path is not None
+    fill(path, 3)
+    with RunLog(path) as log:
+        log.write("start")
+    cache.store("smooth", "a", "x" * 2000)
+    cache.store("smooth", "b", 1)
+    cache.store("predicted", "c", 1)
+    return path
+
+
+def test_what_there_is(store: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:4] == [
+        f"cache: {own_cache}",
+        "  predicted: 1 file, 1 bytes",
+        "  smooth: 2 files, 2.0 KiB",
+        "  in all: 3 files, 2.0 KiB",
+    ]
+    assert printed[4].endswith("not used for 90 days are removed, and the least recently used ones beyond 1.0 GiB.")
+    assert printed[5].startswith(f"store of torch.compile: {store}: ")
+    assert printed[6].startswith("  run logs: 1 file, ")
+
+
+def test_clear(store: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (note,) = [store.parent / "compiled.sqlite.logs" / "a note of mine.jsonl"]
+    note.write_text("{}")
+    assert main(["cache", "--clear"]) == 0
+    assert capsys.readouterr().out.startswith("Removed 4 files, 2.")
+    assert cache.entries() == []
+    assert [path.name for path in own_cache.rglob("*") if path.is_file()] == [".trimmed"]
+    assert store.stat().st_size > 0
+    assert list(note.parent.iterdir()) == [note]
+    assert main(["cache", "--clear"]) == 0
+    assert capsys.readouterr().out == "Removed 0 files, 0 bytes.\n"
+
+
+def test_a_user_without_anything(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(own_cache / "data"))
+    assert main(["cache"]) == 0
+    printed = capsys.readouterr().out
+    assert "in all: 0 files, 0 bytes" in printed
+    assert printed.endswith(f"{own_cache}/data/felixlike/compiled.sqlite: none yet\n  run logs: 0 files, 0 bytes\n")
+    assert not own_cache.exists()
+    monkeypatch.setattr(storage, "cache_folder", lambda: None)
+    monkeypatch.setattr(storage, "store_path", lambda: None)
+    assert main(["cache"]) == 0
+    assert "cache: none, since the home of this user is not known" in capsys.readouterr().out
