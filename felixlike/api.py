@@ -262,9 +262,10 @@ def optimize(
                 finish.choose(predictor, pool, seed=seed)
         with spent.on("compiling"):
             compiled = finish.compile()
+        about_run = About(device=devices, seed=seed, started=started, tuned=tuned)
         with spent.on("comparing"):
-            finish.verify(compiled, model)
-        report = finish.report(About(device=devices, seed=seed, started=started, tuned=tuned), log)
+            finish.verify(compiled, about_run)
+        report = finish.report(about_run, log)
         optimized = Optimized(compiled, report)
         optimized.threads = count or None
     finish.tell(optimized)

@@ -38,16 +38,17 @@ def from_onnx(model: Any, shapes: Any) -> Source:
     module = _imported(proto, {key: list(example.shape) for key, example in specs.items()}, name)
     given = Given(positional=tuple(Input((example,)) for example in specs.values()))
     source = from_relax(module, given, name=name)
-    return replace(source, signature=Signature.plain(list(specs)))  # TVM writes input_1 for input.1
+    signature = Signature.plain(list(specs))  # TVM writes input_1 for input.1
+    return replace(source, signature=signature, original=proto)
 
 
-def with_open_sizes(model: Any) -> tuple[str, Any]:
-    """The name of an ONNX model, and a Relax module in which sizes that it leaves open are symbolic.  Raises like
-    from_onnx."""
+def with_open_sizes(model: Any) -> tuple[str, Any, Any]:
+    """The name of an ONNX model, a Relax module in which sizes that it leaves open are symbolic, and its ModelProto.
+    Raises like from_onnx."""
     onnx = _onnx()
     name = _name_of(model)
     proto = _checked(onnx, model, name)
-    return name, _imported(proto, None, name)
+    return name, _imported(proto, None, name), proto
 
 
 def _name_of(model: Any) -> str:

@@ -11,7 +11,7 @@ from felixlike.errors import EmptyModel
 from felixlike.frontend.buffers import buffers_of
 from felixlike.frontend.constants import LAYOUT_FREE
 from felixlike.frontend.imported import Source
-from felixlike.frontend.shapes import match_known, read_shapes
+from felixlike.frontend.shapes import made, match_known, read_shapes
 from felixlike.frontend.signature import Signature
 from felixlike.frontend.structure import Structure
 
@@ -31,7 +31,8 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
     kinds = [relax.TensorType(spec.shape, spec.dtype) for spec in specs]
     module = called(func, name, [spec.name for spec in inputs], kinds)
     signature = Signature.plain([spec.name for spec in inputs])
-    return Source(name, module, signature, Structure(), tuple(example.tensor() for example in examples))
+    tensors = tuple(example.tensor() for example in examples)
+    return Source(name, module, signature, Structure(), tensors, original=module, made=made(examples))
 
 
 def called(func: Any, name: str, inputs: Sequence[str], kinds: Sequence[Any]) -> Any:

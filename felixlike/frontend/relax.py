@@ -11,7 +11,7 @@ from felixlike.errors import InvalidModel
 from felixlike.frontend.buffers import sizes_of
 from felixlike.frontend.imported import InputSpec, OutputSpec, Source
 from felixlike.frontend.layouts import Order, inverse
-from felixlike.frontend.shapes import match_known, read_shapes
+from felixlike.frontend.shapes import made, match_known, read_shapes
 from felixlike.frontend.signature import Signature
 from felixlike.frontend.structure import Structure, structure_of
 
@@ -25,7 +25,8 @@ def from_relax(module: Any, shapes: Any, *, name: str = "main") -> Source:
     for kind in leaves(main.ret_ty):
         _tensor_spec(kind, "the output", where=name)
     structure = structure_of(placeholders(main.ret_ty))
-    return Source(name, module, signature, structure, tuple(example.tensor() for example in examples))
+    tensors = tuple(example.tensor() for example in examples)
+    return Source(name, module, signature, structure, tensors, original=module, made=made(examples))
 
 
 def main_of(module: Any) -> Any:
