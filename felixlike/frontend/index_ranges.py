@@ -21,7 +21,7 @@ UNKNOWN = 1
 
 _SAME = (
     *("reshape", "flatten", "expand_dims", "squeeze", "permute_dims", "broadcast_to", "astype", "strided_slice"),
-    *("concat", "stack", "split", "tile", "repeat", "flip", "roll", "where", "maximum", "floor_mod", "mod"),
+    *("concat", "stack", "split", "tile", "repeat", "flip", "roll", "maximum", "floor_mod", "mod"),
 )
 """Operators that give some of the integers that they take. `floor_mod` counts indices from the end of a table."""
 
@@ -34,10 +34,12 @@ _BOUNDED = (
 
 def index_limits(module: Any) -> dict[int, int]:
     """Return, for each parameter of "main" by its place, what the indices among its values must be below."""
-    main, found = module["main"], _Limits(module)
-    for block in reversed(main.body.blocks):
-        for binding in reversed(block.bindings):
-            found.visit(binding.var, getattr(binding, "value", None))
+    main = module["main"]
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    values = {binding.var: getattr(binding, "value", None) for binding in bindings}
+    found = _Limits(module, values)
+    for variable, value in reversed(values.items()):
+        found.visit(variable, value)
     places = {parameter: place for place, parameter in enumerate(main.params)}
     return {places[variable]: limit for variable, limit in found.known.items() if variable in places}
 
@@ -45,8 +47,9 @@ def index_limits(module: Any) -> dict[int, int]:
 class _Limits:
     """known: a variable → its limit."""
 
-    def __init__(self, module: Any) -> None:
-        self.module = module
+    def __init__(self, module: Any, values: Mapping[Any, Any]) -> None:
+        """values: of the variables that are bound."""
+        self.module, self._values = module, values
         self.known: dict[Any, int] = {}
 
     def visit(self, variable: Any, value: Any) -> None:
@@ -72,8 +75,10 @@ class _Limits:
             self.known[value] = min(limit, self.known.get(value, limit))
 
     def _through(self, name: str, args: list[Any], limit: int, call: Any) -> None:
-        if name in _SAME:
-            for argument in args[1:] if name == "where" else args:
+        if name == "where":
+            self._through_where(args[1], args[2], limit)
+        elif name in _SAME:
+            for argument in args:
                 self.limit(argument, limit)
         elif name in ("add", "subtract", "multiply"):
             self._through_arithmetic(name, args, limit)
@@ -83,6 +88,14 @@ class _Limits:
         elif name not in _BOUNDED:
             for argument in args:
                 self.limit(argument, UNKNOWN)
+
+    def _through_where(self, value: Any, otherwise: Any, limit: int) -> None:
+        """Where negative indices are counted from the end, i + size or i, only i matters."""
+        computed = self._values.get(value) if isinstance(value, tvmlib.relax.Var) else None
+        wraps = isinstance(computed, tvmlib.relax.Call) and str(getattr(computed.op, "name", "")) == "relax.add"
+        self.limit(otherwise, limit)
+        if not (wraps and any(argument.same_as(otherwise) for argument in computed.args)):
+            self.limit(value, limit)
 
     def _through_arithmetic(self, name: str, args: list[Any], limit: int) -> None:
         constants = [_range(argument) for argument in args]
