@@ -112,7 +112,7 @@ def _merged(
     tasks = tuple(
         replace(task, name=f"{task.name}, {name}={size}") for size, own in reports.items() for task in own.tasks
     )
-    notes = [own.note for own in reports.values() if own.note]
+    notes = [note for note in (batch.source.note, *(own.note for own in reports.values())) if note]
     if found.verdict is not Verdict.RIGHT:
         notes.append(f"The whole model was not verified: {found.words}.")
     spent: dict[str, float] = {}

@@ -9,13 +9,13 @@ Which values make sense is tried on the model: indices out of range raise, and a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from felixlike.frontend.imported import Source
 from felixlike.frontend.index_ranges import UNKNOWN, index_limits
-from felixlike.frontend.originals import original_of
+from felixlike.frontend.originals import Original, original_of
 from felixlike.hardware.probe import available_bytes
 
 _SMALL = 8
@@ -70,23 +70,31 @@ def drawn(source: Source) -> Source:
 def _tried(source: Source, limits: Mapping[int, int]) -> tuple[Any, ...] | None:
     """The first examples for which the model gives finite numbers, else the first that it takes.
 
-    Where nothing but TVM runs the model, or memory is short, the first of all: TVM does not say when it reads beyond a
-    table."""
+    The first of all where they cannot be tried: nothing but TVM runs the model, which does not say when it reads beyond
+    a table; memory is short; or the model cannot even be evaluated on zeros."""
     original = original_of(source.original, source.signature)
     taken: tuple[Any, ...] | None = None
     if not original.exact or original.memory(wide=False) > available_bytes():
         return _examples(source, limits, _WAYS[0])
     for way in _WAYS:
         examples = _examples(source, limits, way)
-        try:
-            with _random_numbers_kept():
-                outputs = original.outputs(examples)
-        except Exception:  # whatever a model raises for indices out of range, divisors of zero
-            continue
-        if _finite(outputs):
+        finite = _evaluated(original, examples)
+        if finite:
             return examples
-        taken = taken or examples
+        if finite is not None:
+            taken = taken or examples
+    if taken is None and _evaluated(original, _examples(source, {}, None)) is None:
+        return _examples(source, limits, _WAYS[0])
     return taken
+
+
+def _evaluated(original: Original, examples: Sequence[Any]) -> bool | None:
+    """Whether a model gives finite numbers for examples; None where it raises."""
+    try:
+        with _random_numbers_kept():
+            return _finite(original.outputs(examples))
+    except Exception:  # whatever a model raises for indices out of range, divisors of zero
+        return None
 
 
 def _examples(source: Source, limits: Mapping[int, int], way: _Way | None) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import EmptyModel
-from felixlike.frontend.buffers import buffers_of
+from felixlike.frontend.buffers import buffers_of, check_index_width
 from felixlike.frontend.constants import LAYOUT_FREE
 from felixlike.frontend.imported import Source
 from felixlike.frontend.shapes import made, match_known, read_shapes
@@ -23,6 +23,7 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
     Raises EmptyModel without buffers, InvalidModel for scalar parameters, InvalidShape for unknown sizes."""
     relax = tvmlib.relax
     name = name_of(func)
+    check_index_width(func, where=name)
     specs = buffers_of(func, where=name)
     if not specs:
         raise EmptyModel("the PrimFunc has no buffers", where=name, remedy="give one with an output")

@@ -8,7 +8,7 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import InvalidModel
-from felixlike.frontend.buffers import sizes_of
+from felixlike.frontend.buffers import check_index_width, sizes_of
 from felixlike.frontend.imported import InputSpec, OutputSpec, Source
 from felixlike.frontend.layouts import Order, inverse
 from felixlike.frontend.shapes import made, match_known, read_shapes
@@ -19,6 +19,9 @@ from felixlike.frontend.structure import Structure, structure_of
 def from_relax(module: Any, shapes: Any, *, name: str = "main") -> Source:
     """Check a Relax module and read its outputs' structure.  Raises InvalidModel, InvalidShape."""
     main = main_of(module)
+    for variable in module.get_global_vars():
+        if isinstance(module[variable], tvmlib.PrimFunc):
+            check_index_width(module[variable], where=str(variable.name_hint))
     inputs = inputs_of(main, where=name)
     examples = match_known(read_shapes(shapes), inputs, where=name)
     signature = Signature.plain([spec.name for spec in inputs])

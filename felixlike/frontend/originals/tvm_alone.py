@@ -26,7 +26,7 @@ class RelaxOriginal:
 
     def name(self, *, wide: bool) -> str:
         """Say what an answer is from."""
-        return "TVM's own build of the module"
+        return "TVM's own build of the module as given"
 
     def memory(self, *, wide: bool) -> int:
         """Return 0: constants are shared with the module."""
