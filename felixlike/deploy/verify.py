@@ -172,9 +172,8 @@ def _planned_bytes(lowered: Any) -> int:
 
     def visit(node: Any) -> None:
         if isinstance(node, tvmlib.relax.Call) and str(getattr(node.op, "name", "")) == "relax.vm.alloc_storage":
-            (size,) = node.args[0].values
-            if isinstance(size, tvmlib.tirx.IntImm):
-                sizes.append(int(size))
+            known = getattr(node.args[0], "values", ())  # none where a call decides
+            sizes.extend(int(size) for size in known if isinstance(size, tvmlib.tirx.IntImm))
 
     if lowered is not None:
         tvmlib.relax.analysis.post_order_visit(lowered["main"], visit)
