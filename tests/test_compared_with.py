@@ -15,7 +15,7 @@ import felixlike as fx
 from felixlike import tvmlib
 from felixlike.deploy import Verdict, compile_model, max_relative_error
 from felixlike.errors import NotVerified, VerificationFailed
-from felixlike.frontend import import_model, importer
+from felixlike.frontend import import_model, importer, passes
 from felixlike.testing.faulty import elementwise
 from felixlike.testing.models import Apply
 
@@ -85,7 +85,7 @@ def mistaken(module: Any, target: Any) -> Any:
     return tvmlib.map_functions(FUSE(module, target), changed)
 
 
-FUSE = importer.fuse
+FUSE = passes.fuse
 
 
 @pytest.mark.parametrize("kind", REFERENCES)

@@ -200,9 +200,11 @@ class _Fields:
         Args:
             digits: that error.
             along: take the slices along each dimension too, if they have `_FEWEST` elements. Those of one dimension
-                come in the order of their errors, the largest first.
+                come in the order of their errors, the largest first. Those of zeros have no magnitude of their own.
 
         The place is what Python would write, [:, 3], and empty for the whole."""
+        import torch
+
         fields = (self._difference, self._scale, self._noise)
         size, rank = self._scale.numel(), self._scale.dim()
         if not size:
@@ -212,10 +214,12 @@ class _Fields:
             if not along or count == 1 or size // count < _FEWEST:
                 continue
             others = [other for other in range(rank) if other != dim]
-            rows = [field.amax(others) for field in fields]
-            order = (rows[0] / rows[1].clamp_min(1e-300)).argsort(descending=True)
-            order = order[rows[0][order] > digits * rows[1][order]]
-            columns = (row[order].tolist() for row in rows)
+            differences, scales, noises = (field.amax(others) for field in fields)
+            # A slice whose noise is small by chance is as noisy, for its size, as half of the others.
+            noises = torch.maximum(noises, scales * (noises / scales.clamp_min(1e-300)).median())
+            order = (differences / scales.clamp_min(1e-300)).argsort(descending=True)
+            order = order[(differences[order] > digits * scales[order]) & (scales[order] > 0)]
+            columns = (values[order].tolist() for values in (differences, scales, noises))
             for index, difference, scale, noise in zip(order.tolist(), *columns, strict=True):
                 yield f"[{':, ' * dim}{index}]", difference, scale, noise
 

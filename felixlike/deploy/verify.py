@@ -17,7 +17,7 @@ from felixlike.deploy.agreement import Agreement, agreement
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.guards import damage_by_kernels
 from felixlike.frontend.originals import Original, original_of
-from felixlike.hardware.probe import available_bytes
+from felixlike.hardware.probe import free_memory_bytes
 from felixlike.modes import own_modes
 
 _SAMPLES = 2
@@ -93,8 +93,8 @@ class _Comparison:
         """What came of it, and the names of outputs that are NaN nearly everywhere."""
         wide = self._original.exact and self._fits(inputs, wide=True)
         if not wide and not self._fits(inputs, wide=False):
-            needed, available = self._needed(inputs, wide=False) / 2**30, available_bytes() / 2**30
-            words = f"evaluating the original takes about {needed:.1f} GiB of memory, and {available:.1f} are available"
+            needed, free = self._needed(inputs, wide=False) / 2**30, (free_memory_bytes() or 0) / 2**30
+            words = f"evaluating the original takes about {needed:.1f} GiB of memory, and {free:.1f} are available"
             return Verification(float("nan"), "", Verdict.UNSURE, words), ()
         got, damage = self._called(inputs)
         want, wide = self._evaluated(inputs, wide=wide)
@@ -158,7 +158,8 @@ class _Comparison:
         return found
 
     def _fits(self, inputs: Sequence[Any], *, wide: bool) -> bool:
-        return self._needed(inputs, wide=wide) <= available_bytes()
+        free = free_memory_bytes()
+        return free is None or self._needed(inputs, wide=wide) <= free
 
     def _needed(self, inputs: Sequence[Any], *, wide: bool) -> int:
         """Bytes that evaluating the original takes, about."""

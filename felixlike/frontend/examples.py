@@ -16,7 +16,7 @@ from typing import Any
 from felixlike.frontend.imported import Source
 from felixlike.frontend.index_ranges import UNKNOWN, index_limits
 from felixlike.frontend.originals import Original, original_of
-from felixlike.hardware.probe import available_bytes
+from felixlike.hardware.probe import free_memory_bytes
 
 _SMALL = 8
 """Integers that index nothing are drawn from 0 … 7, bytes from all that there are."""
@@ -74,7 +74,8 @@ def _tried(source: Source, limits: Mapping[int, int]) -> tuple[Any, ...] | None:
     a table; memory is short; or the model cannot even be evaluated on zeros."""
     original = original_of(source.original, source.signature)
     taken: tuple[Any, ...] | None = None
-    if not original.exact or original.memory(wide=False) > available_bytes():
+    free = free_memory_bytes()
+    if not original.exact or (free is not None and original.memory(wide=False) > free):
         return _examples(source, limits, _WAYS[0])
     for way in _WAYS:
         examples = _examples(source, limits, way)

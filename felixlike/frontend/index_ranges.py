@@ -91,10 +91,10 @@ class _Limits:
 
     def _through_where(self, value: Any, otherwise: Any, limit: int) -> None:
         """Where negative indices are counted from the end, i + size or i, only i matters."""
-        computed = self._values.get(value) if isinstance(value, tvmlib.relax.Var) else None
-        wraps = isinstance(computed, tvmlib.relax.Call) and str(getattr(computed.op, "name", "")) == "relax.add"
+        computed: Any = self._values.get(value) if isinstance(value, tvmlib.relax.Var) else None
+        added = computed.args if str(getattr(getattr(computed, "op", None), "name", "")) == "relax.add" else ()
         self.limit(otherwise, limit)
-        if not (wraps and any(argument.same_as(otherwise) for argument in computed.args)):
+        if not any(argument.same_as(otherwise) for argument in added):
             self.limit(value, limit)
 
     def _through_arithmetic(self, name: str, args: list[Any], limit: int) -> None:

@@ -16,7 +16,7 @@ from felixlike.errors import InvalidOption, InvalidShape
 from felixlike.frontend.imported import InputSpec
 from felixlike.frontend.nesting import quoted
 from felixlike.frontend.structure import SCALARS, Structure, structure_from_leaves
-from felixlike.hardware.probe import available_bytes
+from felixlike.hardware.probe import free_memory_bytes
 from felixlike.words import kind_of, shown
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -49,9 +49,9 @@ class Example:
         import torch
 
         dtype = getattr(torch, self.dtype)
-        size, available = math.prod(self.shape) * dtype.itemsize, available_bytes()
-        if size > available:
-            room = f"{available / 2**30:.1f} GiB are available"
+        size, free = math.prod(self.shape) * dtype.itemsize, free_memory_bytes()
+        if free is not None and size > free:
+            room = f"{free / 2**30:.1f} GiB are available"
             raise InvalidShape(
                 f"an input of shape {self.shape} takes {size / 2**30:.1f} GiB, and {room}",
                 where="shapes",

@@ -105,19 +105,6 @@ def allowance() -> cgroups.Allowance:
     return cgroups.allowance()
 
 
-def available_bytes() -> int:
-    """Memory that this process may still take without swapping, bytes: what Linux says is available, and at most
-    `memory_bytes` less what the process has."""
-    total = memory_bytes()
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, StopIteration, ValueError):
-        return total
-    return max(0, min(available, total - resident))
-
-
 def usable_cores() -> int:
     """Physical cores this process may run on: a kernel gains nothing from two hyper-threads of one core.
 

@@ -219,7 +219,7 @@ def test_a_slice_is_as_inexact_as_the_original_is_there() -> None:
     own, got = want.float(), want.float()
     own[::3, 5] += 3e-7
     got[1::3, 5] -= 6e-7
-    assert agreement(got, want, [own]).right
+    assert agreement(got.float(), want, [own.float()]).right
     got[:, 4] += 1e-2
     assert "[:, 4]" in agreement(got, want, [own]).wrong
     assert agreement(want.float() + torch.tensor([0.0, 0, 0, 0, 0, 0.1]), want, [own]).wrong
@@ -232,6 +232,18 @@ def test_the_last_digits_of_the_largest_value_are_no_error_anywhere() -> None:
     got = want.float()
     got[:, 5] = 6e-5  # 1e-7 of 640
     assert agreement(got, want, [want.float()]).right
+
+
+def test_the_noise_of_a_slice_may_be_small_by_chance() -> None:
+    """Rows of one number each, all but noise: one is as inexact as the others are."""
+    want = torch.full((65, 8), 1e-9, dtype=torch.float64)
+    own, got = want + 1e-6, want + 2e-6
+    own[17] = want[17]
+    for answer in (want, own, got):
+        answer[64] = 1.0
+    assert agreement(got.float(), want, [own.float()]).right
+    own[:40] = want[:40]
+    assert agreement(got.float(), want, [own.float()]).wrong.startswith("output 0[")
 
 
 def test_slices_of_few_elements_are_not_judged_by_themselves() -> None:

@@ -62,7 +62,6 @@ class OnnxOriginal:
         except ImportError:
             return "onnx.reference", ReferenceEvaluator(self._proto).run
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = onnxruntime.InferenceSession(
             self._proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
