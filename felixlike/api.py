@@ -262,10 +262,9 @@ def optimize(
                 finish.choose(predictor, pool, seed=seed)
         with spent.on("compiling"):
             compiled = finish.compile()
-        about_run = About(device=devices, seed=seed, started=started, tuned=tuned)
         with spent.on("comparing"):
-            finish.verify(compiled, about_run)
-        report = finish.report(about_run, log)
+            finish.verify(compiled, run := About(device=devices, seed=seed, started=started, tuned=tuned))
+        report = finish.report(run, log)
         optimized = Optimized(compiled, report)
         optimized.threads = count or None
     finish.tell(optimized)
