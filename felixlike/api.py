@@ -263,8 +263,8 @@ def optimize(
         with spent.on("compiling"):
             compiled = finish.compile()
         with spent.on("comparing"):
-            finish.verify(compiled, model)
-        report = finish.report(About(device=devices, seed=seed, started=started, tuned=tuned), log)
+            finish.verify(compiled, run := About(device=devices, seed=seed, started=started, tuned=tuned))
+        report = finish.report(run, log)
         optimized = Optimized(compiled, report)
         optimized.threads = count or None
     finish.tell(optimized)

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any, TypeVar
@@ -61,6 +62,8 @@ _OTHERS = 2
 _CULPRITS = 8
 """Schedules that are found to break a model before it is compiled without any."""
 
+_NOT_YET = "it was saved before it was compared"
+
 _HASTE = "the run was interrupted before that"
 
 
@@ -73,6 +76,19 @@ class About:
     started: float
     tuned: float
     """Seconds until the search was over."""
+
+
+before_comparing: ContextVar[Callable[[Compiled, Report], None] | None] = ContextVar("before_comparing", default=None)
+"""What is called with a compiled model and its report before the model is compared with its original, which may take
+more memory than there is: the command saves it."""
+
+
+def hand_over(compiled: Compiled, report: Report) -> None:
+    """Call `before_comparing`. Whatever that raises will be raised again when the model is saved for good."""
+    keep = before_comparing.get()
+    if keep is not None:
+        with contextlib.suppress(Exception):
+            keep(compiled, replace(report, note=f"The whole model was not verified: {_NOT_YET}."))
 
 
 @contextlib.contextmanager
@@ -169,12 +185,14 @@ class Finish:
         assert plain is not None
         return plain
 
-    def verify(self, compiled: Compiled, model: Any) -> None:
-        """Compare with the original, unless that cannot be done or there is no time left."""
+    def verify(self, compiled: Compiled, about: About) -> None:
+        """Compare with the original, unless that cannot be done or there is no time left; see `before_comparing`."""
+        if before_comparing.get() is not None:
+            self._interrupts.attempt(lambda: hand_over(compiled, self._report(about)), lambda: None)
         try:
             self._verification = self._interrupts.attempt(
                 lambda: deploy.max_relative_error(
-                    compiled, self._reference(model), self._imported.examples, products=self._rounding()
+                    compiled, self._imported.original, self._imported.examples, products=self._rounding()
                 ),
                 lambda: self._verification,
             )
@@ -241,13 +259,6 @@ class Finish:
             self._interrupts.give_way(error)
             return deploy.compile_model(self._imported, schedules)
 
-    def _reference(self, model: Any) -> Any:
-        """What the compiled model is compared with: the torch model itself, else the model as TVM has it untuned."""
-        import torch
-
-        eager = isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
-        return model if eager else deploy.compile_model(self._imported)
-
     def _report(self, about: About) -> Report:
         tasks = tuple(self._task(state, choice) for state, choice in zip(self._states, self._choices, strict=True))
         return replace(self._bare(about), tasks=tasks, stopped=self._why_stopped(), note=self._notes())
@@ -289,9 +300,11 @@ class Finish:
 
     def _notes(self) -> str:
         verdict, words = self._verification.verdict, self._verification.words
-        if verdict is Verdict.RIGHT:
-            return ""
-        return f"{'It is wrong' if verdict is Verdict.WRONG else 'The whole model was not verified'}: {words}."
+        notes = [self._imported.note] if self._imported.note else []
+        if verdict is not Verdict.RIGHT:
+            said = "It is wrong" if verdict is Verdict.WRONG else "The whole model was not verified"
+            notes.append(f"{said}: {words}.")
+        return " ".join(notes)
 
     def _why_stopped(self) -> str:
         session, budget = self._session, self._budget

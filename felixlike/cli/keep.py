@@ -1,16 +1,19 @@
 """Save what was tuned, whatever has become of the place it was meant for.
 
 In: a tuned model, the path that was asked for. Out: a file there, or beside where the command runs, or where temporary
-files go; and where it is. An hour of tuning is not lost for a disk that is full.
+files go; and where it is. An hour of tuning is not lost for a disk that is full, nor when comparing the model with its
+original takes more memory than there is: a first copy is saved before that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from felixlike.cli.terminal import complain
 from felixlike.errors import first_line
@@ -19,11 +22,63 @@ if TYPE_CHECKING:
     from felixlike.api import Optimized
 
 
-def kept(tuned: Optimized, path: Path) -> Path:
+class FirstCopy:
+    """A context manager in which `optimize` saves the model before comparing it, beside where it is to be saved.
+
+    The copy is called model.unverified.flx. It is removed once the model is saved, and stays where the process is
+    killed, or `optimize` raises."""
+
+    def __init__(self, path: Path | None) -> None:
+        """path: where the model is to be saved; None for nowhere."""
+        self._path = None if path is None else unverified(path)
+        self._saved = False
+
+    def __enter__(self) -> Self:
+        from felixlike.finish import before_comparing
+
+        self._token = before_comparing.set(None if self._path is None else self._save)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        from felixlike.finish import before_comparing
+
+        before_comparing.reset(self._token)
+        if error is not None and self._saved:
+            complain(f"the tuned model, which was not compared with its original, is saved to {self._path}")
+
+    def saved_again(self, tuned: Optimized, path: Path) -> bool:
+        """Save the model for good by copying the first copy, which then goes.  Whether that worked."""
+        from felixlike import deploy
+
+        if not self._saved or self._path is None:
+            return False
+        try:
+            deploy.save_again(self._path, path, report=tuned.report.to_json())
+        except Exception:  # it is saved anew
+            return False
+        self.remove(unless=path)
+        return True
+
+    def remove(self, *, unless: Path) -> None:
+        """Remove the copy, if it is not the file at the path."""
+        if self._saved and self._path is not None and self._path != unless:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def _save(self, compiled: Any, report: Any) -> None:
+        from felixlike import deploy
+
+        assert self._path is not None
+        deploy.save(compiled, self._path, report=report.to_json())
+        self._saved = True
+
+
+def kept(tuned: Optimized, path: Path, first: FirstCopy) -> Path:
     """Where it was saved, which is said if it is elsewhere.  Raises what saving at the path raised if nothing works."""
+    if first.saved_again(tuned, path):
+        return path
     try:
         tuned.save(path)
-        return path
     except Exception as error:  # of the disk, of the linker
         for other in _elsewhere(path):
             try:
@@ -33,6 +88,8 @@ def kept(tuned: Optimized, path: Path) -> Path:
             complain(f"{path} could not be written ({first_line(error)}); the tuned model is saved to {other}")
             return other
         raise
+    first.remove(unless=path)
+    return path
 
 
 def unverified(path: Path) -> Path:

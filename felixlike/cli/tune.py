@@ -15,7 +15,7 @@ from typing import Any
 
 from felixlike import interrupts
 from felixlike import options as checks
-from felixlike.cli.keep import kept, unverified
+from felixlike.cli.keep import FirstCopy, kept, unverified
 from felixlike.cli.model_file import model_from
 from felixlike.cli.terminal import complain
 from felixlike.errors import InvalidModel, OutputNotWritable
@@ -93,7 +93,7 @@ def _tune(options: argparse.Namespace) -> int:
         _note(options)
     path = None if options.output is None else checks.path(options.output, "output", error=OutputNotWritable)
     failure = ""
-    with _warnings_as_sentences() as warned:
+    with _warnings_as_sentences() as warned, FirstCopy(path) as first:
         try:
             tuned = optimize(
                 model,
@@ -116,7 +116,7 @@ def _tune(options: argparse.Namespace) -> int:
                 raise
             tuned, failure = error.optimized, error.what
             path = None if path is None else unverified(path)
-    place = None if path is None else kept(tuned, path)
+    place = None if path is None else kept(tuned, path, first)
     if failure:
         complain(f"{failure}. " + ("Nothing was saved." if place is None else f"It is saved to {place} all the same."))
     if not options.quiet:

@@ -1,6 +1,6 @@
 """From an imported model and schedules to something that runs, is verified, saved and loaded."""
 
-from felixlike.deploy.artefact import export_library, from_bytes, linker, load, read_report, save, to_bytes
+from felixlike.deploy.artefact import export_library, from_bytes, linker, load, read_report, save, save_again, to_bytes
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.chunks import MOST_SIZE as MOST_BATCH
 from felixlike.deploy.chunks import Chunked
@@ -25,6 +25,7 @@ __all__ = [
     "max_relative_error",
     "read_report",
     "save",
+    "save_again",
     "to_bytes",
     "written_whole",
 ]

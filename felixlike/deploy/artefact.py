@@ -43,6 +43,14 @@ def save(compiled: Compiled, path: str | os.PathLike[str], *, report: Mapping[st
         _pack(file, meta, files)
 
 
+def save_again(saved: str | os.PathLike[str], path: str | os.PathLike[str], *, report: Mapping[str, Any]) -> None:
+    """Write a saved model to another file with another report, without linking it again.  Raises as `save` and `load`
+    do."""
+    meta, files = _read_file(saved)
+    with written_whole(path) as file:
+        _pack(file, {**meta, "report": dict(report)}, files)
+
+
 def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
     """Write the shared library alone, which TVM's runtime can load without felixlike, Python or torch; whole or not at
     all. Raises as `save` does."""

@@ -17,10 +17,10 @@ from typing import Any
 from felixlike import deploy, tvmlib
 from felixlike.deploy import Chunked
 from felixlike.deploy.agreement import agreement
-from felixlike.deploy.verify import evaluated
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.timing import in_turns
 from felixlike.frontend.imported import Source
+from felixlike.frontend.originals import original_of
 from felixlike.frontend.relax import leaves
 from felixlike.frontend.signature import Signature
 
@@ -140,7 +140,7 @@ def _independent(batch: Batch) -> bool:
     import torch
 
     size = max(2, min(batch.dim.most, 5))
-    first, signature = size // 2, batch.source.signature
+    first = size // 2
     generator = torch.Generator().manual_seed(0)
     tensors = [
         torch.randn(t.shape, generator=generator, dtype=t.dtype) if t.dtype.is_floating_point else t
@@ -152,7 +152,8 @@ def _independent(batch: Batch) -> bool:
     ]
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():  # the caller's random numbers stay as they are
-            found = [_flat(evaluated(batch.model, given, signature, wide=False)) for given in (tensors, *pieces)]
+            original = original_of(batch.model, batch.source.signature)
+            found = [_flat(original.outputs(given)) for given in (tensors, *pieces)]
         together, *apart = found
         joined = [torch.cat(own) for own in zip(*apart, strict=True)]
     except Exception:  # whatever a model raises at sizes that it was not made for

@@ -16,9 +16,9 @@ from felixlike.deploy.verify import Verdict, Verification, max_relative_error
 from felixlike.dynamic.batch import Batch, batch_of, in_parts
 from felixlike.dynamic.network import Network, Part, compile_source
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
-from felixlike.dynamic.sources import is_torch, read_network
+from felixlike.dynamic.sources import read_network
 from felixlike.errors import FelixlikeWarning, first_line
-from felixlike.finish import versions
+from felixlike.finish import hand_over, versions
 from felixlike.frontend.imported import warnings_of
 from felixlike.frontend.shapes import either
 from felixlike.hardware import device_name, kind_of
@@ -29,6 +29,9 @@ from felixlike.report.report import TaskReport
 def is_dynamic(model: Any, shapes: Any, example_inputs: Any) -> bool:
     """Whether a call decides some of a model's sizes."""
     return has_dims(shapes) or has_dims(example_inputs) or is_dynamic_program(model)
+
+
+_UNCOMPARED = Verification(float("nan"), "")
 
 
 Fixed = Callable[[Any, Any, Mapping[str, Any]], tuple[deploy.Compiled, Report]]
@@ -59,13 +62,13 @@ def optimize_dynamic(
         }
         compiled = in_parts(batch, {size: own for size, (own, _) in parts.items()}, measure=measure)
         reports = {size: report for size, (_, report) in parts.items()}
+        hand_over(compiled, _merged(batch, reports, compiled, _UNCOMPARED, started))
         sizes = dict.fromkeys((batch.dim.least, (batch.dim.least + batch.dim.most) // 2, batch.dim.most))
-        found = _compared(compiled, model, map(batch.examples, sizes))
+        found = _compared(compiled, source.original, map(batch.examples, sizes))
         return compiled, _merged(batch, reports, compiled, found, started), found, []
     network = compile_source(source, dims, target, measure=measure)
-    if not is_torch(model):
-        model = compile_source(source, dims, target, kernels=False).compiled
-    found = _compared(network.compiled, model, network.examples())
+    hand_over(network.compiled, _report(network, _UNCOMPARED, started=started, seed=seed))
+    found = _compared(network.compiled, source.original, network.examples())
     report = _report(network, found, started=started, seed=seed)
     return network.compiled, report, found, warnings_of(source)
 
@@ -109,7 +112,7 @@ def _merged(
     tasks = tuple(
         replace(task, name=f"{task.name}, {name}={size}") for size, own in reports.items() for task in own.tasks
     )
-    notes = [own.note for own in reports.values() if own.note]
+    notes = [note for note in (batch.source.note, *(own.note for own in reports.values())) if note]
     if found.verdict is not Verdict.RIGHT:
         notes.append(f"The whole model was not verified: {found.words}.")
     spent: dict[str, float] = {}
@@ -141,7 +144,9 @@ def _sum(steps: list[int]) -> str:
 def _report(network: Network, found: Verification, *, started: float, seed: int) -> Report:
     plain = "TVM's default schedule" if kind_of(network.compiled.target).binds_threads else "row by row"
     tasks = tuple(_task(part, plain) for part in network.parts)
-    note = "" if found.verdict is Verdict.RIGHT else f"The whole model was not verified: {found.words}."
+    notes = [network.source.note] if network.source.note else []
+    if found.verdict is not Verdict.RIGHT:
+        notes.append(f"The whole model was not verified: {found.words}.")
     return Report(
         model=network.source.name,
         tasks=tasks,
@@ -156,7 +161,7 @@ def _report(network: Network, found: Verification, *, started: float, seed: int)
         target=str(network.compiled.target),
         versions=versions(),
         seed=seed,
-        note=note,
+        note=" ".join(notes),
     )
 
 

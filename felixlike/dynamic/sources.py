@@ -16,6 +16,7 @@ from felixlike import options, tvmlib
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.shapes import DynamicShapes, dims_of_program, read_dynamic_shapes
 from felixlike.errors import EmptyModel, InvalidDim, InvalidModel, InvalidShape
+from felixlike.frontend.examples import drawn
 from felixlike.frontend.imported import Source
 from felixlike.frontend.primfunc import called, name_of
 from felixlike.frontend.relax import main_of, placeholders
@@ -26,6 +27,11 @@ from felixlike.words import kind_of
 
 def read_network(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
     """The model as Relax, and its dimensions.  Raises InvalidDim, InvalidShape, InvalidModel and its kinds."""
+    source, dims = _read(model, shapes)
+    return drawn(source), dims
+
+
+def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
     import torch
 
     from felixlike.frontend import onnx
@@ -42,21 +48,15 @@ def read_network(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
     if type(model).__name__ == "ModelProto" or (isinstance(model, Path) and model.suffix == ".onnx"):
         return _of_relax(onnx.with_open_sizes(model), read)
     if isinstance(model, tvmlib.PrimFunc):
-        return _of_relax((name_of(model), _symbolic(model)), read)
+        module = _symbolic(model)
+        return _of_relax((name_of(model), module, module), read)
     if isinstance(model, tvmlib.IRModule):
-        return _of_relax(("main", model), read)
+        return _of_relax(("main", model, model), read)
     raise InvalidModel(
         f"{kind_of(model)} cannot have dynamic sizes here",
         where="model",
         remedy="give an nn.Module, an ExportedProgram, an ONNX model, a Relax IRModule or a PrimFunc",
     )
-
-
-def is_torch(model: Any) -> bool:
-    """Whether PyTorch itself can run a model."""
-    import torch
-
-    return isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
 
 
 def _of_module(model: Any, read: DynamicShapes) -> tuple[Source, dict[str, Dim]]:
@@ -101,9 +101,13 @@ def _by_parameter(model: Any, places: list[dict[int, Any]]) -> Any:
     return found
 
 
-def _of_relax(named: tuple[str, Any], read: DynamicShapes) -> tuple[Source, dict[str, Dim]]:
-    """A Relax module whose open sizes are symbolic, and the dimensions that were given for those."""
-    name, module = named
+def _of_relax(named: tuple[str, Any, Any], read: DynamicShapes) -> tuple[Source, dict[str, Dim]]:
+    """A Relax module whose open sizes are symbolic, and the dimensions that were given for those.
+
+    named: its name, the module, and what it was made from."""
+    import torch
+
+    name, module, original = named
     main = main_of(module)
     inputs = [str(parameter.name) for parameter in main.params]
     given = _in_order(read.given, inputs, name)
@@ -113,7 +117,8 @@ def _of_relax(named: tuple[str, Any], read: DynamicShapes) -> tuple[Source, dict
     for parameter, own, dynamic in zip(main.params, given, places, strict=True):
         examples.append(_example(parameter, own, dynamic, read, found, name))
     structure = structure_of(placeholders(main.ret_ty))
-    return Source(name, module, Signature.plain(inputs), structure, tuple(examples)), found
+    made = frozenset(index for index, own in enumerate(given) if not isinstance(own, torch.Tensor))
+    return Source(name, module, Signature.plain(inputs), structure, tuple(examples), original, made), found
 
 
 def _in_order(given: Any, names: Sequence[str], where: str) -> list[Any]:

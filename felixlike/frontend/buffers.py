@@ -3,6 +3,7 @@
 In: a PrimFunc. Out: an InputSpec per parameter, outputs last; a named error for scalars and unknown sizes.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,6 +25,25 @@ def buffers_of(func: Any, *, where: str) -> tuple[InputSpec, ...]:
         shape = sizes_of(parameter.shape, what=f"buffer {parameter.name}", where=where)
         specs.append(InputSpec(str(parameter.name), shape, str(parameter.dtype)))
     return tuple(specs)
+
+
+def check_index_width(func: Any, *, where: str) -> None:
+    """Raise InvalidModel for a buffer with more elements than its sizes' type can count.
+
+    TVM would compute the place of an element in that type, also of a buffer that the function allocates.  where: the
+    function's name."""
+    allocated = [buffer for block in tvmlib.found(func.body, tvmlib.s_tir.SBlock) for buffer in block.alloc_buffers]
+    for buffer in (*func.params, *allocated):
+        sizes = list(getattr(buffer, "shape", None) or ())
+        if not sizes or not all(isinstance(size, tvmlib.tirx.IntImm) for size in sizes):
+            continue
+        bits, count = min(tvmlib.bits(size.ty.dtype) for size in sizes), math.prod(map(int, sizes))
+        if count >= 2 ** (bits - 1):
+            raise InvalidModel(
+                f"buffer {buffer.name} has {count} elements, more than its {bits}-bit sizes can count",
+                where=where,
+                remedy="write its sizes as 64-bit integers, T.int64(…), and the loops too",
+            )
 
 
 def sizes_of(shape: Iterable[Any], *, what: str, where: str) -> tuple[int, ...]:

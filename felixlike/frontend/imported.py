@@ -44,16 +44,21 @@ class Source:
     """A model as read, before any pass.
 
     name: for people.  module: Relax IRModule with "main", parameters bound.  signature: how it is called.  structure:
-    of the outputs.  examples: a torch tensor per input, the user's own where given.  orders: the memory order of each
-    output, in which the module returns its dimensions; empty where all lie row by row.  changed_inputs: names of those
-    that the model changes in place, and the module does not.  training: the parts of an nn.Module that were in training
-    mode and compute something else in eval mode, in which it was read."""
+    of the outputs.  examples: a torch tensor per input, the user's own where given.  original: the model as given, with
+    which the compiled one is compared (`originals.original_of`).  made: which examples were made from sizes alone.
+    note: what is to be said of the examples, in words; empty if nothing.  orders: the memory order of each output, in
+    which the module returns its dimensions; empty where all lie row by row.  changed_inputs: names of those that the
+    model changes in place, and the module does not.  training: the parts of an nn.Module that were in training mode and
+    compute something else in eval mode, in which it was read."""
 
     name: str
     module: Any
     signature: Signature
     structure: Structure
     examples: tuple[Any, ...]
+    original: Any
+    made: frozenset[int] = frozenset()
+    note: str = ""
     orders: tuple[tuple[int, ...], ...] = ()
     changed_inputs: tuple[str, ...] = ()
     training: tuple[str, ...] = ()
@@ -66,8 +71,8 @@ class Imported:
     name: for people.  module: fused Relax IRModule; parameters are constants in it.  inputs: in calling order.
     signature: how they are given.  structure: how outputs are given back.  target: the TVM target.  tasks: heaviest
     first (weight × flops), then by name.  functions: a task's key → the names of the module's functions it stands for.
-    examples: a torch tensor per input; the user's own where given, else random floats and zero integers.
-    orders, changed_inputs, training: see Source."""
+    examples: a torch tensor per input; the user's own where given, else drawn (`examples.drawn`).
+    original, note, orders, changed_inputs, training: see Source."""
 
     name: str
     module: Any
@@ -78,6 +83,8 @@ class Imported:
     tasks: tuple[Task, ...]
     functions: Mapping[str, tuple[str, ...]]
     examples: tuple[Any, ...]
+    original: Any
+    note: str = ""
     orders: tuple[tuple[int, ...], ...] = ()
     changed_inputs: tuple[str, ...] = ()
     training: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from typing import Any
 
 from felixlike import options, tvmlib
 from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, first_line
+from felixlike.frontend.examples import drawn
 from felixlike.frontend.extract import computes_nothing, extract
 from felixlike.frontend.imported import Imported, InputSpec, Source
 from felixlike.frontend.passes import fuse
@@ -37,7 +38,7 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
     target = resolve_target(target)
     if isinstance(model, Imported):
         return model
-    source = _read(model, either(shapes, example_inputs))
+    source = drawn(_read(model, either(shapes, example_inputs)))
     try:
         module = fuse(source.module, target)
     except tvmlib.TVM_ERRORS as error:
@@ -68,6 +69,8 @@ def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example
         orders=source.orders,
         changed_inputs=source.changed_inputs,
         training=source.training,
+        original=source.original,
+        note=source.note,
     )
 
 

@@ -38,16 +38,17 @@ def from_onnx(model: Any, shapes: Any) -> Source:
     module = _imported(proto, {key: list(example.shape) for key, example in specs.items()}, name)
     given = Given(positional=tuple(Input((example,)) for example in specs.values()))
     source = from_relax(module, given, name=name)
-    return replace(source, signature=Signature.plain(list(specs)))  # TVM writes input_1 for input.1
+    signature = Signature.plain(list(specs))  # TVM writes input_1 for input.1
+    return replace(source, signature=signature, original=proto)
 
 
-def with_open_sizes(model: Any) -> tuple[str, Any]:
-    """The name of an ONNX model, and a Relax module in which sizes that it leaves open are symbolic.  Raises like
-    from_onnx."""
+def with_open_sizes(model: Any) -> tuple[str, Any, Any]:
+    """The name of an ONNX model, a Relax module in which sizes that it leaves open are symbolic, and its ModelProto.
+    Raises like from_onnx."""
     onnx = _onnx()
     name = _name_of(model)
     proto = _checked(onnx, model, name)
-    return name, _imported(proto, None, name)
+    return name, _imported(proto, None, name), proto
 
 
 def _name_of(model: Any) -> str:
@@ -89,12 +90,28 @@ def _read(onnx: Any, model: Any) -> Any:
     else:
         model_proto = model
     try:
-        onnx.checker.check_model(model_proto)
+        _check(onnx, model_proto, model if isinstance(model, str | Path) else None)
     except Exception as error:
         raise InvalidModel(
             f"ONNX's own checker refuses the model: {first_line(error)}", where="onnx", remedy="export it again"
         ) from None
     return model_proto
+
+
+_LARGEST = 2**31
+"""Bytes that a message of Protocol Buffers must stay below to be written, which ONNX's checker does with a ModelProto
+in memory."""
+
+
+def _check(onnx: Any, proto: Any, path: str | Path | None) -> None:
+    """Raise what ONNX's checker raises.  path: of the file; the weights may lie in files beside it.
+
+    A larger model is checked where it lies. One in memory alone, which no file could hold in one piece, is not: TVM's
+    importer refuses what it cannot import."""
+    if sum(len(tensor.raw_data) for tensor in proto.graph.initializer) < _LARGEST - 2**24:
+        onnx.checker.check_model(proto)
+    elif path is not None:
+        onnx.checker.check_model(str(path))
 
 
 def _declared_inputs(onnx: Any, proto: Any, where: str) -> list[tuple[str, tuple[int | str, ...], str]]:

@@ -8,10 +8,10 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import EmptyModel
-from felixlike.frontend.buffers import buffers_of
+from felixlike.frontend.buffers import buffers_of, check_index_width
 from felixlike.frontend.constants import LAYOUT_FREE
 from felixlike.frontend.imported import Source
-from felixlike.frontend.shapes import match_known, read_shapes
+from felixlike.frontend.shapes import made, match_known, read_shapes
 from felixlike.frontend.signature import Signature
 from felixlike.frontend.structure import Structure
 
@@ -23,6 +23,7 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
     Raises EmptyModel without buffers, InvalidModel for scalar parameters, InvalidShape for unknown sizes."""
     relax = tvmlib.relax
     name = name_of(func)
+    check_index_width(func, where=name)
     specs = buffers_of(func, where=name)
     if not specs:
         raise EmptyModel("the PrimFunc has no buffers", where=name, remedy="give one with an output")
@@ -31,7 +32,8 @@ def from_primfunc(func: Any, shapes: Any) -> Source:
     kinds = [relax.TensorType(spec.shape, spec.dtype) for spec in specs]
     module = called(func, name, [spec.name for spec in inputs], kinds)
     signature = Signature.plain([spec.name for spec in inputs])
-    return Source(name, module, signature, Structure(), tuple(example.tensor() for example in examples))
+    tensors = tuple(example.tensor() for example in examples)
+    return Source(name, module, signature, Structure(), tensors, original=module, made=made(examples))
 
 
 def called(func: Any, name: str, inputs: Sequence[str], kinds: Sequence[Any]) -> Any:

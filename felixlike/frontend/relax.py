@@ -8,10 +8,10 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.errors import InvalidModel
-from felixlike.frontend.buffers import sizes_of
+from felixlike.frontend.buffers import check_index_width, sizes_of
 from felixlike.frontend.imported import InputSpec, OutputSpec, Source
 from felixlike.frontend.layouts import Order, inverse
-from felixlike.frontend.shapes import match_known, read_shapes
+from felixlike.frontend.shapes import made, match_known, read_shapes
 from felixlike.frontend.signature import Signature
 from felixlike.frontend.structure import Structure, structure_of
 
@@ -19,13 +19,17 @@ from felixlike.frontend.structure import Structure, structure_of
 def from_relax(module: Any, shapes: Any, *, name: str = "main") -> Source:
     """Check a Relax module and read its outputs' structure.  Raises InvalidModel, InvalidShape."""
     main = main_of(module)
+    for variable in module.get_global_vars():
+        if isinstance(module[variable], tvmlib.PrimFunc):
+            check_index_width(module[variable], where=str(variable.name_hint))
     inputs = inputs_of(main, where=name)
     examples = match_known(read_shapes(shapes), inputs, where=name)
     signature = Signature.plain([spec.name for spec in inputs])
     for kind in leaves(main.ret_ty):
         _tensor_spec(kind, "the output", where=name)
     structure = structure_of(placeholders(main.ret_ty))
-    return Source(name, module, signature, structure, tuple(example.tensor() for example in examples))
+    tensors = tuple(example.tensor() for example in examples)
+    return Source(name, module, signature, structure, tensors, original=module, made=made(examples))
 
 
 def main_of(module: Any) -> Any:

@@ -4,8 +4,9 @@ In: what the user wrote, in Python or on a command line. Out: an Example per ten
 constants between, or an InvalidShape that says which is wrong.
 """
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from felixlike.errors import InvalidOption, InvalidShape
 from felixlike.frontend.imported import InputSpec
 from felixlike.frontend.nesting import quoted
 from felixlike.frontend.structure import SCALARS, Structure, structure_from_leaves
+from felixlike.hardware.probe import free_memory_bytes
 from felixlike.words import kind_of, shown
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -39,12 +41,22 @@ class Example:
     value: Any = field(default=None, compare=False)
 
     def tensor(self) -> Any:
-        """The user's tensor, else random floats from a fixed seed, or zeros of an integer or boolean type."""
+        """The user's tensor, else random floats from a fixed seed, or zeros of an integer or boolean type.
+
+        Raises InvalidShape for one that does not fit in the memory that is available."""
         if self.value is not None:
             return self.value
         import torch
 
         dtype = getattr(torch, self.dtype)
+        size, free = math.prod(self.shape) * dtype.itemsize, free_memory_bytes()
+        if free is not None and size > free:
+            room = f"{free / 2**30:.1f} GiB are available"
+            raise InvalidShape(
+                f"an input of shape {self.shape} takes {size / 2**30:.1f} GiB, and {room}",
+                where="shapes",
+                remedy="give smaller sizes, or optimize the model on a machine with more memory",
+            )
         if not dtype.is_floating_point:
             return torch.zeros(self.shape, dtype=dtype)
         return torch.randn(self.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -85,6 +97,11 @@ class Given:
         """True if no example tensor was given: every type was then assumed."""
         given = (*self.positional, *(value for _, value in self.named))
         return all(example.value is None for value in given for example in value.examples)
+
+
+def made(examples: Iterable[Example]) -> frozenset[int]:
+    """Which examples have no value of the user's."""
+    return frozenset(index for index, example in enumerate(examples) if example.value is None)
 
 
 def either(shapes: Any, example_inputs: Any) -> Any:

@@ -30,7 +30,7 @@ from felixlike.frontend.nesting import TENSOR
 from felixlike.frontend.promotion import promote
 from felixlike.frontend.randomness import refuse_randomness
 from felixlike.frontend.refusals import export_error, quiet
-from felixlike.frontend.shapes import Given, Input, check_count, check_names, match_known, read_shapes
+from felixlike.frontend.shapes import Given, Input, check_count, check_names, made, match_known, read_shapes
 from felixlike.frontend.signature import Parameter, Signature, parameters_of
 from felixlike.frontend.structure import structure_from_leaves
 from felixlike.frontend.training_mode import differing_parts
@@ -68,8 +68,9 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
         except Exception as error:
             raise export_error(error, name, only_sizes=given.only_sizes) from None
     examples = _leaves((tensors, named))
-    source = _convert(program, name=name, signature=signature, examples=examples, dynamic=dynamic is not None)
-    return replace(source, training=training)
+    source = _convert(program, model, name, signature, examples, dynamic=dynamic is not None)
+    own = made(example for value in (*args, *kwargs.values()) for example in value.examples)
+    return replace(source, training=training, made=own)
 
 
 @alone(exports=True)
@@ -77,7 +78,7 @@ def from_dynamic_program(program: Any, *, name: str = "") -> Source:
     """Import an ExportedProgram some of whose sizes are symbolic.  Raises like from_module."""
     name = name or "ExportedProgram"
     examples = _leaves(program.example_inputs)
-    return _convert(program, name=name, signature=_program_signature(program), examples=examples, dynamic=True)
+    return _convert(program, program, name, _program_signature(program), examples, dynamic=True)
 
 
 @alone(exports=True)
@@ -88,12 +89,16 @@ def from_program(program: Any, shapes: Any, *, name: str = "") -> Source:
     signature = _program_signature(program)
     specs = tuple(InputSpec(place, s.shape, s.dtype) for place, s in zip(signature.names, specs, strict=True))
     given = read_shapes(shapes)
+    sizes_alone = given is None or given.only_sizes
     if given is not None and not signature.by_position:
         given = _flat(given, signature, name)
     examples = match_known(given, specs, where=name)
     own = _leaves(program.example_inputs) if given is None else ()
-    tensors = own if len(own) == len(specs) else tuple(example.tensor() for example in examples)
-    return _convert(program, name=name, signature=signature, examples=tensors)
+    if len(own) == len(specs):
+        return _convert(program, program, name, signature, own)
+    tensors = tuple(example.tensor() for example in examples)
+    source = _convert(program, program, name, signature, tensors)
+    return replace(source, made=frozenset(range(len(specs))) if sizes_alone else made(examples))
 
 
 def _flat(given: Given, signature: Signature, where: str) -> Given:
@@ -143,9 +148,17 @@ def _bind(given: Given, parameters: Sequence[Parameter], where: str) -> tuple[tu
 
 
 def _convert(
-    program: Any, *, name: str, signature: Signature, examples: Sequence[Any], dynamic: bool = False
+    program: Any,
+    original: Any,
+    name: str,
+    signature: Signature,
+    examples: Sequence[Any],
+    *,
+    dynamic: bool = False,
 ) -> Source:
-    """An ExportedProgram as Relax, with only tensors among the outputs.  dynamic: whether sizes may be symbolic."""
+    """An ExportedProgram as Relax, with only tensors among the outputs.
+
+    original: the model that it was exported from, or itself.  dynamic: whether sizes may be symbolic."""
     importer = tvmlib.torch_importer()
     specs = _program_inputs(program, name, dynamic=dynamic)
     refuse_randomness(program, name)
@@ -194,7 +207,14 @@ def _convert(
             f"{len(module['main'].params) - len(specs)} of its parameters were not bound by TVM's importer", where=name
         )
     return Source(
-        name, module, signature, structure, tuple(examples), orders if any(orders) else (), changed_inputs=changed
+        name,
+        module,
+        signature,
+        structure,
+        tuple(examples),
+        original,
+        orders=orders if any(orders) else (),
+        changed_inputs=changed,
     )
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from felixlike.errors import NoSpaceLeft, ReferenceFailed
+from felixlike.frontend.arguments import Argument, arguments
 from felixlike.frontend.task import Task
 from felixlike.hardware import precision_of
-from felixlike.measure.arguments import Argument, arguments
 from felixlike.measure.inputs import contents
 from felixlike.measure.limits import Timing
 from felixlike.measure.measurement import Status
@@ -66,8 +66,10 @@ class Examination:
         base: tolerance of float32, None: by the terms.  timing: None to call it once only."""
         rows = [
             {
+                "name": argument.name,
                 "shape": argument.shape,
                 "dtype": argument.dtype,
+                "written": argument.written,
                 "file": file and str(file),
                 "reference": answer and str(answer),
                 "tolerance": max(

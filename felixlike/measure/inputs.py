@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from felixlike.measure.arguments import Argument
+from felixlike.frontend.arguments import Argument
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from felixlike import tvmlib
 from felixlike.hardware.faults import fault_of
 from felixlike.measure.evaluator import evaluate
+from felixlike.measure.guards import Buffers
 from felixlike.measure.limits import Timing
 from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
@@ -39,11 +39,11 @@ class Built:
     library: Any
     packed: Sequence[tuple[int, Sequence[int], str]]
 
-    def arguments(self, tensors: Sequence[Any], device: Any) -> list[Any]:
+    def arguments(self, tensors: Sequence[Any], buffers: Buffers) -> list[Any]:
         """What "main" is called with: the tensors, constants packed."""
         given = list(tensors)
         for number, (parameter, shape, dtype) in enumerate(self.packed):
-            given[parameter] = tvmlib.runtime.empty(tuple(shape), dtype, device)
+            given[parameter] = buffers.empty(shape, dtype, f"packed constant {number}")
             self.library[f"pack{number}"](tensors[parameter], given[parameter])
         return given
 
@@ -93,26 +93,30 @@ def run(built: Built, device: Any, request: Message) -> tuple[Message, Stopwatch
 
     More in an answer that could not be saved: unwritten.
 
-    arguments: dicts of shape, dtype, file (initial contents or None), reference (expected contents or None), tolerance,
-    save (where to keep what came out, or None).  timing: a Timing's fields, or None.  best: seconds or None."""
-    tensors = [_tensor(argument, device) for argument in request["arguments"]]
-    given = built.arguments(tensors, device)
+    arguments: dicts of name, shape, dtype, written (whether the function stores to it), file (initial contents or
+    None), reference (expected contents or None), tolerance, save (where to keep what came out, or None).  timing: a
+    Timing's fields, or None.  best: seconds or None."""
+    buffers = Buffers(device)
+    tensors = [_tensor(argument, buffers) for argument in request["arguments"]]
+    given = built.arguments(tensors, buffers)
     built.library["main"](*given)
     error: float | None = None
     excess = -math.inf
     strange = 0
     for tensor, argument in zip(tensors, request["arguments"], strict=True):
         if argument["save"] is not None:
-            result = _numbers(tensor)
+            result = _numbers(buffers, tensor)
             strange += int(result.size - np.isfinite(result).sum())
             try:
                 np.save(argument["save"], result)
             except OSError as refusal:
                 return {"status": Status.RUN_ERROR, "message": unwritten(refusal), "unwritten": True}, None
         if argument["reference"] is not None:
-            distance = relative_error(_numbers(tensor), np.load(argument["reference"], mmap_mode="r"))
+            distance = relative_error(_numbers(buffers, tensor), np.load(argument["reference"], mmap_mode="r"))
             error = distance if error is None else max(error, distance)
             excess = max(excess, distance - argument["tolerance"])
+    if damage := buffers.damage():
+        return {"status": Status.WRONG, "error": error, "message": damage}, None
     if excess > 0:
         message = f"the answer differs from the float64 reference by {error:.2g} of its largest value"
         return {"status": Status.WRONG, "error": error, "message": message}, None
@@ -129,14 +133,15 @@ def unwritten(error: OSError) -> str:
     return error.strerror or "no space left"
 
 
-def _numbers(tensor: Any) -> Any:
+def _numbers(buffers: Buffers, tensor: Any) -> Any:
     """What a tensor holds as an array; of float32 for bfloat16, which numpy does not have."""
-    found = tensor.numpy()
+    found = buffers.numbers(tensor)
     return found.astype(np.float32) if str(tensor.dtype) == "bfloat16" else found
 
 
-def _tensor(argument: Message, device: Any) -> Any:
-    """A fresh TVM tensor on the device with an argument's initial contents."""
+def _tensor(argument: Message, buffers: Buffers) -> Any:
+    """A fresh TVM tensor with an argument's initial contents."""
+    constant = argument["file"] is not None and not argument["written"]
     if argument["file"] is not None:
         contents = np.load(argument["file"], mmap_mode="r").astype(argument["dtype"], copy=False)
     elif argument["reference"] is not None:
@@ -145,7 +150,7 @@ def _tensor(argument: Message, device: Any) -> Any:
         contents = np.zeros(argument["shape"], argument["dtype"])
         if "float" in argument["dtype"]:
             contents.fill(math.nan)
-    return tvmlib.runtime.tensor(contents, device)
+    return buffers.filled(contents, argument["dtype"], argument["name"], constant=constant)
 
 
 def failure(error: Exception, status: Status, started: float) -> Message:

@@ -110,6 +110,7 @@ def imported(made: Instance, target: Any, *, examples: Sequence[Any] = (), fuse:
         tasks=tasks,
         functions=functions,
         examples=tuple(examples),
+        original=relax_module(apart(made)),
     )
 
 

@@ -41,8 +41,8 @@ def task_of(func: Any, name: str = "task") -> Task:
     return make_task(func, resolve_target("cpu"), name=name)
 
 
-def matmul(size: int = 64, added: float = 0.0, rows: int | None = None) -> Any:
-    """C = A·B (+ added), or only the first rows of it."""
+def matmul(size: int = 64, added: float = 0.0, rows: int | None = None, first: int = 0) -> Any:
+    """C = A·B (+ added), or only so many rows of it, of which some may lie before or after C."""
     a, b = te.placeholder((size, size), name="A"), te.placeholder((size, size), name="B")
     k = te.reduce_axis((0, size), name="k")
     c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j] + added / size, axis=k), name="C")
@@ -52,7 +52,7 @@ def matmul(size: int = 64, added: float = 0.0, rows: int | None = None) -> Any:
     schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
     outer = schedule.get_loops(schedule.get_sblock("C", "main"))[0]
     loop = schedule.get(outer)
-    fewer = tirx.For(loop.loop_var, loop.min, rows, loop.kind, loop.body)
+    fewer = tirx.For(loop.loop_var, first, rows, loop.kind, loop.body)
     schedule.state.replace(schedule.get_sref(outer), fewer)
     return schedule.mod["main"]
 
@@ -72,6 +72,16 @@ def calling(func: Any, symbol: str, *arguments: Any) -> Given:
     """A candidate that calls a C function instead of computing anything."""
     body = tirx.Evaluate(tirx.call_extern("int32", symbol, *arguments))
     return Given(tvmlib.IRModule({"main": func.with_body(body).with_attr("global_symbol", "main")}))
+
+
+def spoiling(size: int = 64) -> Given:
+    """A candidate that computes A·B, and then sets an element of A to zero."""
+    func = matmul(size)
+    body = func.body.block.body
+    store = tirx.BufferStore(func.params[0], tirx.FloatImm("float32", 0.0), [0, 0])
+    block = func.body.block
+    root = tvmlib.s_tir.SBlock([], [], [], "root", tirx.SeqStmt([body, store]), alloc_buffers=list(block.alloc_buffers))
+    return answering(func.with_body(tvmlib.s_tir.SBlockRealize([], True, root)))
 
 
 def hog(size: int, floats: int) -> Given:
@@ -117,6 +127,9 @@ def candidates() -> dict[str, tuple[Schedulable, Status]]:
         "that answers NaN": (answering(matmul(added=math.nan)), Status.WRONG),
         "with a wrong answer": (answering(matmul(added=1.0)), Status.WRONG),
         "that computes some rows only": (answering(matmul(rows=60)), Status.WRONG),
+        "that writes after its output": (answering(matmul(rows=66)), Status.WRONG),
+        "that writes before its output": (answering(matmul(rows=66, first=-2)), Status.WRONG),
+        "that changes an input": (spoiling(), Status.WRONG),
     }
 
 

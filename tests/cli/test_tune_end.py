@@ -87,6 +87,41 @@ def test_a_signal_in_the_search_saves_the_best_so_far(
     assert report.error < 1e-4
 
 
+KILLED = """
+import os, signal
+import torch
+from torch import nn
+
+class Net(nn.Linear):
+    def forward(self, input):
+        if input.dtype is torch.float64:  # where it is compared: as when there is no memory for that
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(input)
+
+def small():
+    return Net(8, 12).eval()
+"""
+
+
+def test_it_is_saved_before_it_is_compared(given: list[str], tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(KILLED)
+    found = subprocess.run([*COMMAND, *given, "--trials", "0"], capture_output=True, timeout=240, check=False)
+    assert found.returncode == -signal.SIGKILL
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.unverified.flx"]
+    saved = fx.load(tmp_path / "out" / "model.unverified.flx")
+    assert saved.report.tasks
+    assert saved.report.note == "The whole model was not verified: it was saved before it was compared."
+    assert saved(torch.ones(2, 8)).shape == (2, 12)
+
+
+def test_the_first_copy_goes_when_the_model_is_saved(given: list[str], tmp_path: Path) -> None:
+    assert main(["tune", *given, "--trials", "0", "--quiet"]) == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.flx"]
+    report = fx.load(tmp_path / "out" / "model.flx").report
+    assert report.note == ""
+    assert report.error < 1e-5
+
+
 # -- in this process, with runs that are over at once -----------------------------------------------------------------
 
 

@@ -18,7 +18,17 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from felixlike import codegen
-from felixlike.deploy import Compiled, artefact, compile_model, description, from_bytes, load, save, to_bytes
+from felixlike.deploy import (
+    Compiled,
+    artefact,
+    compile_model,
+    description,
+    from_bytes,
+    load,
+    save,
+    save_again,
+    to_bytes,
+)
 from felixlike.errors import CompilationFailed, InvalidArtefact, InvalidModel, OutputNotWritable
 from felixlike.frontend import import_model
 from felixlike.frontend.structure import structure_of
@@ -57,6 +67,22 @@ def test_a_loaded_model_can_be_saved(compiled: Compiled, saved: Path, tmp_path: 
     save(again, tmp_path / "again.felix", report=report)
     (x,) = mlp()[1]
     assert torch.equal(load(tmp_path / "again.felix")[0](x), compiled(x))
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_saved_model_gets_another_report(
+    elsewhere: bool, compiled: Compiled, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a linker; also where it lies."""
+    own = Path(shutil.copy(saved, tmp_path / "own.felix"))
+    path = tmp_path / "other.felix" if elsewhere else own
+    monkeypatch.setattr(artefact, "linker", lambda: pytest.fail("it is linked again"))
+    save_again(own, path, report={"seed": 1})
+    again, report = load(path)
+    assert report == {"seed": 1}
+    (x,) = mlp()[1]
+    assert torch.equal(again(x), compiled(x))
+    assert load(own)[1] == (REPORT if elsewhere else {"seed": 1})
 
 
 def test_saving_is_silent(compiled: Compiled, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
+import felixlike.frontend.onnx
 from felixlike.deploy import compile_model, max_relative_error
 from felixlike.errors import EmptyModel, InvalidModel, InvalidShape, MissingDependency, UnsupportedOperator
 from felixlike.frontend import import_model
@@ -135,3 +136,44 @@ def test_without_the_onnx_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingDependency, match=r"needs the onnx package. pip install onnx"):
         import_model(path)
+
+
+# -- larger than a message of Protocol Buffers may be -----------------------------------------------------------------
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[nn.Module, Path]:
+    """A model with its weights in another file; the checker is told that it is too large to be written, as ONNX says
+    of models of 2 GiB."""
+    model, source = mlp()
+    onnx.save(source, str(tmp_path / "net.onnx"), save_as_external_data=True, location="weights", size_threshold=0)
+    check = onnx.checker.check_model
+
+    def refuse(given: Any, *more: Any, **named: Any) -> None:
+        if isinstance(given, onnx.ModelProto):
+            raise ValueError("Failed to serialize proto")
+        check(given, *more, **named)
+
+    monkeypatch.setattr(onnx.checker, "check_model", refuse)
+    monkeypatch.setattr(felixlike.frontend.onnx, "_LARGEST", 2**24)
+    return model, tmp_path / "net.onnx"
+
+
+def test_a_large_model_is_checked_where_it_lies(large: tuple[nn.Module, Path]) -> None:
+    model, path = large
+    imported = import_model(path, {"x": (4, 12)})
+    assert max_relative_error(compile_model(imported), model, (torch.randn(4, 12),)).error < 1e-5
+    assert max_relative_error(compile_model(imported), imported.original, imported.examples).error < 1e-5
+
+
+def test_what_the_checker_refuses_of_a_large_model(large: tuple[nn.Module, Path]) -> None:
+    damaged = onnx.load(str(large[1]), load_external_data=False)
+    damaged.graph.node[0].op_type = "Nothing"
+    large[1].write_bytes(damaged.SerializeToString())
+    with pytest.raises(InvalidModel, match="ONNX's own checker refuses the model"):
+        import_model(large[1], {"x": (4, 12)})
+
+
+def test_a_large_model_in_memory(large: tuple[nn.Module, Path]) -> None:
+    imported = import_model(onnx.load(str(large[1])), {"x": (4, 12)})
+    assert max_relative_error(compile_model(imported), large[0], (torch.randn(4, 12),)).error < 1e-5

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from felixlike.measure.arguments import Argument
+from felixlike.frontend.arguments import Argument
 from felixlike.measure.inputs import contents
 
 

@@ -106,6 +106,9 @@ WORDS = {
     "that answers NaN": "differs from the float64 reference",
     "with a wrong answer": "differs from the float64 reference",
     "that computes some rows only": "differs from the float64 reference",
+    "that writes after its output": "it writes outside of C, after it",
+    "that writes before its output": "it writes outside of C, before it",
+    "that changes an input": "it changes its input A",
 }
 """What is said of each."""
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from felixlike.errors import InvalidModel
-from felixlike.measure.arguments import arguments
+from felixlike.frontend.arguments import arguments
 from felixlike.testing.faulty import elementwise, matmul, te, tirx, topi
 
 

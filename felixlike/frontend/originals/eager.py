@@ -1,0 +1,64 @@
+"""A PyTorch model evaluated by PyTorch itself, in eager mode.
+
+In: an nn.Module or ExportedProgram. Out: an `Original`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from felixlike.frontend.originals.original import moved_by_a_rounding
+from felixlike.frontend.signature import Signature
+from felixlike.frontend.structure import pytree_warnings_off
+from felixlike.modes import callers_dtype
+
+
+class TorchOriginal:
+    """A module in eval mode or an ExportedProgram, run by PyTorch; always a copy of it."""
+
+    exact = True
+
+    def __init__(self, model: Any, signature: Signature) -> None:
+        self._model, self._signature = model, signature
+
+    def name(self, *, wide: bool) -> str:
+        """Say what an answer is from."""
+        return "float64" if wide else "float32"
+
+    def memory(self, *, wide: bool) -> int:
+        """Return the bytes of a copy's weights; of both copies while one becomes float64."""
+        import torch
+
+        model = self._model
+        program = isinstance(model, torch.export.ExportedProgram)
+        state = model.state_dict if program else dict([*model.named_parameters(), *model.named_buffers()])
+        tensors = {id(tensor): tensor for tensor in state.values() if isinstance(tensor, torch.Tensor)}.values()
+        own = sum(tensor.nbytes for tensor in tensors)
+        return own + sum(8 * t.numel() for t in tensors if t.is_floating_point()) if wide else own
+
+    def outputs(self, inputs: Sequence[Any], *, wide: bool = False, moved: int | None = None) -> Any:
+        """Evaluate in eval mode; an exported program is fixed in the mode that it was exported in."""
+        import torch
+
+        module = self._copy()
+        tensors = [tensor.clone() for tensor in inputs]
+        if wide:
+            module = module.double()
+            tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
+        if moved is not None:
+            tensors = moved_by_a_rounding([*tensors, *module.parameters(), *module.buffers()], moved)[: len(tensors)]
+        if not isinstance(module, torch.fx.GraphModule):
+            module.eval()
+        with torch.no_grad(), callers_dtype():
+            return self._signature.call(module, tensors)
+
+    def _copy(self) -> Any:
+        import torch
+
+        model = self._model
+        if isinstance(model, torch.export.ExportedProgram):
+            model = model.module(check_guards=False)  # shares its parameters with the program, and so with the model
+        with pytree_warnings_off():
+            return copy.deepcopy(model).cpu()

@@ -1,0 +1,56 @@
+"""Relax modules compiled without any of felixlike's rewrites."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from felixlike import tvmlib
+from felixlike.frontend import import_model, importer
+from felixlike.frontend.originals import original_of
+from felixlike.testing.faulty import matmul
+
+X = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def normed() -> Any:
+    """A Relax module with two outputs, nested."""
+    relax = tvmlib.relax
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((64, 64), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            first = builder.emit(relax.op.nn.softmax(x))
+            result = builder.emit_output(relax.Tuple([first, relax.Tuple([relax.op.add(x, x)])]))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def test_a_module_with_nested_outputs() -> None:
+    first, (second,) = original_of(normed(), import_model(normed()).signature).outputs((X,))
+    torch.testing.assert_close(first, X.softmax(-1))
+    torch.testing.assert_close(second, X + X)
+
+
+def test_a_primfunc() -> None:
+    imported = import_model(matmul())
+    original = original_of(imported.original, imported.signature)
+    torch.testing.assert_close(original.outputs((X, X)), X @ X, rtol=1e-4, atol=1e-4)
+    moved = original.outputs((X, X), moved=1)
+    assert 0 < (moved - X @ X).abs().max() < 1e-3
+    with pytest.raises(ValueError, match="own precision"):
+        original.outputs((X, X), wide=True)
+
+
+def test_none_of_our_rewrites_has_a_part_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError
+
+    imported = import_model(normed())
+    for name, value in vars(importer).items():
+        if callable(value) and getattr(value, "__module__", "").startswith("felixlike"):
+            monkeypatch.setattr(importer, name, refuse)
+    original = original_of(imported.original, imported.signature)
+    torch.testing.assert_close(original.outputs((X,))[0], X.softmax(-1))

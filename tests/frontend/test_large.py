@@ -1,0 +1,104 @@
+"""Tensors of more than 2³¹ elements: right, or refused by name. Nothing of that size is allocated."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from felixlike import codegen, symbolic, tvmlib
+from felixlike.errors import InvalidModel
+from felixlike.frontend import import_model
+from felixlike.frontend.extract import extract
+from felixlike.frontend.passes import fuse
+from felixlike.hardware import resolve_target
+from felixlike.testing.faulty import te
+
+ROWS, COLUMNS = 70000, 40000
+TARGET = resolve_target("cpu")
+
+
+def relax_module(operator: Any, *shapes: tuple[int, ...]) -> Any:
+    relax = tvmlib.relax
+    builder = relax.BlockBuilder()
+    inputs = [relax.Var(f"x{i}", relax.TensorType(shape, "float32")) for i, shape in enumerate(shapes)]
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            result = builder.emit_output(operator(*inputs))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def indices_of_large(func: Any) -> list[Any]:
+    """All indices into buffers of more than 2³¹ elements."""
+    found: list[Any] = []
+
+    def see(buffer: Any, indices: Any) -> None:
+        sizes = [int(size) for size in buffer.shape]
+        if len(sizes) == 2 and sizes[0] * sizes[1] > 2**31:
+            found.extend(index for index, size in zip(indices, sizes, strict=True) if size > 1)
+
+    tvmlib.structural_walk(
+        func.body,
+        (
+            (tvmlib.ir.TensorLoad, lambda node: see(node.source, node.indices)),
+            (tvmlib.tirx.BufferStore, lambda node: see(node.buffer, node.indices)),
+        ),
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes"),
+    [
+        (lambda x: tvmlib.relax.op.nn.softmax(x), [(ROWS, COLUMNS)]),
+        (lambda x: tvmlib.relax.op.add(x, x), [(ROWS, COLUMNS)]),
+        (lambda x, y: tvmlib.relax.op.matmul(x, y), [(ROWS, 128), (128, COLUMNS)]),
+    ],
+)
+def test_indices_of_imported_models_have_64_bits(operator: Any, shapes: Any) -> None:
+    ((task,), _) = extract(fuse(relax_module(operator, *shapes), TARGET), TARGET)
+    sketches = symbolic.sketches(task)
+    scheduled = [sketch.schedule(sketch.sample(1, 0)[0]).mod for sketch in sketches[:2]]
+    for module in (task.module, *scheduled):
+        indices = indices_of_large(module["main"])
+        assert indices
+        assert {str(index.ty.dtype) for index in indices} == {"int64"}
+        code = codegen.compile_primfuncs(module, TARGET).mod.inspect_source("ll")
+        assert "getelementptr" in code
+        assert not re.findall(r"getelementptr[^\n]*, i32 %", code)
+
+
+def test_primfuncs_of_32_bit_sizes_are_refused() -> None:
+    """TVM fails with them only when they are compiled, after the search."""
+    x = te.placeholder((ROWS, COLUMNS), name="X")
+    func = te.create_prim_func([x, te.compute((ROWS, COLUMNS), lambda i, j: x[i, j] + 1.0, name="Y")])
+    with pytest.raises(
+        InvalidModel, match=r"Y: buffer X has 2800000000 elements, more than its 32-bit sizes can count"
+    ):
+        import_model(func)
+
+
+def outer() -> Any:
+    """Sums of an outer product that is written down: small inputs and outputs, a large buffer between them."""
+    x, y = te.placeholder((ROWS,), name="X"), te.placeholder((COLUMNS,), name="Y")
+    products = te.compute((ROWS, COLUMNS), lambda i, j: x[i] * y[j], name="P")
+    k = te.reduce_axis((0, COLUMNS), name="k")
+    return te.create_prim_func([x, y, te.compute((ROWS,), lambda i: te.sum(products[i, k], axis=k), name="S")])
+
+
+def test_large_buffers_inside_are_refused() -> None:
+    with pytest.raises(InvalidModel, match="buffer P has 2800000000 elements"):
+        import_model(outer())
+    relax = tvmlib.relax
+    builder = relax.BlockBuilder()
+    inner = builder.add_func(tvmlib.without_attributes(outer(), "global_symbol"), "sums")
+    inputs = [relax.Var(name, relax.TensorType((size,), "float32")) for name, size in (("x", ROWS), ("y", COLUMNS))]
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            call = relax.call_tir(inner, inputs, relax.TensorType((ROWS,), "float32"))
+            result = builder.emit_output(builder.emit(call))
+        builder.emit_func_output(result)
+    with pytest.raises(InvalidModel, match="sums: buffer P has 2800000000 elements"):
+        import_model(builder.get())

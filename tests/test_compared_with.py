@@ -1,0 +1,132 @@
+"""A model is compared with what the user gave, however it was given: mistakes of the importer and of rewrites show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import nn
+
+import felixlike as fx
+from felixlike import tvmlib
+from felixlike.deploy import Verdict, compile_model, max_relative_error
+from felixlike.errors import NotVerified, VerificationFailed
+from felixlike.frontend import import_model, importer, passes
+from felixlike.testing.faulty import elementwise
+from felixlike.testing.models import Apply
+
+SHAPE = (8, 32)
+REFERENCES = {
+    "module": "float64",
+    "program": "float64",
+    ".pt2 file": "float64",
+    "proto": "onnx.reference in float64",
+    ".onnx file": "onnx.reference in float64",
+    "Relax": "TVM's own build of the module as given",
+    "PrimFunc": "TVM's own build of the module as given",
+}
+"""What each kind of model is compared with."""
+
+
+def program() -> Any:
+    return torch.export.export(Apply(lambda x: x + 1.5), (torch.randn(SHAPE),))
+
+
+def proto() -> Any:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "x"], ["y"])],
+        "net",
+        [value("x", TensorProto.FLOAT, SHAPE)],
+        [value("y", TensorProto.FLOAT, SHAPE)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def given(kind: str, folder: Path) -> tuple[Any, Any]:
+    """A model that adds, and shapes."""
+    if kind == "module":
+        return Apply(lambda x: x + 1.5), (SHAPE,)
+    if kind == "program":
+        return program(), None
+    if kind == ".pt2 file":
+        torch.export.save(program(), folder / "model.pt2")
+        return folder / "model.pt2", None
+    if kind == "proto":
+        return proto(), None
+    if kind == ".onnx file":
+        onnx.save(proto(), str(folder / "model.onnx"))
+        return folder / "model.onnx", None
+    if kind == "PrimFunc":
+        return elementwise(lambda x: tvmlib.te.compute(SHAPE, lambda i, j: x[i, j] + 1.5), SHAPE), None
+    relax = tvmlib.relax
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(SHAPE, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.add(x, relax.const(1.5)))
+        builder.emit_func_output(result)
+    return builder.get(), None
+
+
+def mistaken(module: Any, target: Any) -> Any:
+    """What the passes make of a module, with subtractions for additions."""
+    tirx = tvmlib.tirx
+
+    def subtract(node: Any) -> Any:
+        return tirx.Sub(node.a, node.b) if "float" in str(node.ty.dtype) else node
+
+    def changed(func: Any) -> Any:
+        return func.with_body(tvmlib.structural_map(func.body, (tirx.Add, subtract)))
+
+    return tvmlib.map_functions(FUSE(module, target), changed)
+
+
+FUSE = passes.fuse
+
+
+@pytest.mark.parametrize("kind", REFERENCES)
+def test_a_mistake_of_ours_shows(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, shapes = given(kind, tmp_path)
+    tuned = fx.optimize(model, shapes, 0, progress=False)
+    assert tuned.report.reference == REFERENCES[kind]
+    assert tuned.report.error < 1e-6
+    monkeypatch.setattr(importer, "fuse", mistaken)
+    with pytest.raises(VerificationFailed, match="does not compute what the original does"):
+        fx.optimize(model, shapes, 0, progress=False)
+
+
+def test_randomness_of_a_file(tmp_path: Path) -> None:
+    """TVM's importer makes nothing of dropout, which is right for no call."""
+    x = torch.randn(SHAPE)
+    model = Apply(lambda x: nn.functional.dropout(x + 1.5, training=True))
+    torch.export.save(torch.export.export(model, (x,)), tmp_path / "model.pt2")
+    original = torch.export.load(tmp_path / "model.pt2")
+    without = compile_model(import_model(Apply(lambda x: x + 1.5), (x,)))
+    assert max_relative_error(without, original, (x,)).verdict is Verdict.RANDOM
+
+
+def test_an_exported_program_is_left_as_it_was() -> None:
+    exported = program()
+    before = str(exported)
+    imported = import_model(exported)
+    assert imported.original is exported
+    assert str(exported) == before
+
+
+def test_what_nothing_else_can_run_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx.reference import ReferenceEvaluator
+
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError("Add has no implementation")
+
+    monkeypatch.setattr(ReferenceEvaluator, "run", refuse)
+    with pytest.warns(
+        NotVerified, match="net was not verified as a whole: comparing failed: Add has no implementation"
+    ):
+        tuned = fx.optimize(proto(), None, 0, progress=False)
+    assert torch.equal(tuned(torch.ones(SHAPE)), torch.full(SHAPE, 2.0))
+    assert tuned.report.reference == ""
