@@ -135,3 +135,26 @@ def test_without_the_onnx_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingDependency, match=r"needs the onnx package. pip install onnx"):
         import_model(path)
+
+
+@pytest.mark.parametrize("kind", ["QuantizeLinear", "DequantizeLinear", "MatMulInteger"])
+def test_quantised_models_are_refused_by_name(kind: str) -> None:
+    weights = {name: torch.tensor(1.0) for name in ("scale", "other")}
+    nodes = {
+        "QuantizeLinear": [
+            helper.make_node("QuantizeLinear", ["x", "scale"], ["q"]),
+            helper.make_node("Cast", ["q"], ["y"], to=TensorProto.FLOAT),
+        ],
+        "DequantizeLinear": [
+            helper.make_node("Cast", ["x"], ["q"], to=TensorProto.INT8),
+            helper.make_node("DequantizeLinear", ["q", "scale"], ["y"]),
+        ],
+        "MatMulInteger": [
+            helper.make_node("Cast", ["x"], ["q"], to=TensorProto.INT8),
+            helper.make_node("MatMulInteger", ["q", "q"], ["z"]),
+            helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT),
+        ],
+    }
+    model = proto(nodes[kind], {"x": [4, 4]}, ["y"], weights)
+    with pytest.raises(UnsupportedOperator, match=rf"net: the model is quantised \({kind}\).*give the float model"):
+        import_model(model)
