@@ -1,7 +1,8 @@
 """What is kept for later runs in the user's cache folder: one file an entry, a folder a kind.
 
 In: a kind, a key, plain data. Out: the data, or None. Anything unreadable counts as absent, and a cache may always be
-deleted. What cannot be written is kept in memory for this process, and a `StorageWarning` says so. Entries that were
+deleted. What cannot be written is kept in memory for this process, and a `StorageWarning` says so. A folder or an entry
+that another user could have written counts as one that cannot be used (see `felixlike.private`). Entries that were
 not used for `MOST_DAYS` are removed, and the least recently used ones beyond `MOST_BYTES`: once a day, by whichever
 process writes an entry then. A file's time of modification says when its entry was last used, to a day.
 """
@@ -12,14 +13,13 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from felixlike import storage
+from felixlike import private, storage
 
 MOST_DAYS = 90
 MOST_BYTES = 2**30
@@ -53,42 +53,64 @@ def load(kind: str, key: str) -> Any | None:
 
 
 def _text(kind: str, key: str) -> str | None:
-    place = folder(kind)
-    if place is not None:
-        path = place / f"{key}.json"
-        with contextlib.suppress(OSError):
-            text = path.read_text()
-            note_use(path)
-            return text
+    file = opened(kind, f"{key}.json")
+    if file is not None:
+        with contextlib.suppress(OSError, UnicodeDecodeError), file:
+            return file.read().decode()
     return _memory.get((kind, key))
 
 
 def store(kind: str, key: str, data: Any) -> None:
     """Write an entry, whole or not at all; into memory where it cannot be written."""
-    text, place = json.dumps(data), folder(kind)
+    text = json.dumps(data)
+    if not write(kind, f"{key}.json", text.encode()) and len(_memory) < _MOST_IN_MEMORY:
+        _memory[kind, key] = text
+
+
+def opened(kind: str, name: str) -> IO[bytes] | None:
+    """Open an entry's file for reading; None if there is none that only this user can have written."""
+    root = folder()
+    if root is None:
+        return None
     try:
-        if place is None:
-            raise FileNotFoundError("the user's home is not known")
-        place.mkdir(parents=True, exist_ok=True)
-        _write(place / f"{key}.json", text)
+        file = private.opened(root, kind, name)
     except OSError as error:
-        storage.unusable("the cache" if place is None else place, error)
-        if len(_memory) < _MOST_IN_MEMORY:
-            _memory[kind, key] = text
-    else:
-        trim_daily()
+        if isinstance(error, private.NotPrivate):
+            _unusable(root / kind, error)
+        return None
+    note_use(root / kind / name)
+    return file
 
 
-def _write(path: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=_PART[0])
+def write(kind: str, name: str, content: bytes) -> bool:
+    """Write an entry's file, whole or not at all; return whether that was done."""
+    root = folder()
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+        if root is None:
+            raise FileNotFoundError("the user's home is not known")
+        private.write(root, kind, name, content=content)
+    except OSError as error:
+        _unusable("the cache" if root is None else root / kind, error)
+        return False
+    trim_daily()
+    return True
+
+
+def writable_folder(kind: str) -> Path | None:
+    """Make the folder of a kind, for this user alone; None where it cannot be used."""
+    root = folder()
+    try:
+        if root is None:
+            raise FileNotFoundError("the user's home is not known")
+        private.make_folder(root, kind)
+    except OSError as error:
+        _unusable("the cache" if root is None else root / kind, error)
+        return None
+    return root / kind
+
+
+def _unusable(place: Path | str, error: OSError) -> None:
+    storage.unusable(error.filename if isinstance(error, private.NotPrivate) else place, error)
 
 
 def digest(text: str) -> str:

@@ -152,6 +152,10 @@ class SourceLeftOut(StoreError):
     """A store was to be merged into another, and nothing of it could be taken; the other one is sound."""
 
 
+class UnconfirmedCommand(FelixlikeError):
+    """A store's command would be run that this user has neither given on this machine nor confirmed."""
+
+
 class CompilationFailed(FelixlikeError):
     """TVM could not compile a module that should compile."""
 

@@ -412,6 +412,8 @@ def _bare_task(state: TaskState, choice: Choice) -> TaskReport:
         seconds=choice.seconds,
         trials=state.trials,
         failures=dict(state.failures),
+        recalled=state.recalled,
+        recalled_failures=state.recalled_failures,
         error=choice.error,
         point={},
         sampled={},

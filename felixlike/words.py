@@ -1,12 +1,34 @@
-"""How things are said: numbers with their nouns, values inside messages, names that were nearly right."""
+"""How things are said: numbers with their nouns, values inside messages, names that were nearly right, and advice in
+the terms of whoever reads it: a program's author, or a user of the command.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
 _LONGEST = 60
+
+_in_command = False
+"""Whether this process runs the command `felixlike`."""
+
+
+@contextlib.contextmanager
+def for_the_command() -> Iterator[None]:
+    """Give advice to a user of the command until the block ends. For all threads: the command is the whole process."""
+    global _in_command
+    before, _in_command = _in_command, True
+    try:
+        yield
+    finally:
+        _in_command = before
+
+
+def advice(python: str, command: str) -> str:
+    """The same advice in Python or on the command line, whichever is in use."""
+    return command if _in_command else python
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

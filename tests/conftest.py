@@ -20,9 +20,11 @@ from felixlike.hardware.known import IMITATED, imitated
 from felixlike.measure.server import ForkServer
 from felixlike.testing.loopback import Loopback
 
-# Before anything asks for it: tests must not use, nor fill, the user's cache of smooth formulas.
+# Before anything asks for them: tests must not use, nor fill, the user's own folders.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 
 os.environ.pop("COLUMNS", None)  # what is printed must not depend on where the tests are run
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background, and inherited

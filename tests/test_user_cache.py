@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,7 @@ def test_memory_where_nothing_can_be_written(root: Path, monkeypatch: pytest.Mon
         raise OSError(number, os.strerror(number))
 
     cache.store("a", "old", 1)
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     with pytest.warns(StorageWarning, match=os.strerror(number)) as said:
         cache.store("a", "new0", 0)
     for value in (1, 2):  # without another one, which would be an error here
@@ -63,7 +62,7 @@ def test_memory_where_nothing_can_be_written(root: Path, monkeypatch: pytest.Mon
 
 
 def test_nothing_is_left_of_an_entry_that_did_not_fit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "replace", refuse)

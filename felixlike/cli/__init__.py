@@ -14,13 +14,14 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from felixlike.cli.terminal import BROKEN_PIPE, Streams, complain
+from felixlike.words import for_the_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code. Raises SystemExit after --help and --version, and for wrong usage."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     streams = Streams()
-    with streams.prepared():
+    with streams.prepared(), for_the_command():
         try:
             code, leave = _run(given), False
         except SystemExit as leaving:

@@ -8,9 +8,10 @@ original takes more memory than there is: a first copy is saved before that.
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
-from itertools import count
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +21,9 @@ from felixlike.errors import first_line
 
 if TYPE_CHECKING:
     from felixlike.api import Optimized
+
+_MOST_NAMES = 1000
+"""Names to try in a directory. Chosen by hand."""
 
 
 class FirstCopy:
@@ -84,6 +88,7 @@ def kept(tuned: Optimized, path: Path, first: FirstCopy) -> Path:
             try:
                 tuned.save(other)
             except Exception:  # there is another place
+                other.unlink(missing_ok=True)
                 continue
             complain(f"{path} could not be written ({first_line(error)}); the tuned model is saved to {other}")
             return other
@@ -98,11 +103,20 @@ def unverified(path: Path) -> Path:
 
 
 def _elsewhere(path: Path) -> Iterator[Path]:
-    """New files where a model may still be saved."""
+    """New, empty files where a model may still be saved: in the current directory, in the one for temporary files.
+
+    Each is created here, so that no link is followed that another user has put in such a place under the same name."""
     for folder in (Path.cwd, lambda: Path(tempfile.gettempdir())):
-        try:
+        names = (f"{path.stem}{'' if n == 1 else f'-{n}'}{path.suffix}" for n in range(1, _MOST_NAMES))
+        with contextlib.suppress(OSError):  # the current directory is gone, or cannot be written
             place = folder()
-        except OSError:  # the current directory is gone
-            continue
-        names = (f"{path.stem}{'' if n == 1 else f'-{n}'}{path.suffix}" for n in count(1))
-        yield next(file for name in names if not (file := place / name).exists())
+            yield from islice((file for name in names if _created(file := place / name)), 1)
+
+
+def _created(file: Path) -> bool:
+    """Create an empty file; False if there is something of this name already, a link to nothing included."""
+    try:
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+    except FileExistsError:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""A model from a Python file: file.py:factory.
+"""A model from a Python file or module: file.py:factory, package.module:factory.
 
 In: the text. Out: what the factory returns. The file is the user's: whatever it raises becomes one sentence with the
 line where it happened; what it prints is printed.
@@ -6,8 +6,10 @@ line where it happened; what it prints is printed.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,11 +22,19 @@ from felixlike import options
 from felixlike.errors import InvalidModel, first_line
 from felixlike.words import choose_from, counted, kind_of
 
+_MODULE = re.compile(r"(?:(?P<folder>.*)/)?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
+
 
 def model_from(text: str) -> tuple[Any, Any]:
-    """(model, example inputs or None) for file.py:factory; the text itself for the path of a model's file. Raises
-    InvalidModel."""
+    """(model, example inputs or None) for file.py:factory and package.module:factory; the text itself for the path of a
+    model's file.
+
+    A module is looked for as Python does, in the current folder first, or in FOLDER for FOLDER/package.module:factory.
+    Raises InvalidModel."""
     path, colon, name = text.rpartition(":")
+    if colon and (named := _module_name(path, name)) is not None:
+        folder, module = named
+        return _made(_factory(_imported(folder, module), name, module), text, _file_of(module))
     if not colon or not path.endswith(".py"):
         if text.endswith(".py"):
             raise InvalidModel(
@@ -32,6 +42,47 @@ def model_from(text: str) -> tuple[Any, Any]:
             )
         return text, None
     return _made(_factory(_module(options.path(path, "model", error=InvalidModel)), name, path), text, path)
+
+
+def named_from_anywhere(text: str) -> str:
+    """The same model, named so that any current folder will do. Raises InvalidModel."""
+    path, colon, name = text.rpartition(":")
+    if colon and (named := _module_name(path, name)) is not None:
+        return f"{named[0].absolute()}/{named[1]}:{name}"
+    if colon and path.endswith(".py"):
+        return f"{options.path(path, 'model', error=InvalidModel).absolute()}:{name}"
+    return str(options.path(text, "model", error=InvalidModel).absolute())
+
+
+def _file_of(module: str) -> str:
+    """What a module's file is called in messages."""
+    return f"{module.replace('.', '/')}.py"
+
+
+def _module_name(path: str, factory: str) -> tuple[Path, str] | None:
+    """(folder, dotted name) of a Python module; None for anything else."""
+    found = _MODULE.fullmatch(path)
+    if found is None or not factory.isidentifier() or path.endswith((".py", ".pt2", ".onnx")) or Path(path).is_file():
+        return None
+    return Path(found["folder"] if found["folder"] is not None else "."), found["name"]
+
+
+def _imported(folder: Path, name: str) -> ModuleType:
+    """A module of Python's path, on which the folder comes first."""
+    sys.path.insert(0, str(folder.resolve()))
+    importlib.invalidate_caches()
+    try:
+        with _explained(_file_of(name), "importing the module"):
+            return importlib.import_module(name)
+    except InvalidModel as error:
+        missing = getattr(error.__cause__, "name", None)
+        if isinstance(error.__cause__, ModuleNotFoundError) and missing and f"{name}.".startswith(f"{missing}."):
+            raise InvalidModel(
+                f"Python finds no module {missing}",
+                where=name,
+                remedy="run the command where it is, set PYTHONPATH to where it is, or give a file: file.py:factory",
+            ) from None
+        raise
 
 
 def _made(factory: Callable[[], Any], text: str, path: str) -> tuple[Any, Any]:

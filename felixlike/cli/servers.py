@@ -34,6 +34,7 @@ def examine_servers(tracker: str, key: str | None, target: str) -> Iterator[Find
     yield Finding(
         "tracker", f"{tracker}, {counted(sum(len(servers.addresses) for servers in found.values()), 'server')}"
     )
+    yield from _sessions()
     wanted = sorted(found) if key is None else [key]
     if not wanted:
         yield Finding("servers", "none", "no server is registered with the tracker", _start(tracker, "KEY"))
@@ -43,6 +44,17 @@ def examine_servers(tracker: str, key: str | None, target: str) -> Iterator[Find
             yield Finding(f"key {name}", others, "no server is registered under this key", _start(tracker, name))
             continue
         yield from _key(tracker, name, found[name], resolve_target(target))
+
+
+def _sessions() -> Iterator[Finding]:
+    """What a hostile server could do to this machine, if that is more than it must."""
+    from felixlike.measure import sandbox
+
+    lacking = sandbox.missing()
+    if lacking:
+        problem = f"for a hostile server this machine lacks {'; '.join(lacking)}"
+        remedy = "See Security in docs/rpc.md."
+        yield Finding("sessions", "with some of your rights", problem, remedy, fatal=False)
 
 
 def _key(tracker: str, key: str, servers: Servers, target: Any) -> Iterator[Finding]:

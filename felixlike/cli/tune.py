@@ -9,16 +9,17 @@ import argparse
 import contextlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from felixlike import interrupts
 from felixlike import options as checks
+from felixlike.cli import authorship
 from felixlike.cli.keep import FirstCopy, kept, unverified
-from felixlike.cli.model_file import model_from
+from felixlike.cli.model_file import model_from, named_from_anywhere
 from felixlike.cli.terminal import complain
-from felixlike.errors import InvalidModel, OutputNotWritable
+from felixlike.errors import OutputNotWritable
 
 
 def add_parser(commands: Any) -> None:
@@ -26,8 +27,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "tune",
         help="tune a model and save the result",
-        description="Tune a model. MODEL is file.py:factory (a function giving a module, or a module and example "
-        "inputs), a .pt2 file or a .onnx file.",
+        description="Tune a model. MODEL is file.py:factory or package.module:factory (a function giving a module, or "
+        "a module and example inputs), a .pt2 file or a .onnx file.",
     )
     add_model(parser)
     parser.add_argument(
@@ -54,7 +55,9 @@ def add_parser(commands: Any) -> None:
 
 def add_model(parser: Any) -> None:
     """Describe what names a model, its inputs and a target."""
-    parser.add_argument("model", metavar="MODEL", help="file.py:factory, a .pt2 or a .onnx file")
+    parser.add_argument(
+        "model", metavar="MODEL", help="file.py:factory, package.module:factory, a .pt2 or a .onnx file"
+    )
     parser.add_argument(
         "--shape",
         action="append",
@@ -151,23 +154,36 @@ def _note(options: argparse.Namespace) -> None:
     """Remember the command in its store, for `felixlike resume`; paths as seen from anywhere."""
     from felixlike import records
 
-    kept = {name: getattr(options, name) for name in KEPT}
-    path, colon, factory = options.model.rpartition(":")
-    if colon and path.endswith(".py"):
-        kept["model"] = f"{checks.path(path, 'model', error=InvalidModel).absolute()}:{factory}"
-    else:
-        kept["model"] = str(checks.path(options.model, "model", error=InvalidModel).absolute())
+    kept: dict[str, Any] = {name: getattr(options, name) for name in KEPT}
+    kept["model"] = named_from_anywhere(options.model)
     if options.output is not None:
         kept["output"] = str(checks.path(options.output, "output", error=OutputNotWritable).absolute())
     with records.open(options.store) as store:
-        store.note_command(json.dumps(kept))
+        if store.path is not None:
+            store.note_command(json.dumps({**kept, MARK: authorship.mark(store.path, kept)}))
 
 
-KEPT = (
-    *("model", "shape", "target", "rounds", "trials", "seconds", "output"),
-    *("strategy", "space", "seed", "tracker", "key", "precision"),
-)
-"""What `felixlike resume` must know of a command."""
+_NOTHING = type(None)
+
+KEPT: Mapping[str, type | tuple[type, ...]] = {
+    "model": str,
+    "shape": list,
+    "target": str,
+    "rounds": (int, _NOTHING),
+    "trials": (int, _NOTHING),
+    "seconds": (int, float, _NOTHING),
+    "output": (str, _NOTHING),
+    "strategy": str,
+    "space": str,
+    "seed": int,
+    "tracker": (str, _NOTHING),
+    "key": (str, _NOTHING),
+    "precision": str,
+}
+"""What `felixlike resume` must know of a command, and the types of it."""
+
+MARK = "mark"
+"""Beside these in the store: who gave the command."""
 
 
 def read_model(options: argparse.Namespace) -> tuple[Any, Any]:

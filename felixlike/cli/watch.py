@@ -1,6 +1,7 @@
 """`felixlike watch`: a live page of a run, in the browser.
 
-In: the path of a store, which need not exist yet. Out: a page on this machine's loopback address until Ctrl-C.
+In: the path of a store, which need not exist yet. Out: a page on this machine's loopback address until Ctrl-C,
+for whoever knows the token in its address.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def add_parser(commands: Any) -> None:
         "watch",
         help="a live page of what a run does, for the browser",
         description="Serve a page of STORE that renews itself while a run writes it, to browsers on this machine "
-        "alone, until Ctrl-C. A store that does not exist yet is waited for.",
+        "alone, until Ctrl-C. The address that is printed holds a token, without which nobody is answered. A store "
+        "that does not exist yet is waited for.",
     )
     parser.add_argument("store", metavar="STORE")
     parser.add_argument("--port", type=int, default=PORT, help=f"of the page, default {PORT}; 0: any that is free")

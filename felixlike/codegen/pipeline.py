@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from felixlike.codegen import plain_loops
 from felixlike.codegen.marks import (
     Asynchronous,
     Blocks,
@@ -124,6 +125,7 @@ PASSES: dict[str, tuple[Pass, ...]] = {"llvm": CPU_PASSES, "cuda": GPU_PASSES}
 
 def lower(module: Module, target: Any) -> Module:
     """An IRModule of PrimFuncs (and Relax functions, which stay) ready for TVM's compiler for a target."""
+    module = plain_loops.without_scopes(module)
     for one in PASSES[kind_of(target).name]:
         module = one.run(module)
     return module

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from felixlike import tvmlib
-from felixlike.tvmlib.typing import Func
+from felixlike.tvmlib.typing import Func, Module, Stmt
 
 
 def without_blocks(func: Func) -> Func:
@@ -24,6 +24,24 @@ def without_blocks(func: Func) -> Func:
         t.LowerOpaqueBlock(),
     ]
     return tvmlib.transform.Sequential(passes)(tvmlib.IRModule({"main": func}))["main"]
+
+
+def without_scopes(module: Module) -> Module:
+    """The IRModule without the brackets that TVM's own kernels (scatters) put around sequences of statements.
+
+    They mean nothing to its compiler, which writes a line on stderr about each: "Unknown pragma pragma_scope"."""
+    functions = [func for func in module.functions.values() if isinstance(func, tvmlib.PrimFunc)]
+    if not any(_is_scope(s) for func in functions for s in tvmlib.found(func.body, tvmlib.tirx.AttrStmt)):
+        return module
+    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.tirx.AttrStmt, _unscoped)))
+
+
+def _unscoped(statement: Stmt) -> Stmt:
+    return statement.body if _is_scope(statement) else statement
+
+
+def _is_scope(statement: Stmt) -> bool:
+    return bool(statement.attr_key == "pragma_scope")
 
 
 def with_flat_buffers(func: Func) -> Func:

@@ -7,17 +7,15 @@ load only files you trust.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
-import struct
-import zipfile
-import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from felixlike import codegen, options, scratch, tvmlib
-from felixlike.deploy import description
+from felixlike.deploy import container, description
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.chunks import Chunked, described, from_description
 from felixlike.deploy.library import Library
@@ -28,8 +26,8 @@ from felixlike.output import check_writable, written_whole
 _BYTES = "a pickled model"
 """Where bytes come from, in messages."""
 
-_CODE = "model.so"
-"""The file of the code."""
+Source = str | os.PathLike[str] | IO[bytes]
+"""The path of a file, or an open file."""
 
 
 def save(compiled: Compiled, path: str | os.PathLike[str], *, report: Mapping[str, Any]) -> None:
@@ -40,15 +38,16 @@ def save(compiled: Compiled, path: str | os.PathLike[str], *, report: Mapping[st
     check_writable(path)
     meta, files = _content(compiled, report)  # before anything is beside the path
     with written_whole(path) as file:
-        _pack(file, meta, files)
+        container.pack(file, meta, files)
 
 
 def save_again(saved: str | os.PathLike[str], path: str | os.PathLike[str], *, report: Mapping[str, Any]) -> None:
     """Write a saved model to another file with another report, without linking it again.  Raises as `save` and `load`
     do."""
-    meta, files = _read_file(saved)
+    with _opened(saved) as (file, where):
+        meta, files = container.read(file, where)
     with written_whole(path) as file:
-        _pack(file, {**meta, "report": dict(report)}, files)
+        container.pack(file, {**meta, "report": dict(report)}, files)
 
 
 def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
@@ -66,52 +65,42 @@ def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
         file.write(library)
 
 
-def load(path: str | os.PathLike[str]) -> tuple[Compiled, dict[str, Any]]:
+def load(path: Source) -> tuple[Compiled, dict[str, Any]]:
     """A saved model, and the report saved with it.
 
     Raises InvalidArtefact if the file is missing, damaged, edited, of another kind, or made by an incompatible version
     or for another processor; NoGPU or WrongArchitecture where it needs a GPU that is not here; OutputNotWritable where
     there is no room for temporary files."""
-    return _open(*_read_file(path), str(path))
+    with _opened(path) as (file, where):
+        meta, files = container.read(file, where)
+    return _open(meta, files, where)
 
 
 def to_bytes(compiled: Compiled, *, report: Mapping[str, Any]) -> bytes:
     """What `save` would write.  Raises CompilationFailed and InvalidModel like it."""
     file = io.BytesIO()
-    _pack(file, *_content(compiled, report))
+    container.pack(file, *_content(compiled, report))
     return file.getvalue()
 
 
 def from_bytes(content: bytes) -> tuple[Compiled, dict[str, Any]]:
     """The inverse of to_bytes.  Raises InvalidArtefact like `load`."""
-    return _open(*_read(io.BytesIO(content), _BYTES), _BYTES)
+    return load(io.BytesIO(content))
 
 
-def read_report(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The report saved with a model, on any machine and without opening its code. Raises InvalidArtefact."""
-    meta, _ = _read_file(path)
-    return description.read_report(meta, str(path))
+def read_report(path: Source) -> dict[str, Any]:
+    """The report saved with a model, on any machine and without reading its code. Raises InvalidArtefact."""
+    with _opened(path) as (file, where):
+        return description.read_report(container.read_description(file, where), where)
 
 
 def _content(compiled: Compiled, report: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The description, and what stands beside it."""
     if isinstance(compiled, Chunked):
-        parts = {_part(size): to_bytes(part, report={}) for size, part in compiled.parts.items()}
+        parts = {container.part_name(size): to_bytes(part, report={}) for size, part in compiled.parts.items()}
         return description.with_versions({"chunks": described(compiled)}, report), parts
     code = description.describe(compiled)
-    return description.with_versions(code, report), {_CODE: _library(compiled, code)}
-
-
-def _pack(file: IO[bytes], meta: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("meta.json", json.dumps(meta, indent=1))
-        for name, content in files.items():
-            archive.writestr(name, content)
-
-
-def _part(size: int) -> str:
-    """The file of a model's part for a batch size: an artefact of its own."""
-    return f"part-{size}.felix"
+    return description.with_versions(code, report), {container.CODE: _library(compiled, code)}
 
 
 def _library(compiled: Compiled, code: Mapping[str, Any]) -> bytes:
@@ -148,40 +137,21 @@ def linker() -> str:
     return compiler
 
 
-_GIVE = "give a file that felixlike saved, or save the model again"
-
-
-def _read_file(given: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
+@contextlib.contextmanager
+def _opened(given: Source) -> Iterator[tuple[IO[bytes], str]]:
+    """The open file of a path, or one that is open already; and what it is called in messages."""
+    if not isinstance(given, str | os.PathLike) and hasattr(given, "read"):
+        yield given, str(getattr(given, "name", _BYTES))
+        return
     path = options.path(given, "load", error=InvalidArtefact)
     if not path.is_file():
         kind = "it is not a file" if path.exists() else "there is no such file"
         raise InvalidArtefact(kind, where=str(path), remedy="check the path")
     try:
         with path.open("rb") as file:
-            return _read(file, str(path))
+            yield file, str(path)
     except PermissionError:
         raise InvalidArtefact("permission is denied", where=str(path), remedy="see who may read it") from None
-
-
-def _read(file: IO[bytes], where: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The file's description and what stands beside it.  zipfile checks all against their checksums."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            meta = json.loads(archive.read("meta.json"))
-            json.dumps(meta, ensure_ascii=False).encode()  # halves of characters could not be shown
-            chunked = isinstance(meta, dict) and "chunks" in meta
-            names = [name for name in archive.namelist() if name.startswith("part-")] if chunked else [_CODE]
-            files = {name: archive.read(name) for name in names}
-    except KeyError:
-        raise InvalidArtefact("it is a zip file, but not one of felixlike's", where=where, remedy=_GIVE) from None
-    except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, RuntimeError, OSError) as error:
-        # RuntimeError: encrypted, compressed in a way that Python lacks, or nested beyond all measure
-        raise InvalidArtefact(
-            f"the file is damaged or of another kind: {first_line(error)}", where=where, remedy=_GIVE
-        ) from None
-    if not isinstance(meta, dict) or "format" not in meta:
-        raise InvalidArtefact("it is a zip file, but not one of felixlike's", where=where, remedy=_GIVE)
-    return meta, files
 
 
 def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tuple[Compiled, dict[str, Any]]:
@@ -190,7 +160,7 @@ def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tu
         return _open_chunks(meta, files, where), description.read_report(meta, where)
     told = description.read(meta, where)
     report = description.read_report(meta, where)
-    library = Library(files[_CODE])
+    library = Library(files[container.CODE])
     try:
         compiled = Compiled(
             codegen.open_library(str(library.path)),
@@ -222,9 +192,12 @@ def _open_chunks(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str
     description.check_versions(meta, where)
 
     def part(size: int) -> Compiled:
-        if _part(size) not in files:
+        if container.part_name(size) not in files:
             raise ValueError(f"its part for {size} is missing")
-        return _open(*_read(io.BytesIO(files[_part(size)]), where), where)[0]
+        own, code = container.read(io.BytesIO(files[container.part_name(size)]), where)
+        if "chunks" in own:
+            raise ValueError(f"its part for {size} has parts itself")
+        return _open(own, code, where)[0]
 
     try:
         return from_description(meta["chunks"], part)

@@ -16,6 +16,7 @@ from felixlike import codegen, deploy, tvmlib
 from felixlike.deploy.packing import Pieces, with_packed_constants
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.gpu.plan import pool_for
+from felixlike.dynamic.memory import largest_shape
 from felixlike.dynamic.operator import read_operator, symbols_of
 from felixlike.dynamic.plan import Plan, device_of, plan_operator
 from felixlike.dynamic.rows import rowwise
@@ -218,7 +219,7 @@ def _inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[Inpu
     specs, places = [], []
     for name, parameter in zip(source.signature.names, main.params, strict=True):
         own = [dims.get(str(size.name)) if isinstance(size, tvmlib.tirx.Var) else None for size in _sizes(parameter.ty)]
-        specs.append(InputSpec(name, _largest(parameter.ty, dims), str(parameter.ty.dtype)))
+        specs.append(InputSpec(name, largest_shape(parameter.ty, dims), str(parameter.ty.dtype)))
         places.append(tuple(None if dim is None else dim.name for dim in own))
     ranges = tuple((dim.name, dim.least, dim.most) for dim in {dim.name: dim for dim in dims.values()}.values())
     return tuple(specs), Sizes(ranges, tuple(places))
@@ -227,18 +228,8 @@ def _inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[Inpu
 def _outputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[OutputSpec, ...]:
     """The outputs at their largest."""
     pairs = zip(source.structure.places(), leaves(main.ret_ty), strict=True)
-    return tuple(OutputSpec(name, _largest(kind, dims), str(kind.dtype)) for name, kind in pairs)
+    return tuple(OutputSpec(name, largest_shape(kind, dims), str(kind.dtype)) for name, kind in pairs)
 
 
 def _sizes(kind: Any) -> Sequence[Any]:
     return list(kind.shape.values)
-
-
-def _largest(kind: Any, dims: dict[str, Dim]) -> tuple[int, ...]:
-    """A tensor's shape with every dimension at its largest."""
-
-    def at(size: Any) -> int:
-        values = {v: dims[str(v.name)].most for v in tvmlib.found(size, tvmlib.tirx.Var) if str(v.name) in dims}
-        return int(tvmlib.simplify(tvmlib.substituted(size, values)))
-
-    return tuple(map(at, _sizes(kind)))

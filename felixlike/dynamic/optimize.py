@@ -14,6 +14,7 @@ from typing import Any
 from felixlike import deploy
 from felixlike.deploy.verify import Verdict, Verification, max_relative_error
 from felixlike.dynamic.batch import Batch, batch_of, in_parts
+from felixlike.dynamic.memory import check_memory
 from felixlike.dynamic.network import Network, Part, compile_source
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
 from felixlike.dynamic.sources import read_network
@@ -55,6 +56,7 @@ def optimize_dynamic(
     started = time.monotonic()
     measure = 0 not in (limits["rounds"], limits["trials"])
     source, dims = read_network(model, either(shapes, example_inputs))
+    check_memory(source, dims)
     if (batch := batch_of(model, source, dims)) is not None:
         parts = {
             size: fixed(*batch.fixed(size), own)

@@ -16,9 +16,6 @@ from felixlike.errors import InvalidDim, InvalidShape
 _EXAMPLE = 5
 """Sizes that models are exported with are not smaller where that is possible: torch takes 0 and 1 for constants."""
 
-_MOST = 2**16
-"""Of a size that a program says no more about than that it is one."""
-
 
 @dataclass(frozen=True, slots=True)
 class DynamicShapes:
@@ -87,12 +84,30 @@ def example_size(dim: Dim) -> int:
 
 
 def dims_of_program(program: Any) -> tuple[Dim, ...]:
-    """The dimensions of an ExportedProgram, each with all sizes of its range.  Raises InvalidDim."""
+    """The dimensions of an ExportedProgram, each with all sizes of its range.
+
+    Raises InvalidDim, also for a dimension without an upper bound: code is compiled, and compared, for a range."""
     found = []
     for symbol, span in program.range_constraints.items():
-        least, most = max(1, int(span.lower)), min(int(span.upper), _MOST) if _is_finite(span.upper) else _MOST
-        found.append(Dim(str(symbol), range(least, most + 1)))
+        if not _is_finite(span.upper):
+            place, name = _place(program, symbol)
+            bounded = f'dynamic_shapes={{"{name}": {{{place}: torch.export.Dim("N", max=64)}}}}'
+            raise InvalidDim(
+                f"dimension {place} of {name} has no upper bound",
+                where="ExportedProgram",
+                remedy=f"export it with one: {bounded}; or optimize the module itself, with fx.Dim in its shapes",
+            )
+        found.append(Dim(str(symbol), range(max(1, int(span.lower)), int(span.upper) + 1)))
     return check_dims(found)
+
+
+def _place(program: Any, symbol: Any) -> tuple[int, str]:
+    """The first input and its dimension that have this size."""
+    for node in program.graph.find_nodes(op="placeholder"):
+        for place, size in enumerate(getattr(node.meta.get("val"), "shape", ())):
+            if str(size) == str(symbol):
+                return place, str(node.name)
+    return 0, str(symbol)
 
 
 def is_dynamic_program(model: Any) -> bool:

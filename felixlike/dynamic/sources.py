@@ -38,8 +38,8 @@ def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
     from felixlike.frontend import torch as pytorch
 
     if isinstance(model, torch.export.ExportedProgram):
-        source = pytorch.from_dynamic_program(model)
-        return source, {dim.name: dim for dim in dims_of_program(model)}
+        dims = dims_of_program(model)  # first: what has no bounds is said at once
+        return pytorch.from_dynamic_program(model), {dim.name: dim for dim in dims}
     read = read_dynamic_shapes(shapes)
     if isinstance(model, torch.nn.Module):
         return _of_module(model, read)

@@ -16,7 +16,9 @@ def memory_order(tensor: Any) -> Order:
     """The order of a tensor's dimensions in memory.
 
     Dimensions of one element stay where they are. Tensors some of whose elements share memory (stride 0) count as
-    lying row by row, and so does a tensor that needs no other order."""
+    lying row by row, and so does a tensor that needs no other order, or whose sizes depend on values."""
+    if not all(isinstance(number, int) for number in (*tensor.shape, *tensor.stride())):
+        return ()
     if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
         return ()
     wide = [dim for dim, size in enumerate(tensor.shape) if size > 1]

@@ -3,6 +3,7 @@
 In: a path or a ModelProto; shapes where the file leaves sizes open. Out: a Source. Needs the optional `onnx` package.
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from felixlike.frontend.refusals import quiet
 from felixlike.frontend.relax import from_relax
 from felixlike.frontend.shapes import Example, Given, Input, check_count, check_names, read_shapes
 from felixlike.frontend.signature import Signature
+from felixlike.words import advice
 
 
 def from_onnx(model: Any, shapes: Any) -> Source:
@@ -153,8 +155,13 @@ def _settle(name: str, sizes: tuple[int | str, ...], dtype: str, given: Example 
     shape = ", ".join(map(str, sizes))
     if given is None:
         if not all(isinstance(size, int) and size > 0 for size in sizes):
+            numbers = "x".join(str(size) for size in sizes)
             raise InvalidShape(
-                f"input {name!r} has open sizes: ({shape})", where=where, remedy=f"give shapes={{{name!r}: (…)}}"
+                f"input {name!r} has open sizes: ({shape})",
+                where=where,
+                remedy=advice(
+                    f"give shapes={{{name!r}: (…)}}", f"give --shape {name}={numbers} with numbers for all sizes"
+                ),
             )
         return Example(tuple(int(size) for size in sizes), dtype)
     fixed = all(not isinstance(size, int) or size == have for size, have in zip(sizes, given.shape, strict=False))
@@ -175,6 +182,7 @@ def _settle(name: str, sizes: tuple[int | str, ...], dtype: str, given: Example 
 
 def _imported(proto: Any, shapes: dict[str, list[int]] | None, where: str) -> Any:
     """What TVM makes of it.  shapes: None for those of the model itself."""
+    _refuse_quantised(proto, where)
     importer = tvmlib.onnx_importer()
     known = importer._get_convert_map()
     missing = sorted({node.op_type for node in proto.graph.node} - {*known, "If", "Constant"})
@@ -192,6 +200,23 @@ def _imported(proto: Any, shapes: dict[str, list[int]] | None, where: str) -> An
                 where=where,
                 remedy="write the part it names with other operators",
             ) from None
+
+
+_QUANTISED = re.compile(r"QLinear\w+|(Dynamic)?QuantizeLinear|DequantizeLinear|(MatMul|Conv)Integer|QGemm|QAttention")
+
+
+def _refuse_quantised(proto: Any, where: str) -> None:
+    """Raise UnsupportedOperator for integers that stand for reals.
+
+    TVM imports some, and computes with them in float32, where rounding decides between neighbouring integers otherwise
+    than ONNX says."""
+    found = sorted({node.op_type for node in proto.graph.node if _QUANTISED.fullmatch(node.op_type)})
+    if found:
+        raise UnsupportedOperator(
+            f"the model is quantised ({', '.join(found)}), and quantised types are not supported",
+            where=where,
+            remedy="give the float model that it was made from",
+        )
 
 
 def _refuse_randomness(proto: Any, where: str) -> None:

@@ -14,8 +14,13 @@ from typing import Any
 
 from felixlike.errors import InvalidModel, first_line
 from felixlike.modes import alone
+from felixlike.words import advice
 
 _TRUST = "if you trust the file, open it yourself: felixlike.optimize(torch.export.load(path))"
+_TRUST_COMMAND = (
+    "if you trust the file, write a Python file with def model(): return torch.export.load(PATH), and name that:"
+    " FILE.py:model"
+)
 
 _NAMES = re.compile(
     r"archive_format|archive_version|byteorder|\.data/\w+|data/(weights|constants)/(weight|tensor)_\d+"
@@ -122,4 +127,6 @@ def _entries(data: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _unsafe(what: str, where: str) -> InvalidModel:
-    return InvalidModel(f"opening the file could run code from it: {what}", where=where, remedy=_TRUST)
+    return InvalidModel(
+        f"opening the file could run code from it: {what}", where=where, remedy=advice(_TRUST, _TRUST_COMMAND)
+    )

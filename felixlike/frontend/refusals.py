@@ -16,10 +16,13 @@ from typing import TextIO
 
 from felixlike.errors import DynamicControlFlow, ExportFailed, first_line
 from felixlike.modes import alone
+from felixlike.words import advice
 
 
-def export_error(error: Exception, name: str, *, only_sizes: bool) -> ExportFailed:
-    """The error for a refusal of torch.export.  name: the model's.  only_sizes: no example tensor was given."""
+def export_error(error: Exception, name: str, *, only_sizes: bool, dims: bool = False) -> ExportFailed:
+    """The error for a refusal of torch.export.
+
+    name: the model's.  only_sizes: no example tensor was given.  dims: sizes were dimensions."""
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     where = ", ".join(part for part in (name, _user_line(error)) if part)
@@ -29,17 +32,63 @@ def export_error(error: Exception, name: str, *, only_sizes: bool) -> ExportFail
             where=where,
             remedy="replace the branch by torch.where, and sizes read from tensors by constants",
         )
-    cache = re.search(r"Found <class '[\w.]*?(\w*Cache)'> in output", str(error))
-    if cache is not None:
-        return ExportFailed(
-            f"the model returns its cache ({cache[1]}), which torch.export cannot take apart",
-            where=where,
-            remedy="give use_cache=False among the inputs: {'input_ids': ids, 'use_cache': False}",
-        )
+    for known in (_of_output, _of_dims):
+        found = known(str(error))
+        if found is not None:
+            return ExportFailed(found[0], where=where, remedy=found[1])
     remedy = "check that the model runs with inputs of these shapes"
     if only_sizes:
-        remedy += "; sizes alone mean float32, so for integers (token ids) give an example tensor or ids=1x64:int64"
+        remedy += f"; sizes alone mean float32, so for integers (token ids) {_typed(dims)}"
     return ExportFailed(f"torch.export refused the model: {first_line(error)}", where=where, remedy=remedy)
+
+
+def _typed(dims: bool) -> str:
+    """How an input's type is given."""
+    if dims:
+        bounded = "dynamic_shapes={'ids': {1: torch.export.Dim('T', max=128)}}"
+        return f"export the model yourself, torch.export.export(model, (ids,), {bounded}), and give that program"
+    return advice("give an example tensor", "write the type, too: --shape ids=1x64:int64")
+
+
+def _of_output(said: str) -> tuple[str, str] | None:
+    """What is wrong with what the model returns, and what to do; None if it is something else."""
+    returned = re.search(r"Found <class '(?:[^']*\.)?(\w+)'> in output", said)
+    if returned is None:
+        return None
+    if returned[1].endswith("Cache"):
+        example = "{'input_ids': ids, 'use_cache': False}"
+        return (
+            f"the model returns its cache ({returned[1]}), which torch.export cannot take apart",
+            advice(
+                f"give use_cache=False among the inputs: {example}",
+                f"have the function return use_cache=False among the inputs: return model, {example}",
+            ),
+        )
+    return (
+        f"the model returns a {returned[1]}, a class that torch.export cannot take apart",
+        f"if it is a dataclass, call torch.export.register_dataclass({returned[1]}) once before; or return a tuple, a"
+        " dictionary or a named tuple",
+    )
+
+
+def _of_dims(said: str) -> tuple[str, str] | None:
+    """The same for dimensions that cannot have all of their sizes."""
+    fixed = re.search(r"marked (\w+) as dynamic but your code specialized it to be a constant \((\d+)\)", said)
+    if fixed is not None:
+        return (
+            f"{fixed[1]} can have no other size than {fixed[2]}: the model's code fixes it",
+            f"give {fixed[2]} in place of {fixed[1]}; a sequence's length is fixed where Python's loops go over it,"
+            " and by nn.RNN, nn.GRU and nn.LSTM, which are unrolled",
+        )
+    violated = re.search(r"Constraints violated \((.*?)\)", said)
+    if violated is None:
+        return None
+    _, _, fixes = said.partition("Suggested fixes:")
+    possible = "; ".join(line.strip() for line in fixes.partition("\n\n")[0].splitlines() if line.strip())
+    return (
+        f"the model cannot have every size of {violated[1]}",
+        f"torch.export finds these possible: {possible}" if possible else "give a fixed size",
+    )
 
 
 def _user_line(error: Exception) -> str:

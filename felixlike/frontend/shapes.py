@@ -17,17 +17,17 @@ from felixlike.frontend.imported import InputSpec
 from felixlike.frontend.nesting import quoted
 from felixlike.frontend.structure import SCALARS, Structure, structure_from_leaves
 from felixlike.hardware.probe import free_memory_bytes
-from felixlike.words import kind_of, shown
+from felixlike.words import advice, kind_of, shown
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 """Element types an input may have."""
 
 _HOW = "give example tensors, or sizes: shapes=((1, 3, 224, 224),), or by name: shapes={'x': (1, 3, 224, 224)}"
+"""For Python alone: the command makes its shapes from text."""
 _NESTED = (
     "give tensors, sizes, None, numbers or text, in tuples, lists, dictionaries or classes that torch's pytrees know "
     "(torch.export.register_dataclass makes it know one)"
 )
-_STATIC = "give every size as a positive integer, or as a Dim in a tuple of sizes"
 _SIZES = re.compile(r"\d+([x×]\d+)+")
 _TEXT = re.compile(r"(?:(?P<name>[^=:]+)=)?(?P<sizes>scalar|[^=:]+)(?::(?P<dtype>[^=:]+))?")
 
@@ -195,7 +195,7 @@ def check_names(
         raise InvalidShape(
             f"there is no input {unknown[0]!r}",
             where=where,
-            remedy=f"its inputs are {', '.join(known) or 'none'}{hint}",
+            remedy=f"its inputs are {', '.join(known) or 'none'}{advice(hint, '')}",
         )
     missing = [name for name in required if name not in given]
     if missing:
@@ -209,10 +209,11 @@ def check_count(count: int, known: Sequence[str], *, required: int, where: str) 
     if required <= count <= len(known):
         return
     wanted = str(required) if required == len(known) else f"{required} to {len(known)}"
+    entry = advice("one entry of shapes", "one --shape")
     raise InvalidShape(
         f"{count} inputs are given, but {wanted} needed",
         where=where,
-        remedy=f"its inputs are {', '.join(known) or 'none'}; one entry of shapes for each",
+        remedy=f"its inputs are {', '.join(known) or 'none'}; give {entry} for each",
     )
 
 
@@ -326,11 +327,16 @@ def _from_numpy(array: Any, *, where: str) -> Any:
 
 def _size(size: Any, *, where: str) -> int:
     if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise InvalidShape(f"{_show(size)} is not a size", where=where, remedy=_STATIC)
+        raise InvalidShape(f"{_show(size)} is not a size", where=where, remedy=_static())
     number = int(size.__index__())
     if number < 1:
-        raise InvalidShape(f"size {number} is not positive", where=where, remedy=_STATIC)
+        raise InvalidShape(f"size {number} is not positive", where=where, remedy=_static())
     return number
+
+
+def _static() -> str:
+    sizes = "give every size as a positive integer"
+    return advice(f"{sizes}, or as a Dim in a tuple of sizes", f"{sizes}: --shape x=1x3x224x224")
 
 
 def _parse(text: str) -> tuple[str | None, Example]:

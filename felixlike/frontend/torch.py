@@ -35,6 +35,7 @@ from felixlike.frontend.signature import Parameter, Signature, parameters_of
 from felixlike.frontend.structure import structure_from_leaves
 from felixlike.frontend.training_mode import differing_parts
 from felixlike.modes import alone, callers_dtype
+from felixlike.words import advice
 
 
 @alone(exports=True)
@@ -51,7 +52,11 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
         raise InvalidShape(
             "the shapes of the model's inputs are not known",
             where=name,
-            remedy="give example tensors, or sizes: shapes=((1, 3, 224, 224),)",
+            remedy=advice(
+                "give example tensors, or sizes: shapes=((1, 3, 224, 224),)",
+                "give sizes: --shape 1x3x224x224 (--shape NAME=… for each of several inputs); or have the function"
+                " return examples too: return model, (x,)",
+            ),
         )
     _check_kind(model, name)
     training = differing_parts(model)
@@ -66,7 +71,7 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
         try:
             program = torch.export.export(model, tensors, named, dynamic_shapes=dynamic)
         except Exception as error:
-            raise export_error(error, name, only_sizes=given.only_sizes) from None
+            raise export_error(error, name, only_sizes=given.only_sizes, dims=dynamic is not None) from None
     examples = _leaves((tensors, named))
     source = _convert(program, model, name, signature, examples, dynamic=dynamic is not None)
     own = made(example for value in (*args, *kwargs.values()) for example in value.examples)
@@ -218,12 +223,23 @@ def _convert(
     )
 
 
+_QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+"""Modules of layers whose weights are packed for PyTorch's own quantised kernels."""
+
+
 def _check_kind(model: Any, where: str) -> None:
-    """Refuse TorchScript, which torch.export cannot look into, whole or as a part, and layers without sizes."""
+    """Refuse TorchScript and quantised layers, which torch.export cannot look into, whole or as a part, and layers
+    without sizes."""
     import torch
     from torch.nn import parameter
 
     for key, part in model.named_modules():
+        if type(part).__module__.startswith(_QUANTISED):
+            raise InvalidModel(
+                f"{key or 'it'} is quantised ({type(part).__name__} of torch.ao)",
+                where=where,
+                remedy="give the model as it was before it was quantised",
+            )
         if isinstance(part, torch.jit.ScriptModule):
             raise InvalidModel(
                 f"{key or 'it'} is TorchScript, as torch.jit.trace and torch.jit.script make it",

@@ -14,7 +14,7 @@ from felixlike.hardware.precision import checked_precision
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import PREFIX, SIMULATED_NAMES, Simulated, simulated, simulated_by_name
 from felixlike.hardware.vectors import vector_unit
-from felixlike.words import choose_from, shown
+from felixlike.words import advice, choose_from, shown
 
 Target = Any
 """A TVM target (TVM has no static types)."""
@@ -94,7 +94,7 @@ def _check_cpu(target: Target) -> None:
 def _remedy(target: Any) -> str:
     if isinstance(target, dict) or (isinstance(target, str) and target.startswith("llvm ")):
         return 'give a TVM target that says everything: Target({"kind": "llvm", "mcpu": …, "num-cores": …}), or "cpu"'
-    return choose_from(target, (*_CPU, *_CUDA, *SIMULATED_NAMES)) + ", or a TVM target"
+    return choose_from(target, (*_CPU, *_CUDA, *SIMULATED_NAMES)) + advice(", or a TVM target", "")
 
 
 def host_target() -> Target:

@@ -19,9 +19,13 @@ def send(channel: socket.socket, message: Message) -> None:
     channel.sendall(_LENGTH.pack(len(body)) + body)
 
 
-def receive(channel: socket.socket) -> Message:
-    """The next message.  Raises ConnectionError at the end of the stream, ValueError if it is no JSON object."""
+def receive(channel: socket.socket, *, most: int | None = None) -> Message:
+    """The next message.  most: bytes it may have, None for any number.
+
+    Raises ConnectionError at the end of the stream, ValueError if it is no JSON object or too long."""
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
+    if most is not None and length > most:
+        raise ValueError(f"a message of {length} bytes")
     message = json.loads(_exactly(channel, length))
     if not isinstance(message, dict):
         raise ValueError("not a JSON object")

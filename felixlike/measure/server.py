@@ -7,6 +7,7 @@ again, and it lives in its own session, so that Ctrl-C reaches only the user's p
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,6 +25,10 @@ _START_SECONDS = 120
 _REPLY_SECONDS = 60
 """A server that ends is noticed at once; so long we wait for one that hangs."""
 _SEND_SECONDS = 30.0
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|AUTH|COOKIE|(^|_)KEY($|_)|(API|ACCESS)_?KEY", re.IGNORECASE
+)
+"""Names of environment variables that programs commonly keep secrets in, or the way to an agent that has them."""
 _STDERR_CHARACTERS = 500
 _REMEDY = "run `felixlike doctor`, or look at the memory that is left on this machine"
 
@@ -178,8 +183,11 @@ class ForkServer:
             return ""
 
     def _environment(self) -> dict[str, str]:
-        """The user's environment, with the number of threads that a candidate's call has."""
-        return environment(
+        """The user's environment without secrets, with the number of threads that a candidate's call has.
+
+        Processes that talk to other machines are forked from the server, and hold a copy of its memory."""
+        found = environment(
             TVM_NUM_THREADS=str(placement.threads() if placement.asked_by() else self._threads),
             OPENBLAS_NUM_THREADS="1",  # numpy's threads would not survive a fork
         )
+        return {name: value for name, value in found.items() if not _SECRET.search(name)}

@@ -16,6 +16,8 @@ from felixlike.measure.messages import Message
 from felixlike.measure.server import ForkServer, ServerDied
 
 _NEARLY_ALL = 0.8
+_MOST_ANSWER_BYTES = 2**24
+"""Of an answer, which holds some seconds and a line of text; so that a process that was taken over cannot fill ours."""
 _LOST = "its fork server died"
 
 
@@ -80,9 +82,9 @@ class Trial:
     def answer(self) -> Message:
         """The answer to the request under way, once the channel can be read: status, elapsed and more."""
         try:
-            message = messages.receive(self.channel)
-            return {**message, "status": Status(message["status"])}
-        except (OSError, ValueError, KeyError):
+            message = messages.receive(self.channel, most=_MOST_ANSWER_BYTES)
+            return {**message, "status": Status(message["status"]), "elapsed": float(message["elapsed"])}
+        except (OSError, ValueError, KeyError, TypeError):
             return self._crash()
 
     def expire(self) -> Message:

@@ -42,7 +42,7 @@ def _serve(channel: socket.socket) -> None:
     request = messages.receive(channel)
     limit_memory(request["memory"])
     if "server" in request:
-        messages.send(channel, remote_process.visit(request))
+        messages.send(channel, remote_process.visit_without_rights(request, channel.fileno()))
         return
     started = time.perf_counter()
     try:

@@ -1,6 +1,7 @@
 """Stores into one: every measurement once, those of different machines apart, of damaged files what can be read.
 
-In: a store and the path of another. Out: what was added. Rows are added some at a time, so others can go on writing.
+In: a store and the path of another. Out: what was added. Commands stay where they were given: `felixlike resume` runs
+them. Rows are added some at a time, so others can go on writing.
 """
 
 import os
@@ -18,6 +19,8 @@ from felixlike.records.store import Store
 
 _AT_ONCE = 1000
 
+_MERGED = tuple(table for table in VALUES if table != "commands")
+
 
 @dataclass(frozen=True, slots=True)
 class Merged:
@@ -31,7 +34,7 @@ class Merged:
 
 
 def merge(store: Store, path: "str | os.PathLike[str]") -> Merged:
-    """Add everything that another store holds, which is not changed and may be read-only.
+    """Add everything that another store holds but its commands; it is not changed and may be read-only.
 
     Raises StoreError if the store cannot be written; SourceLeftOut if the other one is the same, missing, no store, of
     a newer version, or so damaged that nothing of it can be read."""
@@ -75,7 +78,7 @@ _SOUND = ("it has version", "permission", "database is locked", "unable to open"
 def _copy(store: Store, other: Store, where: str) -> Merged:
     """Of a file that SQLite can read. Raises StoreError where it cannot after all."""
     other.file.check(whole=False)
-    counts = {table: _add(store, table, (_sealed(row, where) for row in other.rows(table))) for table in VALUES}
+    counts = {table: _add(store, table, (_sealed(row, where) for row in other.rows(table))) for table in _MERGED}
     return Merged(*counts["measurements"])
 
 
@@ -104,7 +107,7 @@ def _save(store: Store, path: Path, damage: StoreError) -> Merged:
         raise StoreError(
             f"{damage.what}, and no measurement in it can be read", where=str(path), remedy="restore it from a copy"
         ) from damage
-    counts = {table: _add(store, table, sorted(rows[table], key=repr)) for table in VALUES}
+    counts = {table: _add(store, table, sorted(rows[table], key=repr)) for table in _MERGED}
     return Merged(*counts["measurements"], last - len(rows["measurements"]), damage.what)
 
 

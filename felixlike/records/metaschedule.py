@@ -6,6 +6,7 @@ seconds, target, arguments]]. MetaSchedule refuses a database whose last line is
 and passed over.
 """
 
+import base64
 import json
 import math
 import os
@@ -112,6 +113,21 @@ def import_database(
     return Exchanged(new, sum(map(len, found.values())) - new, len({task for task, _ in found}), passed_over)
 
 
+def _main(line: Any) -> Any:
+    """The function of a workload's line: the module's hash, and its JSON after eight bytes of its length, in base64.
+
+    MetaSchedule's own reader builds whatever the JSON asks for. Raises tvmlib.NotAllowed, or TVM's errors."""
+    try:
+        recorded, encoded = line
+        text = base64.b64decode(encoded, validate=True)[8:].decode()
+    except (ValueError, TypeError) as error:
+        raise tvmlib.NotAllowed(f"it is not a workload: {first_line(error)}") from None
+    module = tvmlib.load_function(text)
+    if str(tvmlib.ms.database.Workload(module).as_json()[0]) != recorded:
+        raise tvmlib.NotAllowed("its hash is another one")
+    return module["main"]
+
+
 class _PassedOver(Exception):
     """Why a record is not taken."""
 
@@ -171,14 +187,14 @@ class _Database:
             raise _PassedOver("of a workload that is damaged or missing")
         if number not in self._tasks:
             try:
-                main = tvmlib.ms.database.Workload.from_json(self._lines[number]).mod["main"]
+                main = _main(self._lines[number])
                 task = make_task(main, self._target, name=f"workload {number}", constants=noted_constants(main))
                 if task.key not in self.known:
                     self.sketches[task.key] = {s.key: s for s in sketches(task, space="all")}
                     self.known[task.key] = task
                 self._tasks[number] = task
             except (*tvmlib.TVM_ERRORS, FelixlikeError) as error:
-                if not isinstance(error, FelixlikeError) and not tvmlib.refusal(error):
+                if not isinstance(error, FelixlikeError | tvmlib.NotAllowed) and not tvmlib.refusal(error):
                     raise
                 self._tasks[number] = first_line(error)
         found = self._tasks[number]
@@ -263,7 +279,9 @@ def _export_workload(
     if not records:
         return 0
     try:
-        main = tvmlib.ir.load_json(workload.module)["main"] if workload.module else None
+        main = tvmlib.load_function(workload.module)["main"] if workload.module else None
+    except tvmlib.NotAllowed:
+        main = None
     except tvmlib.TVM_ERRORS as error:
         if not tvmlib.refusal(error):
             raise

@@ -2,7 +2,7 @@
 
 nan is stored as NULL (SQLite has no nan), inf as itself; lists as JSON. Every row ends with a checksum of its values:
 a damaged row is noticed when it is read, and equal measurements are the same row in every store. Nothing read back is
-ever run.
+run, but for the command that `felixlike resume` repeats, after asking whoever has not given it.
 """
 
 import hashlib

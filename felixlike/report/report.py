@@ -24,8 +24,9 @@ class TaskReport:
 
     name, weight (call sites), flops of a call.  how: "measured", "unmeasured" or "untuned".  sketch: index of the
     chosen sketch, None if untuned.  sketches: how many there are.  seconds: best latency of a call, nan where not
-    measured.  trials: candidates measured in this run.  failures: how many of them were not right, by status.  error:
-    maximum relative error of the chosen schedule against the float64 reference, None where it could not be had.
+    measured.  trials: candidates measured in this run.  failures: how many of them were not right, by status.
+    recalled, recalled_failures: candidates that earlier runs had measured, and how many of those were not right.
+    error: maximum relative error of the chosen schedule against the float64 reference, None where it could not be had.
     point: the chosen schedule's variables by name.  sampled: for sketches that were only sampled, why they are not
     understood symbolically.  note: what else the user should know.  story: what pictures show; empty in reports of
     earlier versions.  precision: what the products of the chosen schedule are computed in: another one than "float32"
@@ -47,6 +48,8 @@ class TaskReport:
     note: str = ""
     story: Story = field(default_factory=Story)
     precision: str = "float32"
+    recalled: int = 0
+    recalled_failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)

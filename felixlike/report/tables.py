@@ -80,8 +80,8 @@ def _row(task: TaskReport) -> tuple[str, ...]:
         "–" if task.sketch is None else f"{task.sketch} of {task.sketches}",
         latency(task.seconds),
         rate(task.flops, task.seconds),
-        str(task.trials),
-        str(sum(task.failures.values())),
+        str(task.trials + task.recalled),
+        str(sum(task.failures.values()) + task.recalled_failures),
         "–" if task.error is None else f"{task.error:.1e}",
         task.how,
     )

@@ -1,7 +1,9 @@
 """A live page of a store, for browsers on this machine.
 
 In: the path of a store, which need not exist yet. Out: an HTTP server of the standard library on the loopback address.
-The page is built when somebody asks and something is new, at most every two seconds; nobody who asks, no work.
+The loopback address is one that every user of this machine can reach, so the page's path begins with a random token,
+which only whoever started the server is told. The page is built when somebody asks and something is new, at most every
+two seconds; nobody who asks, no work.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ LOOPBACK = "127.0.0.1"
 
 _HOSTS = (LOOPBACK, "localhost")
 """What the page may be called; else a page from elsewhere could read it under a name of its own for this address."""
+
+_TOKEN_BYTES = 16
+"""Random bytes of the token. 128 bits cannot be guessed."""
 
 _LEAST = 2.0
 """Seconds between two pages at least, and those that drawing schedules may take of one."""
@@ -89,7 +94,9 @@ class _Pages:
 
 
 class Watch:
-    """The server.  port: 0 for any that is free.  url: where the page is.  Raises InvalidOption for a port in use."""
+    """The server.  port: 0 for any that is free.  url: where the page is; whoever knows it can read the page.
+
+    Raises InvalidOption for a port in use."""
 
     def __init__(self, store: Path, port: int = 0) -> None:
         try:
@@ -101,7 +108,8 @@ class Watch:
                 remedy="give another one with --port, or 0 for any that is free",
             ) from None
         self._server.pages = _Pages(store)
-        self.url = f"http://{LOOPBACK}:{self._server.server_address[1]}/"
+        self._server.token = secrets.token_urlsafe(_TOKEN_BYTES)
+        self.url = f"http://{LOOPBACK}:{self._server.server_address[1]}/{self._server.token}/"
 
     def serve(self) -> None:
         """Answer until `close`, or an exception (Ctrl-C)."""
@@ -118,6 +126,7 @@ class Watch:
 
 class _Server(ThreadingHTTPServer):
     pages: _Pages
+    token: str
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is nothing to speak of."""
@@ -136,13 +145,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.MISDIRECTED_REQUEST, b"this page is for this machine alone\n", "text/plain")
             return
         asked = urlsplit(self.path)
-        if asked.path not in ("/", "/body"):
-            self._answer(HTTPStatus.NOT_FOUND, b"there is only one page, /\n", "text/plain")
+        token, _, part = asked.path.removeprefix("/").partition("/")
+        if not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            words = b"open the address that `felixlike watch` has printed: it ends with a token\n"
+            self._answer(HTTPStatus.FORBIDDEN, words, "text/plain")
+            return
+        if part not in ("", "body"):
+            self._answer(HTTPStatus.NOT_FOUND, b"there is only one page\n", "text/plain")
             return
         page = self.server.pages.now()
         body = page_body(page)
         version = hashlib.sha256(body.encode()).hexdigest()[:16]
-        if asked.path == "/":
+        if not part:
             nonce = secrets.token_urlsafe(16)
             self._answer(HTTPStatus.OK, page_text(page, LIVE(nonce, version)).encode(), nonce=nonce)
         elif parse_qs(asked.query).get("after") == [version]:

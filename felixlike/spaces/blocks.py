@@ -59,6 +59,14 @@ def elementwise(schedule: Schedule, block: BlockRef) -> bool:
     return statement.init is None and all(map(tvmlib.is_spatial, statement.iter_vars))
 
 
+def is_intermediate(schedule: Schedule, block: BlockRef) -> bool:
+    """Whether other blocks read what a block writes, and it is no output of the function beside."""
+    own = schedule.mod["main"].body.block.alloc_buffers
+    return bool(schedule.get_consumers(block)) and all(
+        any(write.source.same_as(buffer) for buffer in own) for write in schedule.get(block).writes
+    )
+
+
 def costs(schedule: Schedule, block: BlockRef) -> bool:
     """Whether a condition says where it reads, or a function is called: neither may stand in the hot loop."""
     return bool(tvmlib.found(schedule.get(block).body, tvmlib.ir.Call))

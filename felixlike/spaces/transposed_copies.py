@@ -19,7 +19,7 @@ from typing import Any
 from felixlike import tvmlib
 from felixlike.codegen.marks import Transpose
 from felixlike.hardware.vectors import SHORTEST, power_of_two_below
-from felixlike.spaces.blocks import blocks_of, costs, elementwise
+from felixlike.spaces.blocks import blocks_of, costs, elementwise, is_intermediate
 from felixlike.tvmlib.typing import LoopRef, Schedule, Var
 
 _MOST_BLOCKS = 64
@@ -36,7 +36,7 @@ def transposed_copies(schedule: Schedule, lanes: int) -> list[Schedule]:
     *before, block = blocks_of(schedule)
     if any(not elementwise(schedule, b) or costs(schedule, b) for b in (*before, block)):
         return []
-    if not all(schedule.get_consumers(other) for other in before):
+    if not all(is_intermediate(schedule, other) for other in before):
         return []  # several outputs
     for other in before:
         schedule.compute_inline(other)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +26,7 @@ def kept_sketch(task: Task, data: Mapping[str, Any]) -> Sketch:
     """The sketch that `sketch_data` has told of. Raises KeyError, TypeError, ValueError or TVM's errors for what is
     none of this task."""
     schedule = tvmlib.Schedule(task.module)
-    tvmlib.Trace.apply_json_to_schedule(json.loads(data["trace"]), schedule)
+    tvmlib.Trace.apply_json_to_schedule(tvmlib.trace_steps(data["trace"]), schedule)
     runners = postprocessors(task, data["postprocessors"], data["own"])
     sketch = Sketch(task, schedule.trace, runners, int(data["index"]))
     sketch.key = str(data["key"])  # of a trace that was read, some numbers are of another type than as it was made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from typing import Any
 
@@ -51,11 +50,9 @@ def stored_sketch(task: Task, trace: str) -> Sketch | None:
     cannot read or replay it.  trace: JSON, as `trace_json` writes it."""
     schedule = tvmlib.Schedule(task.module)
     try:
-        steps = json.loads(trace)
-    except (ValueError, RecursionError):
+        tvmlib.Trace.apply_json_to_schedule(tvmlib.trace_steps(trace), schedule)
+    except tvmlib.NotAllowed:
         return None
-    try:
-        tvmlib.Trace.apply_json_to_schedule(steps, schedule)
     except tvmlib.TVM_ERRORS as error:
         if not tvmlib.refusal(error):
             raise

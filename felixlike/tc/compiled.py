@@ -6,8 +6,8 @@ entry at the same time wait for the one that makes it, up to `storage.LOCK_SECON
 to the next. Anything unreadable counts as absent, and what cannot be written is kept in memory: a cache may always be
 deleted.
 
-An artefact holds machine code, which loading runs: the cache is the user's own folder, as fx.load's files are to be
-trusted ones.
+An artefact holds machine code, which loading runs: only entries that no other user can have written are loaded (see
+`felixlike.private`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import json
 import math
 import platform
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from felixlike import cache, deploy, storage, tvmlib
 from felixlike._version import __version__
 from felixlike.deploy import Compiled
-from felixlike.errors import FelixlikeError, InvalidArtefact, OutputNotWritable
+from felixlike.errors import FelixlikeError, InvalidArtefact
 from felixlike.tc.call import Given
 from felixlike.tc.printing import canonical
 from felixlike.tc.program import Program
@@ -53,18 +52,18 @@ _memory: dict[str, tuple[Compiled, dict[str, Any]]] = {}
 
 def load(key: str) -> tuple[Compiled, dict[str, Any]] | None:
     """The entry, if there is a sound one, and what was noted with it: "seconds" of a call, None where not measured."""
-    path = _path(key)
-    if path is None or not _is_file(path):
+    file = cache.opened(_KIND, _name(key))
+    if file is None:
         return _memory.get(key)
     try:
-        found = deploy.load(path)
+        with file:
+            return deploy.load(file)
     except (FelixlikeError, OSError) as error:
-        if isinstance(error, InvalidArtefact):
+        folder = cache.folder(_KIND)
+        if isinstance(error, InvalidArtefact) and folder is not None:
             with contextlib.suppress(OSError):
-                path.unlink()
+                (folder / _name(key)).unlink()
         return _memory.get(key)
-    cache.note_use(path)
-    return found
 
 
 def store(key: str, compiled: Compiled, note: dict[str, Any], *, held: bool = False) -> None:
@@ -72,31 +71,31 @@ def store(key: str, compiled: Compiled, note: dict[str, Any], *, held: bool = Fa
     linked.
 
     held: whether the caller holds the lock."""
-    path = _path(key)
     with contextlib.nullcontext() if held else locked(key):
-        try:
-            if _seconds(note) > _known(path, key):
-                return
-            if path is None:
-                raise OutputNotWritable("the user's home is not known")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            deploy.save(compiled, path, report=note)
-        except OSError as error:  # OutputNotWritable is one
-            storage.unusable("the cache" if path is None else path.parent, error)
-            _memory[key] = compiled, note
+        if _seconds(note) > _known(key):
             return
+        try:
+            content = deploy.to_bytes(compiled, report=note)
+        except OSError as error:  # temporary files cannot be written
+            storage.unusable("the folder for temporary files", error)
+            written = False
         except FelixlikeError:  # there is no C compiler
             return
-    cache.trim_daily()
+        else:
+            written = cache.write(_KIND, _name(key), content)
+        if not written:
+            _memory[key] = compiled, note
 
 
-def _known(path: Path | None, key: str) -> float:
+def _known(key: str) -> float:
     """Seconds of the version that is kept; more than any where there is none."""
-    if path is None or not _is_file(path):
+    file = cache.opened(_KIND, _name(key))
+    if file is None:
         return _seconds(_memory[key][1]) if key in _memory else math.inf
     try:
-        return _seconds(deploy.read_report(path))
-    except FelixlikeError:
+        with file:
+            return _seconds(deploy.read_report(file))
+    except (FelixlikeError, OSError):
         return math.inf
 
 
@@ -109,19 +108,10 @@ def _seconds(note: dict[str, Any]) -> float:
 def locked(key: str) -> Iterator[None]:
     """Only one process at a time, among those that use an entry; ends with the process that holds it. Goes on without
     the lock where it cannot be had in time, or not at all."""
-    path = _path(key)
-    with contextlib.nullcontext() if path is None else storage.locked(path.with_suffix(".lock")):
+    folder = cache.writable_folder(_KIND)
+    with contextlib.nullcontext() if folder is None else storage.locked(folder / f"{key}.lock"):
         yield
 
 
-def _path(key: str) -> Path | None:
-    folder = cache.folder(_KIND)
-    return None if folder is None else folder / f"{key}.felix"
-
-
-def _is_file(path: Path) -> bool:
-    """Whether there is a file.  A folder that may not be entered has none."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+def _name(key: str) -> str:
+    return f"{key}.felix"

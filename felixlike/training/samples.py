@@ -113,8 +113,10 @@ _OPERATORS = (
 def restored(stored: StoredWorkload) -> Task | None:
     """The task that a store describes; None where its module was lost or TVM cannot read it."""
     try:
-        module, target = tvmlib.ir.load_json(stored.module), tvmlib.Target(stored.target)
+        module, target = tvmlib.load_function(stored.module), tvmlib.Target(stored.target)
         flops = float(tvmlib.estimate_tir_flops(module))
+    except tvmlib.NotAllowed:
+        return None
     except tvmlib.TVM_ERRORS as error:
         if not tvmlib.refusal(error):
             raise

@@ -224,6 +224,7 @@ class Session:
         for number, best in enumerate(rounds):
             state.progress.add(best, min(TRIALS_PER_ROUND, len(history) - number * TRIALS_PER_ROUND))
         budget.find(rounds=len(rounds), trials=len(history))
+        state.recalled, state.recalled_failures = len(history), sum(map(math.isinf, history))
         state.rounds, begun = divmod(len(history), TRIALS_PER_ROUND)
         state.interrupted = frozenset(list(last)[len(last) - begun :])
         latest: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Measurement]] = {}

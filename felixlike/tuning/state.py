@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class TaskState:
     """One task during a run.  measured: the Measurement of each known right candidate, by its key.
-    trials: candidates measured in this run.  failures: how many of them were not right, by status.  unverifiable: why
+    trials: candidates measured in this run.  failures: how many of them were not right, by status.  recalled,
+    recalled_failures: the same of earlier runs, as the store has them.  unverifiable: why
     answers cannot be checked, hence schedules not be used; empty where they can. rounds: full ones, of earlier runs
     too. interrupted: what an earlier run had measured of the round it was stopped in. faults: what failed by mistakes
     of ours, in words; the task has gone on with less. predicted: what is worth a check with nothing measured, the best
@@ -41,6 +42,8 @@ class TaskState:
     measured: dict[tuple[str, tuple[int, ...]], Measurement] = field(default_factory=dict)
     trials: int = 0
     failures: dict[str, int] = field(default_factory=dict)
+    recalled: int = 0
+    recalled_failures: int = 0
     unverifiable: str = ""
     faults: list[str] = field(default_factory=list)
     rounds: int = 0

@@ -75,6 +75,9 @@ if TYPE_CHECKING:
     from felixlike.tvmlib.trees import substituted as substituted
     from felixlike.tvmlib.trees import uses as uses
     from felixlike.tvmlib.trees import without_attributes as without_attributes
+    from felixlike.tvmlib.untrusted import NotAllowed as NotAllowed
+    from felixlike.tvmlib.untrusted import load_function as load_function
+    from felixlike.tvmlib.untrusted import trace_steps as trace_steps
     from felixlike.tvmlib.versions import FFI_VERSION as FFI_VERSION
     from felixlike.tvmlib.versions import TVM_VERSION as TVM_VERSION
     from felixlike.tvmlib.versions import check_versions as check_versions
@@ -156,6 +159,7 @@ __getattr__, __dir__ = lazily(
             "uses",
             "without_attributes",
         ),
+        "untrusted": ("NotAllowed", "load_function", "trace_steps"),
         "versions": ("FFI_VERSION", "TVM_VERSION", "check_versions"),
     },
 )

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from felixlike.cli import main
-from felixlike.cli.model_file import model_from
+from felixlike.cli.model_file import model_from, named_from_anywhere
 from felixlike.errors import InvalidModel
 
 
@@ -147,3 +147,51 @@ def test_a_model_that_ends_the_program_when_it_runs(file: Path, capsys: pytest.C
     file.write_text(GOOD.replace("return x + 1", "raise SystemExit('enough')"))
     assert main(["explain", f"{file}:with_inputs"]) == 1
     assert "felixlike: model: it ends the program when it runs: sys.exit('enough')" in capsys.readouterr().err
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a package, and the current folder."""
+    (tmp_path / "models_here").mkdir()
+    (tmp_path / "models_here" / "__init__.py").touch()
+    (tmp_path / "models_here" / "size.py").write_text("WIDTH = 4\n")
+    (tmp_path / "models_here" / "model_net.py").write_text(
+        "import torch\nfrom .size import WIDTH\n\ndef net():\n    return torch.nn.Linear(WIDTH, WIDTH)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_modules_are_found_as_python_finds_them(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its imports of the package around it, which a file alone does not have."""
+    assert model_from("models_here.model_net:net")[0].in_features == 4
+    named = named_from_anywhere("models_here.model_net:net")
+    assert named == f"{package}/models_here.model_net:net"
+    monkeypatch.chdir("/")
+    assert model_from(named)[0].in_features == 4
+    assert model_from("torch.nn:Identity")[0](3) == 3  # one that is installed
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("models_here.model_net:nett", "models_here.model_net: there is no 'nett' .*did you mean 'net'"),
+        ("models_here.model_other:net", "Python finds no module models_here.model_other. run the command where it is"),
+        ("model_elsewhere:net", "Python finds no module model_elsewhere. run the command where it is, set PYTHONPATH"),
+        ("models_here.model_bad:net", r"models_here/model_bad.py:2: importing the module raises ZeroDivisionError"),
+        ("models_here.model_lost:net", "importing the module raises ModuleNotFoundError: No module named 'nowhere_to'"),
+    ],
+)
+def test_modules_that_cannot_be_had(package: Path, text: str, words: str) -> None:
+    (package / "models_here" / "model_bad.py").write_text("\n1 / 0\n")
+    (package / "models_here" / "model_lost.py").write_text("import nowhere_to\n")
+    with pytest.raises(InvalidModel, match=words):
+        model_from(text)
+
+
+def test_files_are_no_modules(package: Path) -> None:
+    (package / "net").touch()
+    assert model_from("net:small") == ("net:small", None)
+    assert model_from("net.pt2") == ("net.pt2", None)
+    assert named_from_anywhere("net.pt2") == f"{package}/net.pt2"
+    assert named_from_anywhere("a/net.py:f") == f"{package}/a/net.py:f"

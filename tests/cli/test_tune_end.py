@@ -190,15 +190,40 @@ def test_a_place_that_has_vanished(
     assert isinstance(fx.load(temporary / "model.flx"), fx.Optimized)
 
 
+def test_a_link_of_another_user_is_not_followed(
+    run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A link to nothing, under the name that the model gets in a directory for everyone's temporary files."""
+    temporary, victim = tmp_path / "temporary", tmp_path / "victim"
+    temporary.mkdir()
+    (temporary / "model.flx").symlink_to(victim)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    def vanish() -> None:
+        shutil.rmtree(tmp_path / "out")
+        shutil.rmtree(here)
+
+    assert run(vanish, "--quiet") == 1
+    assert not victim.exists()
+    assert f"the tuned model is saved to {temporary}/model-2.flx" in capsys.readouterr().err
+    assert isinstance(fx.load(temporary / "model-2.flx"), fx.Optimized)
+
+
 def test_no_place_at_all(
-    run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: Any, path: Any) -> None:
         raise OutputNotWritable("there is no room for it", where=str(path))
 
     monkeypatch.setattr(fx.Optimized, "save", fail)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     assert run(lambda: None) == 1
     assert capsys.readouterr().err.endswith("out/model.flx: there is no room for it.\n")
+    assert not list((tmp_path / "here").iterdir())
 
 
 @pytest.mark.parametrize("output", [True, False])

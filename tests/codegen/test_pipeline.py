@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+import torch
 
 from felixlike import tvmlib
 from felixlike.codegen import marks
@@ -22,6 +23,9 @@ from felixlike.codegen.marks import (
     Transpose,
 )
 from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES, Form, Pass, lower, out_of_order
+from felixlike.deploy import compile_model
+from felixlike.frontend import import_model
+from felixlike.testing.models import Apply
 from felixlike.testing.operators import matmul
 
 BY_NAME = {one.name: one for one in CPU_PASSES}
@@ -103,3 +107,13 @@ def test_functions_without_marks_keep_their_loops() -> None:
 def test_passes_are_different() -> None:
     assert all(one.name != other.name for one, other in pairwise(CPU_PASSES))
     assert len(BY_NAME) == len(CPU_PASSES)
+
+
+def test_tvm_says_nothing_of_its_own_kernels(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its scatters are written with brackets that its compiler writes a line about."""
+    places = torch.zeros(3, 4, dtype=torch.int64)
+    model = import_model(Apply(lambda x: x.scatter_add(0, places, x[:3])), (10, 4))
+    compiled = compile_model(model)
+    x = torch.randn(10, 4)
+    torch.testing.assert_close(compiled(x), x.scatter_add(0, places, x[:3]))
+    assert capfd.readouterr() == ("", "")

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
@@ -262,6 +263,68 @@ def test_a_description_nested_beyond_measure(tmp_path: Path) -> None:
         archive.writestr("model.so", b"")
     with pytest.raises(InvalidArtefact, match="damaged or of another kind"):
         load(path)
+
+
+def _zip(path: Path, members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_compressed_members_are_refused_unread(saved: Path, tmp_path: Path) -> None:
+    """A hundred megabytes of zeros in a hundred kilobytes."""
+    with zipfile.ZipFile(saved) as archive:
+        members = {"meta.json": archive.read("meta.json"), "model.so": bytes(10**8)}
+    path = _zip(tmp_path / "bomb.felix", members, zipfile.ZIP_DEFLATED)
+    for read in (load, artefact.read_report):
+        with pytest.raises(InvalidArtefact, match=r"its meta\.json is compressed"):
+            read(path)
+
+
+def test_members_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
+    """As files do that grow a million times when they are read."""
+    path = _zip(tmp_path / "a.felix", {"meta.json": b'{"format": 2, "chunks": 1}', "part-1.felix": bytes(10**5)})
+    content = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        start, part = archive.start_dir, archive.getinfo("part-1.felix")
+    entry = content[content.index(b"PK\1\2", start + 1) : content.index(b"PK\5\6", start)]
+    copies = [entry.replace(b"part-1.", b"part-%d." % number) for number in range(2, 10)]
+    directory = content[start : content.index(b"PK\5\6", start)] + b"".join(copies)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 10, 10, len(directory), start, 0)
+    path.write_bytes(content[:start] + directory + end)
+    assert part.file_size == 10**5
+    with pytest.raises(InvalidArtefact, match="its members are larger than the file"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"model.so": b"", "run.py": b""}, "it holds 'run.py', which a saved model does not"),
+        ({"model.so": b"", "../model.so": b""}, "it holds '../model.so', which"),
+        ({"part-1.felix": b""}, "it is a zip file, but not one of felixlike's"),
+        ({}, "it is a zip file, but not one of felixlike's"),
+        ({f"part-{number}.felix": b"" for number in range(1, 1001)}, "it holds more files than a saved model"),
+    ],
+)
+def test_files_with_other_members_are_refused(
+    saved: Path, tmp_path: Path, members: dict[str, bytes], message: str
+) -> None:
+    with zipfile.ZipFile(saved) as archive:
+        meta = archive.read("meta.json")
+    with pytest.raises(InvalidArtefact, match=message):
+        load(_zip(tmp_path / "other.felix", {"meta.json": meta, **members}))
+
+
+def test_the_report_is_read_without_the_code(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.felix"
+    content = bytearray(saved.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(InvalidArtefact, match=r"Bad CRC-32 for file 'model\.so'"):
+        load(path)
+    assert artefact.read_report(path) == REPORT
 
 
 def test_as_bytes(compiled: Compiled, saved: Path) -> None:

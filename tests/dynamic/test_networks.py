@@ -141,6 +141,27 @@ def test_a_program_with_dynamic_shapes() -> None:
         found(torch.zeros(1, 21, 16))
 
 
+@pytest.mark.parametrize("dim", [torch.export.Dim("T"), torch.export.Dim.AUTO])
+def test_a_program_whose_sizes_have_no_bounds(dim: Any) -> None:
+    program = torch.export.export(_model(), (torch.randn(1, 5, 16),), dynamic_shapes={"x": {1: dim}})
+    words = r'dimension 1 of x has no upper bound. export it with one: .*{"x": {1: torch.export.Dim\("N", max=64\)}}'
+    with pytest.raises(InvalidDim, match=words):
+        fx.optimize(program, rounds=0, progress=False)
+
+
+def test_sizes_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention has a tensor of length × length."""
+
+    class Attention(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x @ x.transpose(1, 2)).softmax(-1) @ x
+
+    monkeypatch.setattr("felixlike.dynamic.memory.memory_bytes", lambda: 2**30)
+    long = fx.Dim("T", [2, 2**16])
+    with pytest.raises(InvalidDim, match=r"Attention: at T = 65536 .* its largest other tensor 16.0 GiB, but this"):
+        fx.optimize(Attention(), ((1, long, 16),), rounds=0, progress=False)
+
+
 @pytest.mark.parametrize(
     ("model", "shapes", "error", "words"),
     [

@@ -177,3 +177,26 @@ def test_what_the_checker_refuses_of_a_large_model(large: tuple[nn.Module, Path]
 def test_a_large_model_in_memory(large: tuple[nn.Module, Path]) -> None:
     imported = import_model(onnx.load(str(large[1])), {"x": (4, 12)})
     assert max_relative_error(compile_model(imported), large[0], (torch.randn(4, 12),)).error < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["QuantizeLinear", "DequantizeLinear", "MatMulInteger"])
+def test_quantised_models_are_refused_by_name(kind: str) -> None:
+    weights = {name: torch.tensor(1.0) for name in ("scale", "other")}
+    nodes = {
+        "QuantizeLinear": [
+            helper.make_node("QuantizeLinear", ["x", "scale"], ["q"]),
+            helper.make_node("Cast", ["q"], ["y"], to=TensorProto.FLOAT),
+        ],
+        "DequantizeLinear": [
+            helper.make_node("Cast", ["x"], ["q"], to=TensorProto.INT8),
+            helper.make_node("DequantizeLinear", ["q", "scale"], ["y"]),
+        ],
+        "MatMulInteger": [
+            helper.make_node("Cast", ["x"], ["q"], to=TensorProto.INT8),
+            helper.make_node("MatMulInteger", ["q", "q"], ["z"]),
+            helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT),
+        ],
+    }
+    model = proto(nodes[kind], {"x": [4, 4]}, ["y"], weights)
+    with pytest.raises(UnsupportedOperator, match=rf"net: the model is quantised \({kind}\).*give the float model"):
+        import_model(model)

@@ -1,16 +1,20 @@
 """Libraries' messages become one line, and their talk is kept back only while it must be."""
 
+import dataclasses
 import logging
 import sys
 import warnings
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from felixlike.errors import DynamicControlFlow, first_line
+import felixlike as fx
+from felixlike.errors import DynamicControlFlow, ExportFailed, InvalidModel, InvalidShape, first_line
 from felixlike.frontend import import_model
 from felixlike.frontend.refusals import quiet
+from felixlike.words import for_the_command
 
 
 @pytest.mark.parametrize(
@@ -59,3 +63,99 @@ def test_a_process_without_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     with pytest.raises(DynamicControlFlow):
         import_model(Branching(), torch.randn(4))
+
+
+@dataclasses.dataclass
+class Pair:
+    """Two outputs, of a class that PyTorch does not know."""
+
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+class Pairs(nn.Module):
+    def forward(self, x: torch.Tensor) -> Pair:
+        return Pair(x + 1, x * 2)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.cell(x)[0]
+        return found
+
+
+class Fives(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, 5, 8)
+
+
+class Embedded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.table(ids)
+        return found
+
+
+_SIZES = fx.Dim("T", range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes", "words"),
+    [
+        (Pairs, ((2, 8),), r"the model returns a Pair, .*call torch\.export\.register_dataclass\(Pair\) once before"),
+        (Recurrent, ((1, _SIZES, 8),), r"T can have no other size than 5.*give 5 in place of T; .*nn\.GRU"),
+        (Fives, ((fx.Dim("T", range(2, 30)), 8),), r"cannot have every size of T.*finds these possible: T = 5"),
+        (Embedded, ((2, _SIZES),), r"for integers \(token ids\) export the model yourself, torch\.export\.export\("),
+        (Embedded, ((2, 3),), r"for integers \(token ids\) give an example tensor\.$"),
+    ],
+)
+def test_refusals_say_what_to_do(model: type[nn.Module], shapes: Any, words: str) -> None:
+    with pytest.raises(ExportFailed, match=words):
+        fx.optimize(model().eval(), shapes, 0, progress=False)
+
+
+def test_a_registered_dataclass_comes_back() -> None:
+    """As the message above advises."""
+
+    @dataclasses.dataclass
+    class Registered(Pair):
+        pass
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> Registered:
+            return Registered(x + 1, x * 2)
+
+    torch.export.register_dataclass(Registered)
+    found = fx.optimize(Model(), ((3,),), 0, progress=False)(torch.ones(3))
+    assert type(found) is Registered
+    assert (found.first.tolist(), found.second.tolist()) == ([2.0] * 3, [2.0] * 3)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_quantised_layers_are_refused_by_name() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.Linear(16, 4)).eval()
+    quantised = torch.ao.quantization.quantize_dynamic(  # type: ignore[no-untyped-call]
+        model, {nn.Linear}, dtype=torch.qint8
+    )
+    with pytest.raises(InvalidModel, match=r"1 is quantised \(Linear of torch\.ao\)\. give the model as it was before"):
+        fx.optimize(quantised, ((2, 16),), 0, progress=False)
+
+
+def test_advice_is_in_the_terms_of_whoever_reads_it() -> None:
+    def said() -> str:
+        with pytest.raises(InvalidShape) as caught:
+            fx.optimize(nn.Linear(8, 8).eval(), rounds=0, progress=False)
+        return caught.value.remedy
+
+    assert "shapes=((1, 3, 224, 224),)" in said()
+    with for_the_command():
+        assert "--shape 1x3x224x224" in said()
+        assert "shapes=" not in said()
+    assert "--shape" not in said()

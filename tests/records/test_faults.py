@@ -117,6 +117,7 @@ def test_salvage_reads_the_log_too_and_says_what_is_lost(tmp_path: Path) -> None
     more = [record(timed(1.0 + step), point=(step,)) for step in range(5)]
     for made in more:
         store.append(TASK, made)
+    store.note_command("{}")
     shutil.copy(path, damaged)
     shutil.copy(tmp_path / "store.db-wal", tmp_path / "damaged.db-wal")
     store.close()
@@ -128,6 +129,7 @@ def test_salvage_reads_the_log_too_and_says_what_is_lost(tmp_path: Path) -> None
     with records.open() as new:
         found = records.merge(new, damaged)
         kept = {told(r) for r in new.measurements()}
+        assert not new.commands()
     assert {told(r) for r in more} <= kept
     assert "damaged" in found.damage
     assert 1 <= found.lost <= 3

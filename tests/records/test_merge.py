@@ -48,7 +48,7 @@ def test_stores_become_one_and_nothing_is_there_twice(tmp_path: Path) -> None:
         assert [told(r) for r in store.measurements()] == [told(r) for r in [*first, *second, abroad]]
         best = store.best(TASK, device="another processor")
         assert best == abroad
-        assert store.commands() == ("{}",)
+        assert store.commands() == ()  # whoever wrote the other store does not choose what `felixlike resume` runs
         assert store.begin(make_run([TASK], weights="w", seed=1)) == 2.5
         assert store.begin(make_run([OTHER], weights="w", seed=1)) == 0.0
 

@@ -103,6 +103,16 @@ def test_one_of_a_thing(report: Report) -> None:
     assert "1 candidate in 1 round and 12 s of tuning (15 s in all), after 1 candidate from the store" in str(one)
 
 
+def test_tables_show_what_all_runs_measured(report: Report) -> None:
+    task = dataclasses.replace(report.tasks[0], trials=2, failures={"wrong": 1}, recalled=300, recalled_failures=40)
+    found = dataclasses.replace(report, tasks=(task,))
+    (line,) = [line for line in report_text(found, width=120).splitlines() if task.name in line]
+    assert "302" in line.split()
+    page = report_table(found)
+    assert "302" in page
+    assert "41 (40 in earlier runs, 1 wrong)" in page
+
+
 def test_names_are_no_markup(report: Report) -> None:
     odd = dataclasses.replace(report, model="[/b]", device="[red]", stopped="[/]")
     assert report_text(odd).splitlines()[0].startswith("[/b] on [red]")

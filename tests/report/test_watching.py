@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import quote, urlsplit
 
 import pytest
 from pages import Read
@@ -30,10 +31,23 @@ class Browser:
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self._port = int(watch.url.rstrip("/").rpartition(":")[2])
+        self._address = urlsplit(watch.url)
+
+    @property
+    def port(self) -> int:
+        assert self._address.port is not None
+        return self._address.port
+
+    def ask(self, path: str, **headers: str) -> int:
+        """The status of a path as it is."""
+        return self._answer(path, headers)[0]
 
     def get(self, path: str, **headers: str) -> tuple[int, str, http.client.HTTPMessage]:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        """The answer to a path below the address."""
+        return self._answer(self._address.path.rstrip("/") + path, headers)
+
+    def _answer(self, path: str, headers: dict[str, str]) -> tuple[int, str, http.client.HTTPMessage]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         text = answer.read().decode()
@@ -121,13 +135,25 @@ def test_only_this_machine_is_answered(browser: Browser, host: str) -> None:
     assert browser.watch.url.startswith("http://127.0.0.1:")
 
 
+def test_only_who_knows_the_token_is_answered(browser: Browser, store: Path) -> None:
+    """Any user of the machine reaches the port."""
+    token = urlsplit(browser.watch.url).path.strip("/")
+    assert len(token) >= 22
+    for path in ("/", "/body", f"/{token[:-1]}/", f"/{token}x/body", f"/?token={token}", "/ä/", ""):
+        assert browser.ask(quote(path, safe="/?=")) in (400, 403)
+    assert browser.ask(f"/{token}/") == 200
+    other = Watch(store)
+    other.close()
+    assert urlsplit(other.url).path != urlsplit(browser.watch.url).path
+
+
 def test_there_is_only_one_page(browser: Browser) -> None:
     assert browser.get("/etc/passwd")[0] == 404
     assert browser.get("/../runs.sqlite")[0] == 404
 
 
 def test_a_port_in_use_is_refused(browser: Browser, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    port = browser.watch.url.rstrip("/").rpartition(":")[2]
+    port = str(browser.port)
     with pytest.raises(InvalidOption, match=rf"watch: port {port} cannot be used: .*give another one with --port"):
         Watch(store, int(port))
     assert main(["watch", str(store), "--port", port]) == 1
@@ -157,9 +183,9 @@ def test_the_command_serves_until_it_is_interrupted(store: Path) -> None:
         assert select.select([process.stdout], [], [], 120)[0]
         line = process.stdout.readline()
         assert f"shows {store} as soon as there is one. Ctrl-C ends it." in line
-        port = int(line.split()[0].rstrip("/").rpartition(":")[2])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request("GET", "/")
+        address = urlsplit(line.split()[0])
+        connection = http.client.HTTPConnection("127.0.0.1", address.port, timeout=60)
+        connection.request("GET", address.path)
         assert "It is waited for" in connection.getresponse().read().decode()
         connection.close()
         process.send_signal(signal.SIGINT)

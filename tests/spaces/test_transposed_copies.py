@@ -92,3 +92,11 @@ def test_several_outputs_are_declined() -> None:
     x = te.placeholder((8, 8), name="X")
     func = te.create_prim_func([x, te.compute((8, 8), lambda i, j: x[i, j]), topi.transpose(x, (1, 0))])
     assert transposed_copies(tvmlib.Schedule(as_module(func)), 8) == []
+
+
+def test_outputs_that_others_read_are_declined() -> None:
+    """Such as the mask that cross entropy needs twice: an output is not computed where it is read."""
+    x = te.placeholder((8, 8), name="X")
+    doubled = te.compute((8, 8), lambda i, j: 2.0 * x[i, j])
+    func = te.create_prim_func([x, doubled, topi.transpose(doubled, (1, 0))])
+    assert transposed_copies(tvmlib.Schedule(as_module(func)), 8) == []

@@ -191,6 +191,21 @@ def test_a_folder_that_may_not_be_entered(own_cache: Path, monkeypatch: pytest.M
         assert _call().tolist() == [2, 3, 4, 5, 6]
 
 
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("kept_open", ["entry", "folder", "root"])
+def test_code_that_others_could_have_written_is_not_loaded(monkeypatch: pytest.MonkeyPatch, kept_open: str) -> None:
+    wanted = _call()
+    (entry,) = _entries()
+    path = {"entry": entry, "folder": entry.parent, "root": entry.parent.parent}[kept_open]
+    path.chmod(0o777)
+    loaded: list[Any] = []
+    monkeypatch.setattr(deploy, "load", loaded.append)
+    with pytest.warns(StorageWarning, match=r"other users may write to it \(mode 777\)") as said:
+        assert torch.equal(_call(), wanted)
+    assert len(said) == 1
+    assert not loaded
+
+
 def test_processes_at_once_compile_once(own_cache: Path) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(own_cache.parent)}
     command = [sys.executable, "-c", _CHILD, _SOURCE]

@@ -37,6 +37,16 @@ class Model(nn.Linear):
     def __init__(self):
         super().__init__(16, 4)
 
+class Sum(nn.Module):
+    def forward(self, a, b):
+        return a + b
+
+def two():
+    return Sum()
+
+def ids():
+    return nn.Embedding(10, 4)
+
 def needs(size):
     return nn.Linear(size, 4)
 
@@ -98,7 +108,10 @@ BAD: dict[str, tuple[str, str]] = {
     "one that quits": ("tune model.py:quits --shape 2x16", "sys.exit(3)"),
     "a file with an error": ("tune wrong.py:f", "SyntaxError"),
     "a missing module": ("tune other.py:f", "nowhere_to_be_found"),
-    "no shape": ("tune model.py:small", "the shapes of the model's inputs are not known"),
+    "no shape": ("tune model.py:small", "give sizes: --shape 1x3x224x224"),
+    "too few shapes": ("tune model.py:two --shape 2x16", "give one --shape for each"),
+    "floats for ids": ("tune model.py:ids --shape input=2x4", "write the type, too: --shape ids=1x64:int64"),
+    "a missing package": ("tune nowhere.net:f", "Python finds no module nowhere"),
     "a wrong shape": ("tune model.py:small --shape 2,16", "write "),
     "a shape of nothing": ("tune model.py:small --shape 0x16", "size 0 is not positive"),
     "a shape of another input": ("tune model.py:small --shape y=2x16", "'y'"),

@@ -23,6 +23,7 @@ from felixlike.errors import (
     UnknownTarget,
 )
 from felixlike.hardware import host_target
+from felixlike.report.tables import _row
 from usage.ways import Refused, answers_alike
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -92,6 +93,8 @@ def test_a_store_is_gone_on_from(model: nn.Module, x: torch.Tensor, tmp_path: Pa
     more = fx.optimize(model, (x,), trials=4, space="all", store=store, progress=False)
     assert [found.report.trials for found in (first, again, more)] == [3, 0, 1]
     assert [found.report.recalled for found in (first, again, more)] == [0, 3, 3]
+    shown = [sum(int(row[6]) for row in map(_row, found.report.tasks)) for found in (first, again, more)]
+    assert shown == [3, 3, 4]  # the table shows what stands behind the schedules, whichever run measured it
 
 
 def test_nothing_is_printed_without_progress(

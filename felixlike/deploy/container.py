@@ -1,0 +1,105 @@
+"""The zip file around a compiled model: a description, and the code of the model or of each of its parts.
+
+Inputs: a description and named contents, or an open file. Outputs: the zip, or what it holds. A file may come from
+anyone, so its members are checked before any of them is read: their names are known, none is compressed, and together
+they are no larger than the file. The description can be read without the code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from typing import IO, Any
+
+from felixlike.errors import InvalidArtefact, first_line
+
+META = "meta.json"
+"""The member that holds the description."""
+
+CODE = "model.so"
+"""The member that holds the shared library of a model without parts."""
+
+_PART = re.compile(r"part-[1-9][0-9]{0,5}\.felix", re.ASCII)
+
+_MOST_MEMBERS = 1000
+"""Chosen by hand: models have some ten parts."""
+
+_MOST_META_BYTES = 2**28
+"""Of the description. A report has 1–4 KB a task; an input without a name costs some hundred bytes. Chosen by hand."""
+
+_GIVE = "give a file that felixlike saved, or save the model again"
+
+
+def pack(file: IO[bytes], meta: Mapping[str, Any], contents: Mapping[str, bytes]) -> None:
+    """Write a description, and the other members by name."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(META, json.dumps(meta, indent=1))
+        for name, content in contents.items():
+            archive.writestr(name, content)
+
+
+def part_name(size: int) -> str:
+    """The member that holds a model's part for a batch size: an artefact of its own."""
+    return f"part-{size}.felix"
+
+
+def read_description(file: IO[bytes], where: str) -> dict[str, Any]:
+    """Read the description alone. Raises InvalidArtefact if the file is damaged or of another kind."""
+    return _read(file, where, with_contents=False)[0]
+
+
+def read(file: IO[bytes], where: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Read the description and the other members by name, all checked against their checksums by zipfile.
+
+    Raises InvalidArtefact if the file is damaged or of another kind."""
+    return _read(file, where, with_contents=True)
+
+
+def _read(file: IO[bytes], where: str, *, with_contents: bool) -> tuple[dict[str, Any], dict[str, bytes]]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if META not in archive.namelist():
+                raise _not_ours(where)
+            names = _members(archive, file.seek(0, os.SEEK_END))
+            meta = json.loads(archive.read(META))
+            json.dumps(meta, ensure_ascii=False).encode()  # halves of characters could not be shown
+            contents = {name: archive.read(name) for name in names} if with_contents else {}
+    except InvalidArtefact:  # it is a ValueError
+        raise
+    except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, RuntimeError, OSError) as error:
+        # RuntimeError: encrypted, or nested beyond all measure
+        raise InvalidArtefact(
+            f"the file is damaged or of another kind: {first_line(error)}", where=where, remedy=_GIVE
+        ) from None
+    if not isinstance(meta, dict) or "format" not in meta or (CODE in names) == ("chunks" in meta):
+        raise _not_ours(where)
+    return meta, contents
+
+
+def _members(archive: zipfile.ZipFile, size: int) -> list[str]:
+    """The names of all members but the description.  size: bytes of the file.
+
+    Raises ValueError unless the members are those of a saved model and as large as they say."""
+    found = archive.infolist()
+    names = [member.filename for member in found]
+    if len(found) > _MOST_MEMBERS or len(set(names)) < len(names):
+        raise ValueError("it holds more files than a saved model")
+    for member in found:
+        if member.filename not in (META, CODE) and not _PART.fullmatch(member.filename):
+            raise ValueError(f"it holds {member.filename[:60]!r}, which a saved model does not")
+        if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
+            raise ValueError(f"its {member.filename} is compressed")
+    if sum(member.file_size for member in found) > size:
+        raise ValueError("its members are larger than the file")
+    if archive.getinfo(META).file_size > _MOST_META_BYTES:
+        raise ValueError(f"its {META} has more than {_MOST_META_BYTES:,} bytes")
+    return [name for name in names if name != META]
+
+
+def _not_ours(where: str) -> InvalidArtefact:
+    return InvalidArtefact("it is a zip file, but not one of felixlike's", where=where, remedy=_GIVE)

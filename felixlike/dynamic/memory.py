@@ -1,0 +1,64 @@
+"""Whether a model's tensors fit into memory at the largest sizes that a call may have.
+
+In: a Source with symbolic sizes, and its dimensions. Out: none, or an InvalidDim that says what is too large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from felixlike import tvmlib
+from felixlike.dynamic.dims import Dim
+from felixlike.errors import InvalidDim
+from felixlike.frontend.imported import Source
+from felixlike.frontend.relax import leaves
+from felixlike.hardware.probe import memory_bytes
+
+
+def check_memory(source: Source, dims: dict[str, Dim]) -> None:
+    """Raise InvalidDim if inputs, outputs and the largest tensor between them need more memory than there is."""
+    main = source.module["main"]
+    ends = sum(_bytes(kind, dims) for kind in (*(parameter.ty for parameter in main.params), *leaves(main.ret_ty)))
+    between = max((_bytes(kind, dims) for kind in _between(main)), default=0)
+    if ends + between > memory_bytes():
+        at = ", ".join(f"{dim.name} = {dim.most}" for dim in dict.fromkeys(dims.values()))
+        raise InvalidDim(
+            f"at {at} its inputs and outputs take {_shown(ends)} and its largest other tensor {_shown(between)}, but"
+            f" this machine has {_shown(memory_bytes())} of memory",
+            where=source.name,
+            remedy="give dimensions with smaller sizes",
+        )
+
+
+def largest_shape(kind: Any, dims: dict[str, Dim]) -> tuple[int, ...]:
+    """A tensor's shape with every dimension at its largest."""
+
+    def at(size: Any) -> int:
+        values = {v: dims[str(v.name)].most for v in tvmlib.found(size, tvmlib.tirx.Var) if str(v.name) in dims}
+        return int(tvmlib.simplify(tvmlib.substituted(size, values)))
+
+    return tuple(map(at, kind.shape.values))
+
+
+def _between(main: Any) -> Iterator[Any]:
+    """The types of the tensors that a function computes."""
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            yield from leaves(binding.var.ty)
+
+
+def _bytes(kind: Any, dims: dict[str, Dim]) -> int:
+    """Of a tensor at its largest; 0 for what has no shape that the dimensions decide."""
+    if not isinstance(kind, tvmlib.relax.TensorType) or not hasattr(kind.shape, "values"):
+        return 0
+    try:
+        shape = largest_shape(kind, dims)
+    except TypeError:  # of symbols that are no dimensions of inputs
+        return 0
+    return math.prod(shape) * ((tvmlib.bits(kind.dtype) + 7) // 8)
+
+
+def _shown(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"
