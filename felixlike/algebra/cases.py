@@ -17,8 +17,9 @@ import numpy as np
 
 from felixlike.algebra.comparison import at_least, select
 from felixlike.algebra.evaluation import Graph
-from felixlike.algebra.expression import Expr, Group, Number, const, group_of
+from felixlike.algebra.expression import Expr, const
 from felixlike.algebra.factors import divisors
+from felixlike.algebra.node import Group, Number, group_of
 from felixlike.errors import UnsupportedSketch
 
 _MOST = 200

@@ -5,7 +5,8 @@ A gate is 1 where its test holds, else 0. What the bounds of variables settle is
 
 from __future__ import annotations
 
-from felixlike.algebra.expression import Expr, Number, Op, as_expr, const, make_node
+from felixlike.algebra.expression import CONSTRUCTORS, Expr, as_expr, const, make_node
+from felixlike.algebra.node import Number, Op
 from felixlike.algebra.polynomial import expand, nonnegative
 
 
@@ -71,3 +72,13 @@ def select(gate: Expr, then: Expr | Number, otherwise: Expr | Number) -> Expr:
         return gate
     low, high = min(then.low, otherwise.low), max(then.high, otherwise.high)
     return make_node(Op.SELECT, (gate, then, otherwise), (), low, high)
+
+
+CONSTRUCTORS.update(
+    {
+        Op.MIN: lambda args, payload: minimum(*args),
+        Op.MAX: lambda args, payload: maximum(*args),
+        Op.AT_LEAST: lambda args, payload: at_least(args[0], payload[0]),  # type: ignore[arg-type]
+        Op.SELECT: lambda args, payload: select(*args),
+    }
+)

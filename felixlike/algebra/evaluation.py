@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from felixlike.algebra.expression import Expr, Number, Op
+from felixlike.algebra.expression import Expr
+from felixlike.algebra.node import Number, Op
 from felixlike.algebra.traversal import topological
 
 Array = npt.NDArray[np.float64]

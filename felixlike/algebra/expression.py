@@ -12,56 +12,20 @@ selects at once. `traversal.py` finds and replaces what is inside.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import TypeAlias
 from weakref import WeakValueDictionary
 
-Number: TypeAlias = int | float
-Payload: TypeAlias = tuple[object, ...]
+from felixlike.algebra.node import Group, Node, Number, Op, Payload, group_of, is_gate, linear_parts, product_parts
+from felixlike.algebra.printing import to_text
 
 
-class Op(Enum):
-    """Node kinds.  The payload is: CONST (value,); VAR (name, low, high, group); ADD (constant, coefficient of each
-    argument); MUL (exponent of each argument); AT_LEAST (threshold,); the rest ()."""
-
-    CONST = auto()
-    VAR = auto()
-    ADD = auto()
-    MUL = auto()
-    FLOORDIV = auto()
-    MIN = auto()
-    MAX = auto()
-    AT_LEAST = auto()
-    SELECT = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Variables whose product is known: the factors of one tiled loop.
-
-    name: unique among the groups of an expression.  product: what all of them multiply to.  size: how many there
-    are."""
-
-    name: str
-    product: int
-    size: int
-
-
-class Expr:
+class Expr(Node):
     """An immutable node.  Compare with `is`; build with operators, and the functions here and in `comparison.py`."""
 
-    __slots__ = ("__weakref__", "args", "high", "low", "op", "order", "payload")
+    __slots__ = ()
 
-    op: Op
     args: tuple[Expr, ...]
-    payload: Payload
-    low: float
-    high: float
-    order: int
-    """Position in the order of creation: arguments come before what is built of them."""
 
     def __add__(self, other: Expr | Number) -> Expr:
         return add((self, other))
@@ -91,33 +55,10 @@ class Expr:
         return mul((-1, self))
 
     def __repr__(self) -> str:
-        from felixlike.algebra.printing import to_text
-
         return to_text(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        from felixlike.algebra.traversal import restore
-
         return (restore, (self.op, self.args, self.payload))
-
-    @property
-    def is_const(self) -> bool:
-        """Whether this is a number."""
-        return self.op is Op.CONST
-
-    @property
-    def value(self) -> Number:
-        """The number this constant stands for."""
-        if self.op is not Op.CONST:
-            raise TypeError(f"{self} is not a constant")
-        return self.payload[0]  # type: ignore[return-value]
-
-    @property
-    def name(self) -> str:
-        """The name of this variable."""
-        if self.op is not Op.VAR:
-            raise TypeError(f"{self} is not a variable")
-        return str(self.payload[0])
 
 
 REMEMBERED = 100_000
@@ -181,16 +122,6 @@ def _add(terms: tuple[Expr | Number, ...]) -> Expr:
             coefficients[base] = coefficients.get(base, 0) + factor
     parts_left = sorted(((b, c) for b, c in coefficients.items() if c != 0), key=by_order)
     return _sum(constant, parts_left)
-
-
-def linear_parts(expr: Expr) -> tuple[Number, list[tuple[Expr, Number]]]:
-    """expr = constant + Σ coefficient · term, where no term is a sum or a constant."""
-    if expr.op is Op.CONST:
-        return expr.value, []
-    if expr.op is Op.ADD:
-        numbers: tuple[Number, ...] = expr.payload  # type: ignore[assignment]
-        return numbers[0], list(zip(expr.args, numbers[1:], strict=True))
-    return 0, [(expr, 1)]
 
 
 def by_order(pair: tuple[Expr, Number]) -> int:
@@ -265,32 +196,6 @@ def _complete(exponents: dict[Expr, int]) -> Number:
     return factor
 
 
-def group_of(expr: Expr) -> Group | None:
-    """The group a variable belongs to."""
-    return expr.payload[3] if expr.op is Op.VAR else None  # type: ignore[return-value]
-
-
-def is_gate(expr: Expr) -> bool:
-    """Whether the value is 0 or 1: a test, 1 − a gate, or a product of gates."""
-    if expr.op is Op.AT_LEAST:
-        return True
-    if expr.op is Op.MUL:
-        return all(map(is_gate, expr.args))
-    return expr.op is Op.ADD and expr.payload == (1, -1) and is_gate(expr.args[0])
-
-
-def product_parts(expr: Expr) -> tuple[Number, list[tuple[Expr, int]]]:
-    """expr = coefficient · Π base ^ exponent, where no base is a product or a constant."""
-    if expr.op is Op.CONST:
-        return expr.value, []
-    if expr.op is Op.MUL:
-        return 1, list(zip(expr.args, expr.payload, strict=True))  # type: ignore[arg-type]
-    if expr.op is Op.ADD and len(expr.args) == 1 and expr.payload[0] == 0:
-        scale, parts = product_parts(expr.args[0])
-        return scale * expr.payload[1], parts  # type: ignore[operator]
-    return 1, [(expr, 1)]
-
-
 def _product(parts: list[tuple[Expr, int]]) -> Expr:
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
@@ -359,3 +264,18 @@ def _floor(value: float) -> float:
 def ceildiv(a: Expr | Number, b: Expr | Number) -> Expr:
     """⌈a / b⌉ for integers, b ≥ 1."""
     return floordiv(as_expr(a) + b - 1, b)
+
+
+CONSTRUCTORS: dict[Op, Callable[[tuple[Expr, ...], Payload], Expr]] = {
+    Op.CONST: lambda args, payload: const(payload[0]),  # type: ignore[arg-type]
+    Op.VAR: lambda args, payload: var(*payload),  # type: ignore[arg-type]
+    Op.ADD: lambda args, payload: add([payload[0], *map(mul, zip(payload[1:], args, strict=True))]),  # type: ignore[arg-type, list-item]
+    Op.MUL: lambda args, payload: mul(power(a, e) for a, e in zip(args, payload, strict=True)),  # type: ignore[arg-type]
+    Op.FLOORDIV: lambda args, payload: floordiv(*args),
+}
+"""What builds a node of each operator from its parts; `comparison.py` adds its own."""
+
+
+def restore(op: Op, args: tuple[Expr, ...], payload: Payload) -> Expr:
+    """The node with these parts, made by the constructors, so that it is simplified, and shared when unpickled too."""
+    return CONSTRUCTORS[op](args, payload)

@@ -11,19 +11,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TypeAlias
 
-from felixlike.algebra.expression import (
-    REMEMBERED,
-    Expr,
-    Number,
-    Op,
-    add,
-    by_order,
-    const,
-    linear_parts,
-    mul,
-    product_parts,
-    raised,
-)
+from felixlike.algebra.expression import REMEMBERED, Expr, add, by_order, const, mul, raised
+from felixlike.algebra.node import Number, Op, linear_parts, product_parts
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -1,16 +1,16 @@
 """Expressions as text people can read and golden files can compare."""
 
-from felixlike.algebra.expression import Expr, Number, Op, is_gate, linear_parts
+from felixlike.algebra.node import Node, Number, Op, is_gate, linear_parts
 
 _SUM, _PRODUCT, _ATOM = 1, 2, 3
 
 
-def to_text(expr: Expr) -> str:
+def to_text(expr: Node) -> str:
     """One line, terms in a canonical order that does not depend on how the expression was built."""
     return _text(expr)[0]
 
 
-def _text(expr: Expr) -> tuple[str, int]:
+def _text(expr: Node) -> tuple[str, int]:
     """The text and how tightly it binds."""
     match expr.op:
         case Op.CONST:
@@ -31,7 +31,7 @@ def _text(expr: Expr) -> tuple[str, int]:
             return f"select({', '.join(map(to_text, expr.args))})", _ATOM
 
 
-def _negated(gate: Expr) -> str:
+def _negated(gate: Node) -> str:
     """1 − a gate."""
     if gate.op is Op.AT_LEAST:
         threshold = gate.payload[0]
@@ -44,12 +44,12 @@ def _number(value: Number) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-def _wrapped(expr: Expr, binding: int) -> str:
+def _wrapped(expr: Node, binding: int) -> str:
     text, own = _text(expr)
     return text if own >= binding else f"({text})"
 
 
-def _sum(expr: Expr) -> tuple[str, int]:
+def _sum(expr: Node) -> tuple[str, int]:
     constant, parts = linear_parts(expr)
     terms = sorted((_wrapped(t, _PRODUCT), c) for t, c in parts)
     terms.sort(key=lambda pair: pair[1] < 0)
@@ -64,7 +64,7 @@ def _sum(expr: Expr) -> tuple[str, int]:
     return text, _PRODUCT if simple else _SUM
 
 
-def _product(expr: Expr) -> str:
+def _product(expr: Node) -> str:
     above: list[str] = []
     below: list[str] = []
     for base, exponent in zip(expr.args, expr.payload, strict=True):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from felixlike.algebra.comparison import at_least, maximum, minimum, select
-from felixlike.algebra.expression import Expr, Number, Op, Payload, add, as_expr, const, floordiv, mul, power, var
+from felixlike.algebra.expression import Expr, as_expr, restore
+from felixlike.algebra.node import Number, Op
 
 
 def variables(roots: Iterable[Expr]) -> tuple[Expr, ...]:
@@ -40,27 +40,3 @@ def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
     if args == node.args:
         return node
     return restore(node.op, args, node.payload)
-
-
-def restore(op: Op, args: tuple[Expr, ...], payload: Payload) -> Expr:
-    """The node with these parts, made by the constructors, so that it is simplified, and shared when unpickled too."""
-    match op:
-        case Op.CONST:
-            return const(payload[0])  # type: ignore[arg-type]
-        case Op.VAR:
-            return var(*payload)  # type: ignore[arg-type]
-        case Op.ADD:
-            numbers: tuple[Number, ...] = payload  # type: ignore[assignment]
-            return add([numbers[0], *(mul((c, a)) for c, a in zip(numbers[1:], args, strict=True))])
-        case Op.MUL:
-            return mul(power(a, e) for a, e in zip(args, payload, strict=True))  # type: ignore[arg-type]
-        case Op.AT_LEAST:
-            return at_least(args[0], payload[0])  # type: ignore[arg-type]
-        case Op.FLOORDIV:
-            return floordiv(*args)
-        case Op.MIN:
-            return minimum(*args)
-        case Op.MAX:
-            return maximum(*args)
-        case Op.SELECT:
-            return select(*args)

@@ -24,7 +24,7 @@ from felixlike.frontend.imported import warnings_of
 from felixlike.frontend.shapes import either
 from felixlike.hardware import device_name, kind_of
 from felixlike.report import Report
-from felixlike.report.report import TaskReport
+from felixlike.report.report_data import TaskReport
 
 
 def is_dynamic(model: Any, shapes: Any, example_inputs: Any) -> bool:

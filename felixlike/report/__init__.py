@@ -1,7 +1,8 @@
 """What happened: a run's report, tables, and the progress line."""
 
 from felixlike.report.progress import make_progress
-from felixlike.report.report import Report, TaskReport
+from felixlike.report.report import Report
+from felixlike.report.report_data import TaskReport
 from felixlike.report.runlog import RunLog
 from felixlike.report.tables import report_text, store_text, tasks_text
 

@@ -21,7 +21,7 @@ from felixlike.report.picture import image_path, new_figure, save_figure
 from felixlike.signs import showable
 from felixlike.smooth.printing import smooth_text
 from felixlike.symbolic import Kind, Points, Sketch
-from felixlike.symbolic.program.text import program_text
+from felixlike.symbolic.program.program import program_text
 from felixlike.symbolic.program.variables import groups
 from felixlike.words import choose_from, nearest, shown
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from felixlike.errors import InvalidOption
 from felixlike.report.picture import draw_steps, for_notebooks, new_figure
-from felixlike.report.report import Report
+from felixlike.report.report_data import ReportData
 
 MOST_DRAWN = 24
 """Tasks of a figure, those that take most of the time."""
@@ -21,7 +21,7 @@ _WIDE = 3.0
 """Latencies that are this many times apart have a logarithmic axis; for others its numbers would be unreadable."""
 
 
-def figure_of(report: Report) -> Any:
+def figure_of(report: ReportData) -> Any:
     """The figure.  Raises MissingDependency; InvalidOption where no curve is known."""
     figure = new_figure(4.2, 3.0)
     known = [task for task in report.tasks if task.story.steps]

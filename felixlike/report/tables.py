@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from felixlike.report.layout import Column, paragraph, table
-from felixlike.report.report import Report, TaskReport
+from felixlike.report.report_data import ReportData, TaskReport
 from felixlike.words import counted
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _WORKLOADS = (
 _MODEL = (Column("task", right=False, least=20), Column("key", right=False), Column("MFLOP"), Column("calls", rank=1))
 
 
-def report_text(report: Report, *, width: int | None = None) -> str:
+def report_text(report: ReportData, *, width: int | None = None) -> str:
     """The report as plain text."""
     lines = paragraph(f"{report.model} on {report.device}", width)
     lines += ["", *table(_TASKS, [_row(task) for task in report.tasks], width), ""]
@@ -97,7 +97,7 @@ def rate(flops: float, seconds: float) -> str:
     return "–" if not math.isfinite(seconds) or not flops else f"{flops / seconds / 1e9:.1f}"
 
 
-def task_notes(report: Report) -> list[str]:
+def task_notes(report: ReportData) -> list[str]:
     """What a reader should know of single tasks."""
     lines = []
     unmeasured = [t.name for t in report.tasks if t.how == "unmeasured"]
@@ -116,7 +116,7 @@ def task_notes(report: Report) -> list[str]:
     return lines
 
 
-def precision_words(report: Report) -> str:
+def precision_words(report: ReportData) -> str:
     """What products are computed in, where another precision than float32 was asked for; else empty."""
     if report.precision == "float32":
         return ""
@@ -126,7 +126,7 @@ def precision_words(report: Report) -> str:
     return f"{report.precision} on tensor cores in {', '.join(on_tensor_cores)}; float32 elsewhere"
 
 
-def run_notes(report: Report) -> list[str]:
+def run_notes(report: ReportData) -> list[str]:
     """How the run went."""
     lines = [
         f"{counted(report.trials, 'candidate')} in {counted(report.rounds, 'round')} and {report.seconds:.0f} s of "

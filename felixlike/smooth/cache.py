@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from felixlike import cache
-from felixlike.algebra.expression import Expr, Op
+from felixlike.algebra.expression import Expr
+from felixlike.algebra.node import Op
 from felixlike.algebra.traversal import topological
 from felixlike.smooth.graph import InvalidGraph, SmoothGraph
 from felixlike.smooth.rules import VERSION, program

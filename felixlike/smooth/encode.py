@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from felixlike.algebra.expression import Expr, Number, Op, linear_parts
+from felixlike.algebra.expression import Expr
+from felixlike.algebra.node import Number, Op, linear_parts
 from felixlike.algebra.traversal import topological
 
 TABLES: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,8 @@ import pytest
 
 from felixlike.algebra.cases import by_cases
 from felixlike.algebra.evaluation import evaluate
-from felixlike.algebra.expression import Expr, Group, const, floordiv, var
+from felixlike.algebra.expression import Expr, const, floordiv, var
+from felixlike.algebra.node import Group
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.program import Remainder
 from felixlike.symbolic.program.affine import affine

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from felixlike.algebra import expression as ex
 from felixlike.algebra.comparison import at_least, equals, maximum, minimum, select
 from felixlike.algebra.evaluation import Graph, evaluate
-from felixlike.algebra.expression import Expr, Group
+from felixlike.algebra.expression import Expr
+from felixlike.algebra.node import Group, linear_parts
 from felixlike.algebra.polynomial import expand, nonnegative
 from felixlike.algebra.traversal import substitute, variables
 
@@ -182,7 +183,7 @@ def test_floors_rise_with_what_is_divided() -> None:
 def test_nonnegative_goes_by_coefficients_above_the_bounds(tree: tuple[Expr, Value]) -> None:
     expression = expand(tree[0])
     rests = {v: v.low + ex.var(f"{v.name} above", 0) for v in variables([expression])}
-    constant, terms = ex.linear_parts(expand(substitute(expression, rests)))
+    constant, terms = linear_parts(expand(substitute(expression, rests)))
     rises = all(coefficient >= 0 for coefficient in (constant, *(c for _, c in terms)))
     assert nonnegative(expression) == (expression.low >= 0 or rises)
 

@@ -12,8 +12,9 @@ import workloads
 from felixlike.algebra import factors
 from felixlike.algebra.comparison import at_least, at_most, select
 from felixlike.algebra.evaluation import Graph
-from felixlike.algebra.expression import Expr, Group, const, floordiv
+from felixlike.algebra.expression import Expr, const, floordiv
 from felixlike.algebra.factors import divisors, factorisations
+from felixlike.algebra.node import Group
 from felixlike.errors import InvalidSchedule
 from felixlike.symbolic import Kind, sketches
 from felixlike.symbolic.program import urn

@@ -13,7 +13,7 @@ from typing import Any
 
 from felixlike.errors import FelixlikeError
 from felixlike.report.damage import is_number
-from felixlike.report.report import Report
+from felixlike.report.report_data import ReportData
 
 _AT_ONCE = 64 * 2**20
 """Bytes read of a log at a time; a run of a day writes a few."""
@@ -33,7 +33,7 @@ class RunRead:
         self.start: dict[str, Any] = {}
         self.predicted: dict[str, tuple[list[float], list[float]]] = {}
         self.trials = 0
-        self.report: Report | None = None
+        self.report: ReportData | None = None
         self.error = ""
         self._offset = 0
 
@@ -78,7 +78,7 @@ class RunRead:
                 self._measured(line)
             case "end":
                 with suppress(FelixlikeError):
-                    self.report = Report.from_json(line.get("report", {}))
+                    self.report = ReportData.from_json(line.get("report", {}))
             case "error":
                 self.error = str(line.get("message", "")) or "an error"
 

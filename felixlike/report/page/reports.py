@@ -1,6 +1,6 @@
 """A report as a page.
 
-In: `Report`. Out: `Page`; for notebooks, the table alone.
+In: `ReportData`. Out: `Page`; for notebooks, the table alone.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import math
 from felixlike.report.page.content import Group, Page, PageTask
 from felixlike.report.page.markup import element, joined, named
 from felixlike.report.page.render import task_table
-from felixlike.report.report import Report, TaskReport
+from felixlike.report.report_data import ReportData, TaskReport
 from felixlike.report.tables import precision_words, run_notes, task_notes
 from felixlike.words import counted
 
 
-def page_of_report(report: Report) -> Page:
+def page_of_report(report: ReportData) -> Page:
     """All that a report says."""
     notes = [*task_notes(report), *([report.note] if report.note else [])]
     if not any(task.story.steps for task in report.tasks):
@@ -29,14 +29,14 @@ def page_of_report(report: Report) -> Page:
     )
 
 
-def report_table(report: Report) -> str:
+def report_table(report: ReportData) -> str:
     """For notebooks: what it is, the table of tasks, how the run went."""
     title = element("p", element("b", named(report.model)), " on ", named(report.device))
     notes = [element("p", note) for note in (*task_notes(report), *run_notes(report))]
     return joined(element("div", title, task_table(_group(report)), *notes))
 
 
-def report_facts(report: Report) -> tuple[tuple[str, str], ...]:
+def report_facts(report: ReportData) -> tuple[tuple[str, str], ...]:
     """What a report says of its run, without the model's name."""
     facts = [
         ("Device", report.device),
@@ -55,7 +55,7 @@ def report_facts(report: Report) -> tuple[tuple[str, str], ...]:
     return (*facts, ("Seed", str(report.seed)), ("Versions", versions))
 
 
-def report_spent(report: Report) -> dict[str, float]:
+def report_spent(report: ReportData) -> dict[str, float]:
     """The steps, with what is left of the whole."""
     if not report.spent:
         return {"tuning": report.seconds, "before and after": max(0.0, report.total_seconds - report.seconds)}
@@ -63,11 +63,11 @@ def report_spent(report: Report) -> dict[str, float]:
     return {**report.spent, **({"else": rest} if rest > 0 else {})}
 
 
-def _group(report: Report) -> Group:
+def _group(report: ReportData) -> Group:
     return Group(report.device, tuple(_task(task, report) for task in report.tasks))
 
 
-def _task(task: TaskReport, report: Report) -> PageTask:
+def _task(task: TaskReport, report: ReportData) -> PageTask:
     story = task.story
     unseen = "" if story.untuned else "The report does not hold its loops: an earlier version wrote it."
     return PageTask(

@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from felixlike.algebra.expression import Expr, Op, const, floordiv, linear_parts, mul, product_parts
+from felixlike.algebra.expression import Expr, const, floordiv, mul
+from felixlike.algebra.node import Op, linear_parts, product_parts
 from felixlike.algebra.polynomial import expand
 from felixlike.symbolic.program.indices import Floor, Index, Remainder, ends_of
 

@@ -18,7 +18,8 @@ import numpy as np
 from felixlike.algebra.cases import by_cases
 from felixlike.algebra.comparison import maximum, minimum
 from felixlike.algebra.evaluation import Graph, evaluate
-from felixlike.algebra.expression import Expr, Number, const, floordiv, mul, var
+from felixlike.algebra.expression import Expr, const, floordiv, mul, var
+from felixlike.algebra.node import Number
 from felixlike.algebra.polynomial import expand
 from felixlike.algebra.traversal import variables
 from felixlike.errors import UnsupportedSketch

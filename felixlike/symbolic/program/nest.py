@@ -14,7 +14,8 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from felixlike.algebra.evaluation import evaluate
-from felixlike.algebra.expression import Expr, Number
+from felixlike.algebra.expression import Expr
+from felixlike.algebra.node import Number
 from felixlike.frontend.constants import PACKING
 from felixlike.symbolic.program.loops import PIPELINE, WITHIN_BLOCK, Loop, Share
 from felixlike.symbolic.program.program import Program

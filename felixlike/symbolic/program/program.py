@@ -1,4 +1,4 @@
-"""A symbolic program: the loop nest of a sketch with expressions for extents, as a tree of loops and stores."""
+"""A symbolic program: the loop nest of a sketch, loops and stores with expressions for extents; and its text."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ class Program:
         yield from _walk(self.body, ())
 
     def __str__(self) -> str:
-        from felixlike.symbolic.program.text import program_text
-
         return showable(program_text(self))
 
 
@@ -40,3 +38,63 @@ def _walk(body: tuple[Loop | Store, ...], path: tuple[Loop, ...]) -> Iterator[tu
             yield node, path
         else:
             yield from _walk(node.body, (*path, node))
+
+
+def program_text(program: Program) -> str:
+    """The nest, indented; loops that may fuse say when.
+
+    for i0_0 in i0.0 parallel if [i0.0*j.0 ≤ 32]
+
+    A loop that is fused with its neighbours and split by threads: for ax0 in 64 of serial 2 × threadIdx.x 32"""
+    lines = [
+        f"alloc {buffer.name}[{', '.join(map(str, buffer.shape))}]{_aligned(buffer)}"
+        for buffer in program.buffers
+        if buffer.internal
+    ]
+    for node in program.body:
+        lines += _lines(program, node, "")
+    return "\n".join(lines)
+
+
+def _lines(program: Program, node: Loop | Store, indent: str, around: Loop | None = None) -> list[str]:
+    if isinstance(node, Loop):
+        lines = [f"{indent}for {node.variable} in {node.extent}{_marks(node, around)}"]
+        for child in node.body:
+            lines += _lines(program, child, indent + "  ", node)
+        return lines
+    lines = []
+    if node in program.blankets:
+        blanket = program.blankets[node]
+        lines.append(f"{indent}# whole nest fused and split by {blanket.width}{_when(blanket.gate)}")
+    return [*lines, f"{indent}{_statement(node)}"]
+
+
+def _marks(loop: Loop, around: Loop | None) -> str:
+    text = f" {loop.thread}" if loop.thread else ""
+    text += " unrolled" if loop.kind == "unrolled" else ""
+    if loop.share is not None and around is not None and loop.share is around.share:
+        text += " of the same"
+    elif loop.share is not None:
+        text += " of " + " × ".join(f"{kind} {extent}" for kind, extent in loop.share.parts)
+    for word, gate in (("parallel", loop.parallel), ("vector", loop.vector)):
+        if not _never(gate):
+            text += f" {word}{_when(gate)}"
+    return text if _never(loop.unroll) else f"{text} unroll {loop.unroll}"
+
+
+def _aligned(buffer: Buffer) -> str:
+    return f" in steps of [{', '.join(map(str, buffer.steps))}]" if buffer.aligns else ""
+
+
+def _never(gate: Expr) -> bool:
+    return gate.is_const and gate.value == 0
+
+
+def _when(gate: Expr) -> str:
+    return "" if gate.is_const else f" if {gate}"
+
+
+def _statement(store: Store) -> str:
+    operator = "⊕=" if store.is_reduction else "="
+    loads = [load for load in store.loads if load.buffer is not store.target.buffer]
+    return f"{store.target} {operator} f({', '.join(map(str, loads))})"

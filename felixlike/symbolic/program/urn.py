@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike.algebra.evaluation import Graph
-from felixlike.algebra.expression import Expr, Group, Op, group_of, product_parts
+from felixlike.algebra.expression import Expr
 from felixlike.algebra.factors import draw_factorisations, factorisations
+from felixlike.algebra.node import Group, Op, group_of, product_parts
 from felixlike.algebra.traversal import topological, variables
 from felixlike.symbolic.program.variables import Kind, Variable, groups
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from felixlike import tvmlib
 from felixlike.algebra.comparison import at_least, maximum, minimum, select
-from felixlike.algebra.expression import Expr, Number, Op, add, const, floordiv, linear_parts, mul, product_parts
+from felixlike.algebra.expression import Expr, add, const, floordiv, mul
+from felixlike.algebra.node import Number, Op, linear_parts, product_parts
 from felixlike.algebra.polynomial import expand, nonnegative
 from felixlike.algebra.traversal import variables
 from felixlike.errors import UnsupportedSketch

@@ -1,7 +1,7 @@
 """Read a symbolic program out of a live TVM schedule.
 
-In: a `Replay`. Out: a `Program` before postprocessors. Raises UnsupportedSketch where an index is not affine in the
-loops, which is where the formulas of this version end.
+In: a `ReplayState`. Out: a `Program` before postprocessors. Raises UnsupportedSketch where an index is not affine in
+the loops, which is where the formulas of this version end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from felixlike import tvmlib
 from felixlike.algebra.cases import by_cases
 from felixlike.algebra.comparison import at_least, at_most, maximum, minimum, select
 from felixlike.algebra.evaluation import evaluate
-from felixlike.algebra.expression import Expr, Op, add, const, linear_parts, mul, var
+from felixlike.algebra.expression import Expr, add, const, mul, var
+from felixlike.algebra.node import Op, linear_parts
 from felixlike.algebra.polynomial import expand, nonnegative
 from felixlike.algebra.traversal import topological, variables
 from felixlike.codegen.marks import TensorCores
@@ -39,11 +40,11 @@ from felixlike.symbolic.program.nest import told_apart
 from felixlike.symbolic.replay.convert import to_expr
 from felixlike.symbolic.replay.operations import count_operations
 from felixlike.symbolic.replay.primitives.storage_align import ALIGNED
-from felixlike.symbolic.replay.replay import Replay
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Block, BlockRealize, Stmt, TirExpr
 
 
-def read_program(replay: Replay) -> Program:
+def read_program(replay: ReplayState) -> Program:
     """The loop nest of a replayed schedule."""
     return Reader(replay).program()
 
@@ -51,7 +52,7 @@ def read_program(replay: Replay) -> Program:
 class Reader:
     """One pass over a PrimFunc's body."""
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: ReplayState) -> None:
         self._replay = replay
         self._main = replay.schedule.mod["main"]
         self._tiles = dict(replay.table)

@@ -15,9 +15,9 @@ from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint
 from felixlike.symbolic.program.variables import Variable
 from felixlike.symbolic.replay.postprocessors import modelled, refusals
-from felixlike.symbolic.replay.primitives.location import Location
 from felixlike.symbolic.replay.read import read_program
-from felixlike.symbolic.replay.replay import Replay
+from felixlike.symbolic.replay.replay import replay
+from felixlike.symbolic.replay.state import Location
 from felixlike.tvmlib.typing import Trace
 
 
@@ -48,12 +48,12 @@ def read_structure(
     """The structure of a choice, one number for each location variable.  postprocessors: their names.
 
     Raises UnsupportedSketch."""
-    replay = Replay(task.module, task.target, trace, variables, chosen)
-    program = modelled(read_program(replay), replay, task, postprocessors)
+    state = replay(task.module, task.target, trace, variables, chosen)
+    program = modelled(read_program(state), state, task, postprocessors)
     gate = program.fits
-    for decision, location in zip(chosen, replay.locations, strict=True):
+    for decision, location in zip(chosen, state.locations, strict=True):
         gate = gate * dict(location.candidates).get(decision, const(0))
-    limits = refusals(program, replay, task, postprocessors)
+    limits = refusals(program, state, task, postprocessors)
     for limit in limits:
         gate = gate * at_most(limit.formula, 0)
-    return Structure(chosen, program, tuple(replay.locations), limits, gate)
+    return Structure(chosen, program, tuple(state.locations), limits, gate)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.algebra.expression import Group
 from felixlike.algebra.factors import divisors
+from felixlike.algebra.node import Group
 from felixlike.errors import InvalidPoint
 from felixlike.symbolic.program.variables import Kind, Variable, groups
 from felixlike.tvmlib.typing import Instruction, Module, Trace

@@ -13,7 +13,8 @@ from felixlike import tvmlib
 from felixlike.frontend.constants import LAYOUT_FREE, PACKING, with_indices
 from felixlike.hardware import kind_of
 from felixlike.symbolic import Sketch
-from felixlike.symbolic.replay.replay import Replay
+from felixlike.symbolic.replay.replay import replay
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.symbolic.replay.trace import with_point
 
 TOGETHER = "copied_together"
@@ -36,11 +37,11 @@ def kinds_by_trace(sketch: Sketch) -> bool:
     return any(str(instruction.kind.name) == "Parallel" for instruction in sketch._trace.insts)
 
 
-def _replayed(sketch: Sketch, point: tuple[int, ...]) -> Replay:
+def _replayed(sketch: Sketch, point: tuple[int, ...]) -> ReplayState:
     """Some traces fuse loops themselves; our own replay, with numbers for all variables, does not."""
     fixed = [dataclasses.replace(v, choices=(x,)) for v, x in zip(sketch.variables, point, strict=True)]
     locations = [point[i] for i in sketch.location_columns]
-    return Replay(sketch.task.module, sketch.task.target, sketch._trace, fixed, locations, numbers=True)
+    return replay(sketch.task.module, sketch.task.target, sketch._trace, fixed, locations, numbers=True)
 
 
 def _unfused_by_replay(sketch: Sketch, point: tuple[int, ...]) -> Any:

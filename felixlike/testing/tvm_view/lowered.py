@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from felixlike import tvmlib
-from felixlike.algebra.expression import Op
+from felixlike.algebra.node import Op
 from felixlike.symbolic.program import Buffer, Loop, Program, Store
 from felixlike.symbolic.replay.postprocessors.compact_allocation import allocation_paths
 from felixlike.testing.tvm_view.causes import Cause

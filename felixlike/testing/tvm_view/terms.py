@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from felixlike import tvmlib
-from felixlike.algebra.expression import Expr, Op
+from felixlike.algebra.expression import Expr
+from felixlike.algebra.node import Op
 from felixlike.symbolic.program import Index, Remainder, Store
 from felixlike.testing.tvm_view.loops import Loops, Nest
 

@@ -16,7 +16,8 @@ from felixlike.algebra.expression import Expr
 from felixlike.symbolic import Sketch
 from felixlike.symbolic.program import Store
 from felixlike.symbolic.replay.read import Reader, loads_of
-from felixlike.symbolic.replay.replay import Replay
+from felixlike.symbolic.replay.replay import replay
+from felixlike.symbolic.replay.state import ReplayState
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,13 +39,13 @@ class Words:
 def words_of(sketch: Sketch, locations: tuple[int, ...]) -> Mapping[str, Words]:
     """Block → words. Raises UnsupportedSketch."""
     chosen: Sequence[int] = sketch.structure(locations).locations
-    reader = _Listener(Replay(sketch.task.module, sketch.task.target, sketch._trace, sketch.variables, chosen))
+    reader = _Listener(replay(sketch.task.module, sketch.task.target, sketch._trace, sketch.variables, chosen))
     reader.program()
     return reader.words
 
 
 class _Listener(Reader):
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: ReplayState) -> None:
         super().__init__(replay)
         self.words: dict[str, Words] = {}
 

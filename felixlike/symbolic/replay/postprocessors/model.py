@@ -22,10 +22,10 @@ from felixlike.symbolic.replay.postprocessors.parallel_vectorize_unroll import L
 from felixlike.symbolic.replay.postprocessors.rewrite_layout import rewrite_layout
 from felixlike.symbolic.replay.postprocessors.thread_bounds import thread_bounds
 from felixlike.symbolic.replay.postprocessors.tile_bounds import tile_bounds
-from felixlike.symbolic.replay.replay import Replay
+from felixlike.symbolic.replay.state import ReplayState
 
-Change: TypeAlias = "Callable[[Program, Replay, Task], Program]"
-Refusal: TypeAlias = "Callable[[Program, Replay, Task], tuple[Constraint, ...]]"
+Change: TypeAlias = "Callable[[Program, ReplayState, Task], Program]"
+Refusal: TypeAlias = "Callable[[Program, ReplayState, Task], tuple[Constraint, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Model:
     refuses: Refusal | None = None
 
 
-def modelled(program: Program, replay: Replay, task: Task, names: Sequence[str]) -> Program:
+def modelled(program: Program, replay: ReplayState, task: Task, names: Sequence[str]) -> Program:
     """The program after the postprocessors of these names. Raises UnsupportedSketch for one without a model."""
     unknown = [name for name in names if name not in MODELS]
     if unknown:
@@ -52,17 +52,17 @@ def modelled(program: Program, replay: Replay, task: Task, names: Sequence[str])
     return program
 
 
-def refusals(program: Program, replay: Replay, task: Task, names: Sequence[str]) -> tuple[Constraint, ...]:
+def refusals(program: Program, replay: ReplayState, task: Task, names: Sequence[str]) -> tuple[Constraint, ...]:
     """What the postprocessors of these names ask of a point, program being what they leave."""
     asked = [MODELS[name].refuses for name in names]
     return tuple(limit for refuses in asked if refuses is not None for limit in refuses(program, replay, task))
 
 
-def _shared_copies(program: Program, replay: Replay, _: Task) -> Program:
+def _shared_copies(program: Program, replay: ReplayState, _: Task) -> Program:
     return cooperative_fetch(program, {b: (len(f.loops), v) for b, (f, v) in replay.fetches.items()})
 
 
-def _fused_loops(program: Program, replay: Replay, _: Task) -> Program:
+def _fused_loops(program: Program, replay: ReplayState, _: Task) -> Program:
     """By the root block's notes, which MetaSchedule's ParallelizeVectorizeUnroll left there."""
     if replay.kinds:  # the trace itself says how its loops are run
         return program
@@ -73,7 +73,7 @@ def _fused_loops(program: Program, replay: Replay, _: Task) -> Program:
     return parallel_vectorize_unroll(program, limits)
 
 
-def _limits_of_a_gpu(program: Program, replay: Replay, task: Task) -> tuple[Constraint, ...]:
+def _limits_of_a_gpu(program: Program, replay: ReplayState, task: Task) -> tuple[Constraint, ...]:
     lowest: dict[str, int] = {}
     for store, _ in program.stores():
         notes = replay.schedule.get(replay.schedule.get_sblock(store.block)).annotations

@@ -14,11 +14,11 @@ from felixlike.spaces.thread_bounds import VIRTUAL, noted_thread_bounds, registe
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint
 from felixlike.symbolic.replay.postprocessors.gpu_code import extent_of
-from felixlike.symbolic.replay.replay import Replay
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.words import counted
 
 
-def thread_bounds(replay: Replay, program: Program) -> tuple[Constraint, ...]:
+def thread_bounds(replay: ReplayState, program: Program) -> tuple[Constraint, ...]:
     """What the notes on a schedule's blocks ask of its loops."""
     found: list[Constraint] = []
     blocks = tvmlib.found(replay.schedule.mod["main"].body, tvmlib.s_tir.SBlock)

@@ -13,11 +13,11 @@ from felixlike.algebra.expression import ceildiv, mul
 from felixlike.spaces import noted_bounds
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint
-from felixlike.symbolic.replay.replay import Replay
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.words import counted
 
 
-def tile_bounds(replay: Replay, program: Program) -> tuple[Constraint, ...]:
+def tile_bounds(replay: ReplayState, program: Program) -> tuple[Constraint, ...]:
     """What the notes on a schedule's blocks ask of its loops."""
     found: list[Constraint] = []
     blocks = tvmlib.found(replay.schedule.mod["main"].body, tvmlib.s_tir.SBlock)

@@ -9,18 +9,15 @@ GPUs. Other notes only steer rules that have already run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from felixlike.algebra.expression import Expr, const
 from felixlike.symbolic.replay.loops import members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _annotate(state: Replay, instruction: Instruction, _: int) -> None:
+def _annotate(state: ReplayState, instruction: Instruction, _: int) -> None:
     key, (target, value) = str(instruction.attrs[0]), instruction.inputs
     value, target = state.get(value), state.get(target)
     match key:
@@ -40,7 +37,7 @@ def _annotate(state: Replay, instruction: Instruction, _: int) -> None:
             state.schedule.annotate(members(target)[-1], key, value)
 
 
-def _unannotate(state: Replay, instruction: Instruction, _: int) -> None:
+def _unannotate(state: ReplayState, instruction: Instruction, _: int) -> None:
     state.schedule.unannotate(state.get(instruction.inputs[0]), str(instruction.attrs[0]))
 
 

@@ -5,17 +5,13 @@ for f in a·b:   →   a·b blocks (or threads), each for one (i, j)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.symbolic.replay.loops import Part, members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _bind(state: Replay, instruction: Instruction, _: int) -> None:
+def _bind(state: ReplayState, instruction: Instruction, _: int) -> None:
     loop, thread = state.get(instruction.inputs[0]), str(instruction.attrs[0])
     if isinstance(loop, Part):
         loop.kind = thread

@@ -5,21 +5,17 @@ C[…] = …        →        C_global[…] = …;   C[…] = C_global[…]
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _read(state: Replay, instruction: Instruction, _: int) -> None:
+def _read(state: ReplayState, instruction: Instruction, _: int) -> None:
     index, scope = int(instruction.attrs[0]), str(instruction.attrs[1])
     state.put(instruction.outputs, [state.schedule.cache_read(state.get(instruction.inputs[0]), index, scope)])
 
 
-def _write(state: Replay, instruction: Instruction, _: int) -> None:
+def _write(state: ReplayState, instruction: Instruction, _: int) -> None:
     index, scope = int(instruction.attrs[0]), str(instruction.attrs[1])
     state.put(instruction.outputs, [state.schedule.cache_write(state.get(instruction.inputs[0]), index, scope)])
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _sample(state: Replay, instruction: Instruction, index: int) -> None:
+def _sample(state: ReplayState, instruction: Instruction, index: int) -> None:
     (variable,) = state.groups[index]
     state.put(instruction.outputs, [variable.expression])
 

@@ -12,17 +12,13 @@ hold f // b and f % b, which most later steps cannot use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.symbolic.replay.loops import Part
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _fuse(state: Replay, instruction: Instruction, _: int) -> None:
+def _fuse(state: ReplayState, instruction: Instruction, _: int) -> None:
     loops = [state.get(loop) for loop in instruction.inputs]
     (whole,) = instruction.outputs
     if not state.binds_threads and (state.splits(whole) or not state.names(whole)):

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _inline(state: Replay, instruction: Instruction, _: int) -> None:
+def _inline(state: ReplayState, instruction: Instruction, _: int) -> None:
     state.schedule.compute_inline(state.get(instruction.inputs[0]))
 
 
-def _reverse_inline(state: Replay, instruction: Instruction, _: int) -> None:
+def _reverse_inline(state: ReplayState, instruction: Instruction, _: int) -> None:
     state.schedule.reverse_compute_inline(state.get(instruction.inputs[0]))
 
 

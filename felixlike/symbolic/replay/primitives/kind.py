@@ -7,18 +7,14 @@ TVM's loops stay serial during a replay: it asks for extents that are numbers. T
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.symbolic.replay.loops import members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
-
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
 
 def _as(kind: str) -> Primitive:
-    def replay(state: Replay, instruction: Instruction, _: int) -> None:
+    def replay(state: ReplayState, instruction: Instruction, _: int) -> None:
         for member in members(state.get(instruction.inputs[0])):
             state.kinds.append((state.schedule.get(member).loop_var, kind))
 

@@ -5,19 +5,15 @@ Y[n, k, h, w] = …   →   Y[n, h, w, k] = …
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
-
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
 _KINDS = ("read", "write")
 
 
-def _transform(state: Replay, instruction: Instruction, _: int) -> None:
+def _transform(state: ReplayState, instruction: Instruction, _: int) -> None:
     block, mapping = instruction.inputs
     index, kind, padding, injective = instruction.attrs
     if padding is not None:
@@ -27,7 +23,7 @@ def _transform(state: Replay, instruction: Instruction, _: int) -> None:
     )
 
 
-def _transform_block(state: Replay, instruction: Instruction, _: int) -> None:
+def _transform_block(state: ReplayState, instruction: Instruction, _: int) -> None:
     block, *rest = instruction.inputs
     (mapping,) = rest or instruction.attrs
     state.schedule.transform_block_layout(state.get(block), mapping)

@@ -11,8 +11,7 @@ therefore comes with a gate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from felixlike import tvmlib
 from felixlike.algebra.comparison import at_least
@@ -21,23 +20,13 @@ from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.replay.convert import to_expr
 from felixlike.symbolic.replay.loops import Part, members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import Location, ReplayState
 from felixlike.tvmlib.typing import BlockRef, Instruction
-
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
 INLINE, ROOT = -2, -1
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
-    """The places one SampleComputeLocation may choose: (decision, gate) pairs, the gate saying for which tiles."""
-
-    block: str
-    candidates: tuple[tuple[int, Expr], ...]
-
-
-def _sample(state: Replay, instruction: Instruction, _: int) -> None:
+def _sample(state: ReplayState, instruction: Instruction, _: int) -> None:
     block = state.get(instruction.inputs[0])
     loops = _common_loops(state, block)
     candidates: list[tuple[int, Expr]] = []
@@ -52,7 +41,7 @@ def _sample(state: Replay, instruction: Instruction, _: int) -> None:
     state.put(instruction.outputs, [loops[decision] if decision >= 0 else decision])
 
 
-def _common_loops(state: Replay, block: BlockRef) -> list[Any]:
+def _common_loops(state: ReplayState, block: BlockRef) -> list[Any]:
     """The loops that hold every consumer of the block, outermost first."""
     schedule = state.schedule
     nests = [list(schedule.get_loops(consumer)) for consumer in schedule.get_consumers(block)]
@@ -67,7 +56,7 @@ def _common_loops(state: Replay, block: BlockRef) -> list[Any]:
     return common
 
 
-def _gates(state: Replay, loops: list[Any]) -> list[Expr]:
+def _gates(state: ReplayState, loops: list[Any]) -> list[Expr]:
     """For every loop, the tiles for which TVM offers it as a location."""
     parallel = [_data_parallel(state.schedule.get(loop)) for loop in loops]
     last_parallel = max((i for i, p in enumerate(parallel) if p), default=-1)
@@ -104,7 +93,7 @@ def _data_parallel(loop: Any) -> bool:
     )
 
 
-def _can_inline(state: Replay, block: BlockRef) -> bool:
+def _can_inline(state: ReplayState, block: BlockRef) -> bool:
     """Whether TVM would inline the block here, tried on a copy."""
     trial = state.schedule.copy()
     try:
@@ -116,7 +105,7 @@ def _can_inline(state: Replay, block: BlockRef) -> bool:
     return True
 
 
-def _compute_at(state: Replay, instruction: Instruction, _: int) -> None:
+def _compute_at(state: ReplayState, instruction: Instruction, _: int) -> None:
     block, loop = (state.get(v) for v in instruction.inputs)
     if isinstance(loop, int):
         if loop == INLINE:
@@ -126,7 +115,7 @@ def _compute_at(state: Replay, instruction: Instruction, _: int) -> None:
     state.tidy()
 
 
-def _reverse_compute_at(state: Replay, instruction: Instruction, _: int) -> None:
+def _reverse_compute_at(state: ReplayState, instruction: Instruction, _: int) -> None:
     block, loop = (state.get(v) for v in instruction.inputs)
     state.schedule.reverse_compute_at(block, _inner(loop), preserve_unit_loops=bool(instruction.attrs[0]))
     state.tidy()

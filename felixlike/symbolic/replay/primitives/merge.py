@@ -8,18 +8,16 @@ for i: B[i] = f(A[i])   →        A[i] = …         and        for k: S[i] += 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from felixlike import tvmlib
 from felixlike.symbolic.replay.loops import members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction, Schedule
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _merge(state: Replay, instruction: Instruction, _: int) -> None:
+def _merge(state: ReplayState, instruction: Instruction, _: int) -> None:
     """Of loops that are fused in name TVM merges the innermost ones, and those around them up to what they share."""
     loops = [members(state.get(loop)) for loop in instruction.inputs]
     merged = state.schedule.merge(*(loop[-1] for loop in loops))
@@ -36,7 +34,7 @@ def _nest(schedule: Schedule, loop: Any) -> list[Any]:
     return list(around[: place + 1])
 
 
-def _decompose(state: Replay, instruction: Instruction, _: int) -> None:
+def _decompose(state: ReplayState, instruction: Instruction, _: int) -> None:
     block, loop = (state.get(v) for v in instruction.inputs)
     initial = state.schedule.decompose_reduction(block, loop)
     state.initial.add(str(state.schedule.get(initial).name_hint))

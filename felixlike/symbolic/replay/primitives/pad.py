@@ -7,16 +7,12 @@ for i in 197, k: C[i] += A[i, k] · B[k]   →   for i in 198, k: A_pad[i, k] = 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _pad(state: Replay, instruction: Instruction, _: int) -> None:
+def _pad(state: ReplayState, instruction: Instruction, _: int) -> None:
     state.schedule.pad_einsum(state.get(instruction.inputs[0]), [int(multiple) for multiple in instruction.attrs[0]])
 
 

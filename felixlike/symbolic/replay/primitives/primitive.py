@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
+from felixlike.symbolic.replay.state import ReplayState
 
-ReplayStep: TypeAlias = "Callable[[Replay, Any, int], None]"
+ReplayStep: TypeAlias = "Callable[[ReplayState, Any, int], None]"
 
 
 @dataclass(frozen=True, slots=True)

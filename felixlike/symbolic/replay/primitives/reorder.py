@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.symbolic.replay.loops import Part
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _reorder(state: Replay, instruction: Instruction, _: int) -> None:
+def _reorder(state: ReplayState, instruction: Instruction, _: int) -> None:
     loops = [state.get(loop) for loop in instruction.inputs]
     if all(isinstance(loop, Part) for loop in loops):
         loops[0].share[:] = loops

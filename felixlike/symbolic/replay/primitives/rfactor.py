@@ -6,16 +6,12 @@ for k_0, k_1: B += A[k_0, k_1]    →    for k_0, k_1: B_rf[k_0] += A[k_0, k_1]
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _rfactor(state: Replay, instruction: Instruction, _: int) -> None:
+def _rfactor(state: ReplayState, instruction: Instruction, _: int) -> None:
     loop = state.get(instruction.inputs[0])
     state.put(instruction.outputs, [state.schedule.rfactor(loop, int(instruction.attrs[0]))])
 

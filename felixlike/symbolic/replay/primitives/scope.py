@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _set_scope(state: Replay, instruction: Instruction, _: int) -> None:
+def _set_scope(state: ReplayState, instruction: Instruction, _: int) -> None:
     index, scope = int(instruction.attrs[0]), str(instruction.attrs[1])
     state.schedule.set_scope(state.get(instruction.inputs[0]), index, scope)
 

@@ -16,23 +16,22 @@ The outermost extent comes back from TVM as ⌈512 / (t1·t2)⌉; under perfect 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from felixlike.algebra.expression import Expr, const, floordiv, linear_parts
+from felixlike.algebra.expression import Expr, const, floordiv
+from felixlike.algebra.node import linear_parts
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.program.variables import Variable
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _sample(state: Replay, instruction: Instruction, index: int) -> None:
+def _sample(state: ReplayState, instruction: Instruction, index: int) -> None:
     state.put(instruction.outputs, state.groups[index])
 
 
-def _split(state: Replay, instruction: Instruction, _: int) -> None:
+def _split(state: ReplayState, instruction: Instruction, _: int) -> None:
     loop, *inputs = instruction.inputs
     factors = [state.get(f) for f in inputs]
     if not all(isinstance(f, Variable) for f in factors):
@@ -63,7 +62,7 @@ def _split(state: Replay, instruction: Instruction, _: int) -> None:
     state.put(instruction.outputs, list(parts))
 
 
-def _off(state: Replay, loop: Any, factors: list[Any], unit_loops: bool) -> list[Any]:
+def _off(state: ReplayState, loop: Any, factors: list[Any], unit_loops: bool) -> list[Any]:
     """Split by numbers, all but the first."""
     outer, *sizes = factors
     if any(isinstance(f, Expr) or f is None for f in sizes) or isinstance(outer, Expr):
@@ -85,7 +84,7 @@ def _off(state: Replay, loop: Any, factors: list[Any], unit_loops: bool) -> list
     return list(state.schedule.split(loop, parts, preserve_unit_iters=unit_loops, disable_predication=True))
 
 
-def _guarded(state: Replay, loop: Any, sizes: list[Expr | None], *, preserve_unit_iters: bool) -> list[Any]:
+def _guarded(state: ReplayState, loop: Any, sizes: list[Expr | None], *, preserve_unit_iters: bool) -> list[Any]:
     """A split by threads, or vectors, that need not divide, done in TVM: a block moves in between its loops."""
     factors = [f if f is None else int(f.value) if f.is_const else state.opaque(f.name) for f in sizes]
     parts = list(state.schedule.split(loop, factors, preserve_unit_iters=preserve_unit_iters))

@@ -9,19 +9,15 @@ allocated, follow once the buffer is as small as its accesses allow (`Buffer.ste
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
-
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
 ALIGNED = "buffer_dim_align"
 """Notes (number of the written buffer, dimension, factor, offset) on a block."""
 
 
-def _align(state: Replay, instruction: Instruction, _: int) -> None:
+def _align(state: ReplayState, instruction: Instruction, _: int) -> None:
     index, axis, factor, offset = (int(attribute) for attribute in instruction.attrs)
     state.schedule.storage_align(state.get(instruction.inputs[0]), index, axis, factor, offset)
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from felixlike.symbolic.replay.loops import members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
+from felixlike.symbolic.replay.state import ReplayState
 from felixlike.tvmlib.typing import Instruction
 
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.replay import Replay
 
-
-def _add(state: Replay, instruction: Instruction, _: int) -> None:
+def _add(state: ReplayState, instruction: Instruction, _: int) -> None:
     target = members(state.get(instruction.inputs[0]))[0]
     state.put(instruction.outputs, [state.schedule.add_unit_loop(target)])
 
