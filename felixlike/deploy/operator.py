@@ -11,19 +11,36 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from felixlike.errors import ModelNotLoaded, WrongContext
-from felixlike.frontend import OutputSpec
+from felixlike.frontend import OutputSpec, Sizes
 from felixlike.modes import has_dispatch_modes, once
 
-if TYPE_CHECKING:
-    from felixlike.deploy.callable import Compiled
 
-_loaded: dict[str, weakref.WeakSet[Compiled]] = {}
+class Callee(Protocol):
+    """What the operator needs of a compiled model; see `callable.Compiled`."""
+
+    key: str
+    name: str
+    outputs: tuple[OutputSpec, ...]
+    sizes: Sizes | None
+    device: Any
+
+    def run(self, tensors: Sequence[Any]) -> list[Any]:
+        """The outputs in order."""
+
+    def check(self, tensors: Sequence[Any]) -> None:
+        """Raise InputMismatch for inputs that do not fit."""
+
+    def note_gradients(self, tensors: Sequence[Any]) -> None:
+        """Warn of gradients that will not come."""
 
 
-def register(compiled: Compiled) -> None:
+_loaded: dict[str, weakref.WeakSet[Callee]] = {}
+
+
+def register(compiled: Callee) -> None:
     """Make a compiled model known to the operator, as long as it lives."""
     _library()
     _loaded.setdefault(compiled.key, weakref.WeakSet()).add(compiled)
@@ -81,7 +98,7 @@ def _forget(key: str) -> None:
         _loaded.pop(key, None)
 
 
-def _find(key: str) -> Compiled:
+def _find(key: str) -> Callee:
     for compiled in _loaded.get(key, ()):
         return compiled
     raise ModelNotLoaded(
