@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from felixlike.errors import InvalidArtefact, InvalidModel
@@ -22,6 +21,11 @@ SCALARS = (type(None), bool, int, float, str)
 
 _LIBRARIES = ("transformers.",)
 """Where classes may be imported from on reading; others must be imported by the user beforehand."""
+
+
+def _only(tensors: Sequence[Any]) -> Any:
+    """A function of its own, since Dynamo does not trace operator.itemgetter."""
+    return tensors[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Structure:
 
         Flat tuples and lists, the common cases, skip torch's pytrees, which cost more than a small model."""
         if self.spec is None:
-            return itemgetter(0)
+            return _only
         flat = all(child.is_leaf() for child in self.spec.children())
         if flat and self.spec.type in (tuple, list) and not self.constants:
             plain: Callable[[Sequence[Any]], Any] = self.spec.type

@@ -22,7 +22,7 @@ from typing import Any
 from felixlike import cache, deploy, storage, tvmlib
 from felixlike._version import __version__
 from felixlike.deploy import Compiled
-from felixlike.errors import FelixlikeError, InvalidArtefact
+from felixlike.errors import FelixlikeError, InvalidArtefact, OutputNotWritable
 from felixlike.tc.call import Given
 from felixlike.tc.printing import canonical
 from felixlike.tc.program import Program
@@ -76,7 +76,7 @@ def store(key: str, compiled: Compiled, note: dict[str, Any], *, held: bool = Fa
             return
         try:
             content = deploy.to_bytes(compiled, report=note)
-        except OSError as error:  # temporary files cannot be written
+        except (OSError, OutputNotWritable) as error:  # temporary files cannot be written
             storage.unusable("the folder for temporary files", error)
             written = False
         except FelixlikeError:  # there is no C compiler

@@ -76,7 +76,15 @@ def test_only_what_is_computed_on_tensor_cores_is_called_so(imported: Any) -> No
     task = imported.tasks[0]
     by_precision = _by_precision(task)
     state: Any = SimpleNamespace(
-        task=task, kept=None, space=SimpleNamespace(sketches=()), sampled={}, trials=0, failures={}, faults=[]
+        task=task,
+        kept=None,
+        space=SimpleNamespace(sketches=()),
+        sampled={},
+        trials=0,
+        failures={},
+        recalled=0,
+        recalled_failures=0,
+        faults=[],
     )
     for name, allowed in (("tf32", check_precision("tf32").model_tolerance), ("float32", 0.0), ("", 0.0)):
         choice = _choice(by_precision.get(name))

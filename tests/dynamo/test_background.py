@@ -23,14 +23,14 @@ from felixlike.dynamo import background
 from felixlike.dynamo.backend import CompiledGraph
 
 TUNER = """
-import shutil, sys, time
+import os, shutil, sys, time
 print("ready", flush=True)
 assert sys.stdin.readline() == "go\\n"
-if sys.argv[1] == "wait":
-    time.sleep(600)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
 shutil.copy(sys.argv[1], sys.argv[2])
 """
-"""In place of `felixlike tune`: its result was made before."""
+"""In place of `felixlike tune`: its result is made by the test."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ class Tuners:
     def command(self, module: str, *arguments: str) -> list[str]:
         self.commands.append((module, *arguments))
         output = arguments[arguments.index("--output") + 1]
-        return [sys.executable, "-c", TUNER, str(self.result or "wait"), output]
+        return [sys.executable, "-c", TUNER, str(self.result or "nothing"), output]
 
     @property
     def folder(self) -> Path:
@@ -140,11 +140,11 @@ def test_a_result_for_weights_that_have_changed_is_not_used(
     model, x = _model(), torch.randn(4, 12)
     compiled = torch.compile(model, backend="felixlike", options=options)
     with torch.no_grad():
-        optimize(_Graph(), (x,), trials=0, progress=False).save(tmp_path / "tuned")
         tuners.result = tmp_path / "tuned"
         compiled(x)
         (graph,) = _compiled()
         model.get_submodule("0").get_parameter("weight").data.mul_(2)
+        optimize(_Graph(), (x,), trials=0, progress=False).save(tuners.result)  # which the tuner has waited for
         _until(lambda: tuners.commands and not tuners.folder.exists())
         assert graph.call(x)[0].unique().numel() > 1
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)

@@ -159,7 +159,7 @@ def test_no_room_to_load_leaves_the_entry(own_cache: Path, monkeypatch: pytest.M
     (entry,) = _entries()
     before = entry.stat().st_ino
     monkeypatch.setattr(Path, "write_bytes", _refused(errno.ENOSPC))
-    monkeypatch.setattr(deploy, "save", _refused(errno.ENOSPC))
+    monkeypatch.setattr(deploy, "to_bytes", _refused(errno.ENOSPC))
     with pytest.warns(StorageWarning):
         assert _call().tolist() == [2, 3, 4, 5, 6]
     assert entry.stat().st_ino == before
