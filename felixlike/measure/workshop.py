@@ -12,6 +12,7 @@ from typing import Any
 
 from felixlike import options, tvmlib
 from felixlike.codegen import require_toolchain
+from felixlike.deadline import Deadline
 from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import gpu_at_hand, host_target, kind_of, quickly_compiled, resolve_target
@@ -27,17 +28,23 @@ from felixlike.measure.outcome import measurement, refused
 from felixlike.measure.processes import Processes
 from felixlike.measure.reference import in_quick_order, in_threads
 from felixlike.measure.steps import Steps
-from felixlike.measure.trial import Trial
+from felixlike.measure.trial import Trial, in_time
 
 
 class Workshop:
     """For one user at a time, and one target.
 
-    target, limits, workers, reuse: as MeasurePool's.  kind: the target's.  processes: all that it has
+    target, limits, workers, reuse, deadline: as MeasurePool's.  kind: the target's.  processes: all that it has
     started.  earlier: what came of earlier candidates."""
 
     def __init__(
-        self, target: Any, *, limits: Limits | None = None, workers: int | None = None, reuse: bool = True
+        self,
+        target: Any,
+        *,
+        limits: Limits | None = None,
+        workers: int | None = None,
+        reuse: bool = True,
+        deadline: Deadline | None = None,
     ) -> None:
         target = resolve_target(target)
         if workers is not None:
@@ -51,6 +58,7 @@ class Workshop:
             require_toolchain()  # rather than a build error of every candidate
         cores = int(target.attrs.get("num-cores", 1)) if self.kind.on_host else usable_cores()
         self.limits = Limits() if limits is None else limits
+        self.deadline = Deadline() if deadline is None else deadline
         self.target = str(target)
         self.workers = workers or min(cores, usable_cores())  # whatever machine the target is of, it is built here
         self.earlier = Earlier(reuse=reuse)
@@ -106,7 +114,7 @@ class Workshop:
 
     def checking(self, task: Task, candidate: Schedulable) -> Steps[Measurement]:
         """Steps to a candidate's build, one call of it here and the comparison of its answer.  Raises
-        ReferenceFailed, WorkerFailed."""
+        ReferenceFailed, WorkerFailed, OutOfTime."""
         examination = yield from self._examinations.making(task, verify=True)
         try:
             return (yield from self._checking(candidate, examination))
@@ -121,11 +129,11 @@ class Workshop:
                 return trial
             elapsed = 0.0
             try:
-                answer = yield trial, self.limits.build_seconds
+                answer = yield from self._timely(trial, self.limits.build_seconds)
                 trial.build_seconds = answer["elapsed"]
                 if answer["status"] is Status.OK:
                     trial.send(request)
-                    answer = yield trial, self.limits.run_seconds
+                    answer = yield from self._timely(trial, self.limits.run_seconds)
                     elapsed = answer["elapsed"]
             finally:
                 self.processes.end(trial)
@@ -133,6 +141,10 @@ class Workshop:
                 self.processes.praise()
                 return measurement(answer, build_seconds=trial.build_seconds, run_seconds=elapsed)
             self.processes.mourn(trial.generation)
+
+    def _timely(self, trial: Trial, limit: float) -> Steps[Message]:
+        """Steps to a trial's answer.  Raises OutOfTime where the deadline comes before the candidate's limit."""
+        return in_time((yield trial, self.deadline.limit(limit)), limit)
 
     def _reference(self, module: Any, memory: int, request: Message) -> Steps[Message]:
         """Steps that run an unscheduled module, to what `_run_alone` gives: on the GPU, if the target's is here and has
@@ -146,7 +158,7 @@ class Workshop:
 
     def _run_alone(self, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
         """Steps that build and run a module under the reference's limits, to the answer to the run request, or the
-        failure."""
+        failure. No deadline ends it: without a reference no schedule could be used at all."""
         seconds = self.limits.reference_seconds
         while True:
             trial = self.build(0, module, memory, target=target)
