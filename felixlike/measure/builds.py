@@ -100,10 +100,10 @@ class Builds:
 
     def _begin(self, most: int) -> None:
         """Begin to build, so that `most` are being built at a time."""
-        self.late = self.late or self._workshop.deadline.passed
         while not self.late and len(self._building) < most and self._has_room():
             order = self._again.popleft() if self._again else next(self._source, None)
-            if order is None:
+            self.late = order is not None and self._workshop.deadline.passed
+            if order is None or self.late:
                 return
             index, candidate = order
             self._orders[index] = candidate

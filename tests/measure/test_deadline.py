@@ -26,20 +26,20 @@ def pool(deadline: Deadline) -> Iterator[MeasurePool]:
         yield opened
 
 
-def test_a_deadline_leaves_some_seconds_to_every_step() -> None:
-    now = time.monotonic()
-    assert Deadline().left(now) == float("inf")
+def test_a_deadline_shortens_what_a_step_may_take() -> None:
     deadline = Deadline()
     deadline.check()
+    assert deadline.limit(float("inf")) == float("inf")
+    deadline.move(100.0)
+    assert 99.0 < deadline.limit(1000.0) <= 100.0
+    assert deadline.limit(10.0) == 10.0
     deadline.move(-10.0)
-    assert deadline.left(now) <= 0.0
+    assert deadline.limit(10.0) == 0.0
     with pytest.raises(OutOfTime):
         deadline.check()
     deadline.move(-10.0, least=60.0)
-    assert 0.0 < deadline.left(now) <= 60.0
-    deadline.move(100.0, least=60.0)
-    assert deadline.left(now) > 60.0
-    deadline.check()
+    assert deadline.limit(1000.0) == 60.0
+    assert deadline.limit(10.0) == 10.0
 
 
 def test_without_time_nothing_is_built(pool: MeasurePool, deadline: Deadline) -> None:
@@ -50,12 +50,13 @@ def test_without_time_nothing_is_built(pool: MeasurePool, deadline: Deadline) ->
         pool.check(TASK, tiled())
     deadline.move(0.0, least=300.0)
     assert pool.check(TASK, tiled()).status is Status.OK
+    deadline.move(300.0)
     assert pool.measure(TASK, [tiled()])[0].status is Status.OK
 
 
 def test_what_takes_too_long_ends_a_stream_after_what_was_measured(pool: MeasurePool, deadline: Deadline) -> None:
     """Limits are five minutes here, so it is the deadline that ends it."""
-    deadline.move(0.0, least=5.0)
+    deadline.move(5.0)
     streamed: list[tuple[int, Measurement]] = []
     results = pool.stream(TASK, [tiled(tile=8), HANGING])
     with pytest.raises(OutOfTime):
