@@ -12,7 +12,7 @@ from typing import Any
 
 from felixlike import options, tvmlib
 from felixlike.codegen import require_toolchain
-from felixlike.deadline import Deadline
+from felixlike.deadline import Deadline, OutOfTime
 from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import gpu_at_hand, host_target, kind_of, quickly_compiled, resolve_target
@@ -88,7 +88,7 @@ class Workshop:
             self._busy = False
 
     def examined(self, task: Task, *, verify: bool) -> AbstractContextManager[Examination]:
-        """The task's inputs and answers, whose files are there during a block.  Raises ReferenceFailed."""
+        """The task's inputs and answers, whose files are there during a block.  Raises ReferenceFailed, OutOfTime."""
         return self._examinations.using(task, verify=verify)
 
     def begin(self, index: int, candidate: Schedulable, memory: int, **extra: Any) -> Trial | Measurement:
@@ -113,13 +113,18 @@ class Workshop:
         return self.processes.begin(index, {**request, **extra})
 
     def checking(self, task: Task, candidate: Schedulable) -> Steps[Measurement]:
-        """Steps to a candidate's build, one call of it here and the comparison of its answer.  Raises
-        ReferenceFailed, WorkerFailed, OutOfTime."""
-        examination = yield from self._examinations.making(task, verify=True)
+        """Steps to a candidate's build, one call of it here and the comparison of its answer, which is left out (error
+        is None) if the deadline comes before the reference.  Raises ReferenceFailed, WorkerFailed, OutOfTime."""
+        verify = True
+        try:
+            examination = yield from self._examinations.making(task, verify=True)
+        except OutOfTime:
+            verify = False
+            examination = yield from self._examinations.making(task, verify=False)
         try:
             return (yield from self._checking(candidate, examination))
         finally:
-            self._examinations.release(task, verify=True)
+            self._examinations.release(task, verify=verify)
 
     def _checking(self, candidate: Schedulable, examination: Examination) -> Steps[Measurement]:
         request = examination.request(base=self.limits.tolerance, timing=None, best=None)
@@ -158,15 +163,15 @@ class Workshop:
 
     def _run_alone(self, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
         """Steps that build and run a module under the reference's limits, to the answer to the run request, or the
-        failure. No deadline ends it: without a reference no schedule could be used at all."""
+        failure.  Raises OutOfTime."""
         seconds = self.limits.reference_seconds
         while True:
             trial = self.build(0, module, memory, target=target)
             try:
-                answer = yield trial, seconds
+                answer = yield from self._timely(trial, seconds)
                 if answer["status"] is Status.OK:
                     trial.send(request)
-                    answer = yield trial, seconds
+                    answer = yield from self._timely(trial, seconds)
             finally:
                 self.processes.end(trial)
             if not trial.lost:

@@ -33,6 +33,7 @@ _SOON, _SOON_IF_PREDICTED = 0.05, 0.5
 random, of one that is predicted to be good."""
 
 _TOO_LATE = "the time was used up before a schedule of it was checked"
+_NOT_COMPARED = "the time was used up before its answer could be compared by itself"
 _INTERRUPTED = "the run was interrupted before a schedule of it was checked"
 
 
@@ -101,6 +102,8 @@ def choose(state: TaskState, model: CostModel, pool: Pool, kept: Predictions | N
         found = _quickest(state, _unmeasured(state, model), pool)
         if found is not None:
             candidate, checked = found
+            if checked.error is None:
+                return Choice(How.UNMEASURED, candidate, math.nan, None, _NOT_COMPARED)
             if kept is not None:
                 kept.keep(state, candidate, checked.error)
             return Choice(How.UNMEASURED, candidate, math.nan, checked.error)
