@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from felixlike import costmodel, deploy, hardware, options, records, storage
+from felixlike.deadline import Deadline
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
 from felixlike.errors import InvalidOption
 from felixlike.finish import About, Finish, closing, tell, versions
@@ -210,7 +211,8 @@ def optimize(
         dynamic = _dynamic(model, shapes, example_inputs, limits, **same, progress=progress, tracker=tracker, key=key)
         dynamic.threads = count or None
         return dynamic
-    pool_of = _pool_of(target, tracker, key)
+    deadline = Deadline()
+    pool_of = _pool_of(target, tracker, key, deadline)
     predictor = costmodel.load(kind.device, weights, seed=seed)
     problems: list[str] = []
     with (
@@ -250,6 +252,7 @@ def optimize(
                 seed=seed,
                 space=space,
                 observe=observe,
+                deadline=deadline,
             )
             spent = session.spent
             finish = Finish(imported, session, budget, interrupts=interrupts, problems=problems)
@@ -288,13 +291,15 @@ def _dynamic(model: Any, shapes: Any, example_inputs: Any, limits: Mapping[str, 
     return optimized
 
 
-def _pool_of(target: Any, tracker: str | None, key: str | None) -> Callable[[Any], AbstractContextManager[Pool]]:
+def _pool_of(
+    target: Any, tracker: str | None, key: str | None, deadline: Deadline
+) -> Callable[[Any], AbstractContextManager[Pool]]:
     """How to open a pool for a target: here, on a tracker's servers, or without measuring."""
     if tracker is None and key is None:
-        return MeasurePool if simulated(target) is None else SimulatedPool
+        return partial(MeasurePool if simulated(target) is None else SimulatedPool, deadline=deadline)
     require_real(target, where="tracker")
     if tracker is None or key is None:
         missing, given = ("tracker", "key") if tracker is None else ("key", "tracker")
         raise InvalidOption(f"there is a {given} but no {missing}", where=missing, remedy="give both or neither")
     check_servers(tracker, key)  # now, before the model is imported
-    return partial(RpcPool, tracker=tracker, key=key)
+    return partial(RpcPool, tracker=tracker, key=key, deadline=deadline)

@@ -56,6 +56,13 @@ from felixlike.tuning import (
 
 _T = TypeVar("_T")
 
+_CHOOSING = 2.5
+"""Seconds after the budget until which schedules are chosen without haste, so that a run is over five seconds after its
+budget: compiling and comparing a model take one or two, and whatever builds for ever is given up by then."""
+
+_LEAST = 2.5
+"""Seconds that a check's build, and its run, have in any case: five times what nearly all take on an idle machine."""
+
 _OTHERS = 2
 """Next best schedules that a task tries before its function is compiled as it came."""
 
@@ -147,6 +154,7 @@ class Finish:
         """A schedule for every task; what was chosen with nothing measured by the run is kept for the next.
 
         seed: of the run."""
+        self._session.deadline.move(self._budget.seconds_to(_CHOOSING), least=_LEAST)
         kept = Predictions(model, seed=seed) if not (model.learned or self._budget.new_trials) else None
         self._check_ahead(model, pool, kept)
         for state in self._states:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import felixlike as fx
 from felixlike import api, deploy, interrupts, records
 from felixlike import finish as finishing
+from felixlike.deadline import Deadline
 from felixlike.deploy import Verdict, Verification
 from felixlike.errors import (
     CompilationFailed,
@@ -76,7 +77,7 @@ def store(model: Two, x: Tensor, tmp_path_factory: pytest.TempPathFactory) -> Pa
 class Idle:
     """A pool for runs that have nothing to measure."""
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, *, deadline: Deadline) -> None:
         self.devices = frozenset([device_name(target)])
 
     def __enter__(self) -> Idle:

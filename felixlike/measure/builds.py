@@ -8,12 +8,13 @@ import selectors
 from collections import deque
 from collections.abc import Generator, Iterable
 
+from felixlike.deadline import OutOfTime
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement
 from felixlike.measure.steps import answers, watch
-from felixlike.measure.trial import Trial
+from felixlike.measure.trial import Trial, in_time
 from felixlike.measure.workshop import Workshop
 
 
@@ -21,7 +22,8 @@ class Builds:
     """Of one stream, which has claimed the workshop.
 
     memory: bytes for a candidate's buffers.  size: of a batch.  ahead: whether candidates are handed out as soon as
-    they are built, and others built while they run: as many as a batch has are alive at a time."""
+    they are built, and others built while they run: as many as a batch has are alive at a time.  late: whether the
+    run's deadline has ended a build or a call; nothing more is begun or handed out then."""
 
     def __init__(
         self, workshop: Workshop, candidates: Iterable[Schedulable], memory: int, *, size: int, ahead: bool
@@ -29,6 +31,7 @@ class Builds:
         self._workshop = workshop
         self._memory = memory
         self._size, self._ahead = size, ahead
+        self.late = False
         self._source = enumerate(candidates)
         self._again: deque[tuple[int, Schedulable]] = deque()
         self._orders: dict[int, Schedulable] = {}
@@ -53,7 +56,7 @@ class Builds:
 
     def next(self) -> Generator[tuple[int, Measurement], None, Trial | None]:
         """Yields those that fail until there is one that is built, and returns it; None at the end of the batch."""
-        while self._taken < self._size:
+        while self._taken < self._size and not self.late:
             self._begin(self._workshop.workers)
             while self._failed:
                 yield self._failed.popleft()
@@ -66,9 +69,16 @@ class Builds:
                 self._take(trial, answer)
         return None
 
-    def run(self, trial: Trial, request: Message, seconds: float) -> Message:
-        """A trial's answer to a request; others are being built meanwhile, if they are built ahead, on all cores but
-        one."""
+    def run(self, trial: Trial, request: Message, limit: float) -> Message | None:
+        """Return a trial's answer to a request, or None if the deadline comes before the limit of seconds. If
+        candidates are built ahead, others are built meanwhile on all cores but one."""
+        try:
+            return in_time(self._answer(trial, request, self._workshop.deadline.limit(limit)), limit)
+        except OutOfTime:
+            self.late = True
+            return None
+
+    def _answer(self, trial: Trial, request: Message, seconds: float) -> Message:
         if not self._ahead:
             return trial.run(request, seconds)
         trial.send(request)
@@ -90,9 +100,10 @@ class Builds:
 
     def _begin(self, most: int) -> None:
         """Begin to build, so that `most` are being built at a time."""
-        while len(self._building) < most and self._has_room():
+        while not self.late and len(self._building) < most and self._has_room():
             order = self._again.popleft() if self._again else next(self._source, None)
-            if order is None:
+            self.late = order is not None and self._workshop.deadline.passed
+            if order is None or self.late:
                 return
             index, candidate = order
             self._orders[index] = candidate
@@ -101,7 +112,7 @@ class Builds:
             if isinstance(trial, Measurement):
                 self._failed.append((index, trial))
                 continue
-            watch(self._selector, trial, self._workshop.limits.build_seconds)
+            watch(self._selector, trial, self._workshop.deadline.limit(self._workshop.limits.build_seconds))
             self._building.add(trial)
 
     def _has_room(self) -> bool:
@@ -110,7 +121,11 @@ class Builds:
 
     def _take(self, trial: Trial, answer: Message) -> None:
         self._building.remove(trial)
-        trial.build_seconds = answer["elapsed"]
+        try:
+            trial.build_seconds = in_time(answer, self._workshop.limits.build_seconds)["elapsed"]
+        except OutOfTime:
+            self.late = True
+            return
         if answer["status"] is Status.OK:
             trial.code, trial.kernels = answer["code"], answer["kernels"]
             self._built.append(trial)

@@ -3,13 +3,14 @@
 from collections.abc import Generator, Iterable
 from typing import Protocol
 
+from felixlike.deadline import OutOfTime
 from felixlike.errors import InvalidModel, ReferenceFailed
 from felixlike.frontend.task import Task
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.measurement import Measurement
 
-Checked = Measurement | ReferenceFailed | InvalidModel
-"""What came of a check; the error of a task that nothing can be compared with."""
+Checked = Measurement | ReferenceFailed | InvalidModel | OutOfTime
+"""What came of a check; the error of a task that nothing can be compared with, or the deadline."""
 
 Checks = Generator[tuple[int, Checked], None, None]
 """Places in the caller's list of tasks and candidates, with what came of each."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from felixlike import tvmlib
+from felixlike.deadline import OutOfTime
 from felixlike.errors import InvalidModel, NoSpaceLeft, ReferenceFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import device_name
@@ -75,7 +76,10 @@ class Local:
                             continue
                         copies[code] = []
                         request = examination.request(base=limits.tolerance, timing=limits.timing, best=best)
-                        timed.append((trial, self._run(builds, trial, request)))
+                        answer = self._run(builds, trial, request)
+                        if answer is None:
+                            break
+                        timed.append((trial, answer))
                         best = better(best, timed[-1][1].get("repeats", ()))
                         for far in without_turn(timed, limits.timing, room):
                             self._processes.end(far)
@@ -94,6 +98,8 @@ class Local:
                                 builds.again(copy)
                             else:
                                 yield copy.index, replace(earlier, build_seconds=copy.build_seconds)
+                if builds.late:
+                    raise OutOfTime
 
     def check(self, task: Task, candidate: Schedulable) -> Measurement:
         """See MeasurePool.check."""
@@ -123,14 +129,14 @@ class Local:
     def _outcome(self, task: Task, candidate: Schedulable) -> Steps[Checked]:
         try:
             return (yield from self._workshop.checking(task, candidate))
-        except (ReferenceFailed, InvalidModel) as error:
+        except (ReferenceFailed, InvalidModel, OutOfTime) as error:
             return error
 
-    def _run(self, builds: Builds, trial: Trial, request: Message) -> Message:
-        """Have a trial called, checked and timed; it is paused afterwards."""
+    def _run(self, builds: Builds, trial: Trial, request: Message) -> Message | None:
+        """Have a trial called, checked and timed; it is paused afterwards.  None: the deadline has ended the call."""
         with alone_on_machine():
             answer = builds.run(trial, request, self._workshop.limits.run_seconds)
         trial.pause()
-        if answer["status"] is Status.OK:
+        if answer is not None and answer["status"] is Status.OK:
             self._processes.praise()
         return answer

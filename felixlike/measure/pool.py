@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from felixlike import options
+from felixlike.deadline import Deadline
 from felixlike.frontend.task import Task
 from felixlike.hardware import require_real, resolve_target
 from felixlike.measure.candidate import Schedulable
@@ -51,7 +52,8 @@ class WorkshopPool:
         each answer with the float64 reference.  best: seconds per call of the best schedule known; candidates far
         behind it, or behind the best of this stream, are timed once only.  Closing the stream early ends what is
         under way.  Raises ReferenceFailed before any candidate is built, WorkerFailed if processes cannot be
-        started, if the pool is closed or if another stream is open, InvalidOption for what is no task or candidate.
+        started, if the pool is closed or if another stream is open, InvalidOption for what is no task or candidate,
+        OutOfTime if the pool's deadline passes before all are measured.
 
         On servers, a candidate whose server is lost goes to another; the second time it has crashed.  Raises also
         WrongDevice if the device of every server differs from the target, WorkerFailed if there is no server for longer
@@ -76,7 +78,7 @@ class WorkshopPool:
 
     def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
         """Check candidates of any tasks as `check` does, a few at a time: each one's place and Measurement, or its
-        task's ReferenceFailed or InvalidModel, as soon as it exists.
+        task's ReferenceFailed or InvalidModel, or OutOfTime, as soon as it exists.
 
         candidates: asked for when there is a process for the next, so they may be made while others are checked."""
         checked = ((_checked(task, [candidate])[0], candidate) for task, candidate in candidates)
@@ -90,7 +92,8 @@ class MeasurePool(WorkshopPool):
     many candidates are built at a time; None: num-cores, or the host's cores where the target is a GPU.  Building and
     running alternate in small batches; for a GPU, building goes on meanwhile.  waiting: how many built candidates such
     a batch has, of which those that are near its best one are timed in turns; None: a few for each worker.  reuse: a
-    candidate whose generated code is that of an earlier one gets its Measurement instead of being run."""
+    candidate whose generated code is that of an earlier one gets its Measurement instead of being run.  deadline: ends
+    what builds or runs for longer; None for no other limits than those of a candidate."""
 
     def __init__(
         self,
@@ -100,13 +103,14 @@ class MeasurePool(WorkshopPool):
         workers: int | None = None,
         waiting: int | None = None,
         reuse: bool = True,
+        deadline: Deadline | None = None,
     ) -> None:
         if waiting is not None:
             waiting = options.whole(
                 waiting, "waiting", least=1, where="MeasurePool", otherwise="None for a few for each worker"
             )
         target = require_real(resolve_target(target), where="MeasurePool")
-        workshop = Workshop(target, limits=limits, workers=workers, reuse=reuse)
+        workshop = Workshop(target, limits=limits, workers=workers, reuse=reuse, deadline=deadline)
         super().__init__(workshop, Local(workshop, waiting=waiting))
 
 

@@ -71,6 +71,7 @@ class Remote:
             source = enumerate(candidates)
             more = True
             while True:
+                self._workshop.deadline.check()
                 while more and self._has_room(traffic):
                     more = False
                     for index, candidate in islice(source, 1):

@@ -3,6 +3,7 @@
 from typing import Any
 
 from felixlike import options
+from felixlike.deadline import Deadline
 from felixlike.frontend.task import Task
 from felixlike.hardware import require_real, resolve_target
 from felixlike.measure.exports import linker
@@ -19,8 +20,8 @@ class RpcPool(WorkshopPool):
 
     target: the TVM target of the tasks; servers whose device differs are not used.  tracker: HOST:PORT of a
     tvm.exec.rpc_tracker.  key: that of the servers (tvm.exec.rpc_server --key).  limits: run_seconds count for a whole
-    session, sending included.  workers: how many candidates are built here at a time.  reuse: as MeasurePool's.
-    patience: how long to wait for a server while there is none, s.
+    session, sending included.  workers: how many candidates are built here at a time.  reuse, deadline: as
+    MeasurePool's.  patience: how long to wait for a server while there is none, s.
 
     Raises TrackerFailed if the tracker cannot be reached or has no server under the key, WorkerFailed without a C
     compiler, which links what is sent.  Only `check`, which is for what will run on this machine, runs here."""
@@ -35,11 +36,12 @@ class RpcPool(WorkshopPool):
         workers: int | None = None,
         reuse: bool = True,
         patience: float = 60.0,
+        deadline: Deadline | None = None,
     ) -> None:
         patience = options.real(patience, "patience", positive=True, finite=False, where="RpcPool", unit="seconds")
         target = require_real(resolve_target(target), where="RpcPool")
         fleet, compiler = Fleet(tracker, key), linker()
-        workshop = Workshop(target, limits=limits, workers=workers, reuse=reuse)
+        workshop = Workshop(target, limits=limits, workers=workers, reuse=reuse, deadline=deadline)
         self._remote = Remote(workshop, fleet, compiler=compiler, patience=patience)
         super().__init__(workshop, self._remote)
 

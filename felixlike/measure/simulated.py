@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from felixlike import options, tvmlib
+from felixlike.deadline import Deadline
 from felixlike.errors import InvalidSchedule, UnknownTarget, WorkerFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import SIMULATED_NAMES, require_runnable, resolve_target, simulated
@@ -37,15 +38,17 @@ _AT_ONCE = 16
 class SimulatedPool:
     """A Pool for a simulated device.  A context manager.
 
-    target: its name, as "simulated:h100", or its TVM target.  limits: of checks; run_seconds and build_seconds of
-    simulated candidates are those of the stores.  seed: of the noise; one seed gives a candidate the same seconds
-    whenever and however often it is measured.
+    target: its name, as "simulated:h100", or its TVM target.  limits, deadline: of checks; run_seconds and
+    build_seconds of simulated candidates are those of the stores.  seed: of the noise; one seed gives a candidate the
+    same seconds whenever and however often it is measured.
 
     A Measurement's build_seconds are what the build would have taken on the machine that the stores are from, its
     run_seconds the calls; no time is spent on either. Answers are not checked (error is None): nothing was computed.
     Raises UnknownTarget for targets of real devices."""
 
-    def __init__(self, target: Any, *, limits: Limits | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, target: Any, *, limits: Limits | None = None, seed: int = 0, deadline: Deadline | None = None
+    ) -> None:
         self._target = resolve_target(target)
         device = simulated(self._target)
         if device is None:
@@ -54,7 +57,7 @@ class SimulatedPool:
             )
         self._device = device
         self._surrogate = surrogate_of(device)
-        self._limits = Limits() if limits is None else limits
+        self._limits, self._deadline = Limits() if limits is None else limits, deadline
         self._seed = options.seed(seed, where="SimulatedPool")
         self._workshop: Workshop | None = None
         self._closed = False
@@ -109,7 +112,7 @@ class SimulatedPool:
     def _host(self) -> Local:
         require_runnable(self._target)
         if self._workshop is None:
-            self._workshop = Workshop(self._target, limits=self._limits)
+            self._workshop = Workshop(self._target, limits=self._limits, deadline=self._deadline)
         return Local(self._workshop)
 
     def _measured(self, task: Task, candidates: Sequence[Schedulable]) -> list[Measurement]:

@@ -10,6 +10,7 @@ import select
 import signal
 import time
 
+from felixlike.deadline import OutOfTime
 from felixlike.measure import messages
 from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
@@ -124,6 +125,13 @@ class Trial:
             megabytes = f"{ending.grown / 2**20:.0f} MB"
             return {**failure, "status": Status.OUT_OF_MEMORY, "message": f"its process died holding {megabytes}"}
         return {**failure, "message": _cause(ending.status)}
+
+
+def in_time(answer: Message, limit: float) -> Message:
+    """Return an answer, or raise OutOfTime if the wait for it ended before the candidate's limit of seconds."""
+    if answer["status"] is Status.TIMEOUT and answer["elapsed"] < limit:
+        raise OutOfTime
+    return answer
 
 
 def _cause(status: int) -> str:

@@ -16,12 +16,13 @@ def take_turns(
     timed: Sequence[tuple[Trial, Message]],
     timing: Timing,
     seconds: float,
-    run: Callable[[Trial, Message, float], Message],
+    run: Callable[[Trial, Message, float], Message | None],
 ) -> list[tuple[Trial, Message]]:
     """The same trials with their answers; those near the best one's have more repeats, or have failed.
 
     timed: paused trials, each with the answer to its run.  seconds: that a turn may take.  run: has a trial answer
-    within some seconds.  One whose server dies keeps the repeats that it has."""
+    within some seconds, or returns None if the deadline comes first, which ends the turns.  One whose server dies keeps
+    the repeats that it has."""
     found = {trial.index: (trial, answer) for trial, answer in timed}
     near = [trial.index for trial, _ in _near(timed, timing) if not trial.closed]
     if len(near) < 2:
@@ -33,6 +34,8 @@ def take_turns(
             trial.resume()
             more = run(trial, {"calls": calls[index]}, seconds)
             trial.pause()
+            if more is None:
+                return list(found.values())
             if more["status"] is Status.OK:
                 repeats = (*answer["repeats"], *more["repeats"])
                 found[index] = trial, {**answer, "repeats": repeats, "elapsed": answer["elapsed"] + more["elapsed"]}

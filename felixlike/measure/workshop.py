@@ -12,6 +12,7 @@ from typing import Any
 
 from felixlike import options, tvmlib
 from felixlike.codegen import require_toolchain
+from felixlike.deadline import Deadline, OutOfTime
 from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend.task import Task
 from felixlike.hardware import gpu_at_hand, host_target, kind_of, quickly_compiled, resolve_target
@@ -27,17 +28,23 @@ from felixlike.measure.outcome import measurement, refused
 from felixlike.measure.processes import Processes
 from felixlike.measure.reference import in_quick_order, in_threads
 from felixlike.measure.steps import Steps
-from felixlike.measure.trial import Trial
+from felixlike.measure.trial import Trial, in_time
 
 
 class Workshop:
     """For one user at a time, and one target.
 
-    target, limits, workers, reuse: as MeasurePool's.  kind: the target's.  processes: all that it has
+    target, limits, workers, reuse, deadline: as MeasurePool's.  kind: the target's.  processes: all that it has
     started.  earlier: what came of earlier candidates."""
 
     def __init__(
-        self, target: Any, *, limits: Limits | None = None, workers: int | None = None, reuse: bool = True
+        self,
+        target: Any,
+        *,
+        limits: Limits | None = None,
+        workers: int | None = None,
+        reuse: bool = True,
+        deadline: Deadline | None = None,
     ) -> None:
         target = resolve_target(target)
         if workers is not None:
@@ -51,6 +58,7 @@ class Workshop:
             require_toolchain()  # rather than a build error of every candidate
         cores = int(target.attrs.get("num-cores", 1)) if self.kind.on_host else usable_cores()
         self.limits = Limits() if limits is None else limits
+        self.deadline = Deadline() if deadline is None else deadline
         self.target = str(target)
         self.workers = workers or min(cores, usable_cores())  # whatever machine the target is of, it is built here
         self.earlier = Earlier(reuse=reuse)
@@ -80,7 +88,7 @@ class Workshop:
             self._busy = False
 
     def examined(self, task: Task, *, verify: bool) -> AbstractContextManager[Examination]:
-        """The task's inputs and answers, whose files are there during a block.  Raises ReferenceFailed."""
+        """The task's inputs and answers, whose files are there during a block.  Raises ReferenceFailed, OutOfTime."""
         return self._examinations.using(task, verify=verify)
 
     def begin(self, index: int, candidate: Schedulable, memory: int, **extra: Any) -> Trial | Measurement:
@@ -105,13 +113,18 @@ class Workshop:
         return self.processes.begin(index, {**request, **extra})
 
     def checking(self, task: Task, candidate: Schedulable) -> Steps[Measurement]:
-        """Steps to a candidate's build, one call of it here and the comparison of its answer.  Raises
-        ReferenceFailed, WorkerFailed."""
-        examination = yield from self._examinations.making(task, verify=True)
+        """Steps to a candidate's build, one call of it here and the comparison of its answer, which is left out (error
+        is None) if the deadline comes before the reference.  Raises ReferenceFailed, WorkerFailed, OutOfTime."""
+        verify = True
+        try:
+            examination = yield from self._examinations.making(task, verify=True)
+        except OutOfTime:
+            verify = False
+            examination = yield from self._examinations.making(task, verify=False)
         try:
             return (yield from self._checking(candidate, examination))
         finally:
-            self._examinations.release(task, verify=True)
+            self._examinations.release(task, verify=verify)
 
     def _checking(self, candidate: Schedulable, examination: Examination) -> Steps[Measurement]:
         request = examination.request(base=self.limits.tolerance, timing=None, best=None)
@@ -121,11 +134,11 @@ class Workshop:
                 return trial
             elapsed = 0.0
             try:
-                answer = yield trial, self.limits.build_seconds
+                answer = yield from self._timely(trial, self.limits.build_seconds)
                 trial.build_seconds = answer["elapsed"]
                 if answer["status"] is Status.OK:
                     trial.send(request)
-                    answer = yield trial, self.limits.run_seconds
+                    answer = yield from self._timely(trial, self.limits.run_seconds)
                     elapsed = answer["elapsed"]
             finally:
                 self.processes.end(trial)
@@ -133,6 +146,10 @@ class Workshop:
                 self.processes.praise()
                 return measurement(answer, build_seconds=trial.build_seconds, run_seconds=elapsed)
             self.processes.mourn(trial.generation)
+
+    def _timely(self, trial: Trial, limit: float) -> Steps[Message]:
+        """Steps to a trial's answer.  Raises OutOfTime where the deadline comes before the candidate's limit."""
+        return in_time((yield trial, self.deadline.limit(limit)), limit)
 
     def _reference(self, module: Any, memory: int, request: Message) -> Steps[Message]:
         """Steps that run an unscheduled module, to what `_run_alone` gives: on the GPU, if the target's is here and has
@@ -146,15 +163,15 @@ class Workshop:
 
     def _run_alone(self, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
         """Steps that build and run a module under the reference's limits, to the answer to the run request, or the
-        failure."""
+        failure.  Raises OutOfTime."""
         seconds = self.limits.reference_seconds
         while True:
             trial = self.build(0, module, memory, target=target)
             try:
-                answer = yield trial, seconds
+                answer = yield from self._timely(trial, seconds)
                 if answer["status"] is Status.OK:
                     trial.send(request)
-                    answer = yield trial, seconds
+                    answer = yield from self._timely(trial, seconds)
             finally:
                 self.processes.end(trial)
             if not trial.lost:

@@ -187,6 +187,7 @@ class Gradient(Guided):
     ) -> list[Candidate]:
         walks = []
         for sketch, seeds, noisy in self._starts(pool, known):
+            space.deadline.check()
             noise = rng.normal(0.0, self.noise, size=seeds.shape) * noisy[:, None]
             walk = Walk(space.relaxed(sketch), seeds, noise)
             try:

@@ -69,7 +69,8 @@ class Guided(Strategy):
     ) -> list[Candidate]:
         """Candidates with their predicted score, by the exact formulas; none where there are no formulas.
 
-        optimism: how many standard deviations are added."""
+        optimism: how many standard deviations are added.  Raises OutOfTime."""
+        space.deadline.check()
         features = space.features(sketch, points) if len(points) else None
         if features is None:
             return []

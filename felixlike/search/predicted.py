@@ -47,7 +47,8 @@ class Predicted(Strategy):
 
     def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`: the best first. What cannot be predicted, by a model that knows nothing or for a
-        sketch that is not understood, is drawn at random and comes last."""
+        sketch that is not understood, is drawn at random and comes last. After the run's deadline one structure is
+        scored, and no more."""
         scored = _scored(space, self.model, rng) if self.model.trained else []
         scored = [c for c in scored if c.key not in known.seen]
         found = sorted(scored, key=lambda c: -c.score)[:count]
@@ -59,7 +60,10 @@ def _scored(space: Space, model: CostModel, rng: np.random.Generator) -> list[Ca
     cores = target_device(space.task.target).cores if kind_of(space.task.target).on_host else 1
     found: list[Candidate] = []
     for sketch in space.understood:
-        points = np.unique(sketch.sample(_POOL, int(rng.integers(2**31)), paths=_PATHS), axis=0)
+        late = space.deadline.passed
+        if late and found:
+            break
+        points = np.unique(sketch.sample(_POOL, int(rng.integers(2**31)), paths=1 if late else _PATHS), axis=0)
         features = space.features(sketch, points)
         if features is not None:
             scores = model.predict(features, space.task.key)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from felixlike.algebra.factors import factorisations
+from felixlike.deadline import Deadline
 from felixlike.errors import UnsupportedSketch
 from felixlike.features import FeatureArray, Formulas, formulas
 from felixlike.frontend.task import Task
@@ -26,12 +27,19 @@ class Space:
     """The sketches of one task.  space: where they come from, see `SpaceName`.
 
     forgive: is given what a rule of ours or a sketch raises that should not; MetaSchedule's sketches then stand in for
-    those of our rules, and such a sketch is left out.  None: it is raised."""
+    those of our rules, and such a sketch is left out.  None: it is raised.  deadline: of the run; strategies ask it
+    before they make formulas, which takes a tenth of a second or more for each structure."""
 
     def __init__(
-        self, task: Task, space: str = SpaceName.BEST, *, forgive: Callable[[Exception], None] | None = None
+        self,
+        task: Task,
+        space: str = SpaceName.BEST,
+        *,
+        forgive: Callable[[Exception], None] | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
         self.task = task
+        self.deadline = Deadline() if deadline is None else deadline
         self._forgive = forgive
         self._exact = True
         self.sketches: tuple[Sketch, ...] = self._usable(space)

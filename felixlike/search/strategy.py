@@ -56,7 +56,9 @@ class Strategy:
         strategies that have none of their own; `observe` is what teaches it."""
 
     def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
-        """At most `count` different candidates that are not in `known.seen`; fewer only where there are no more."""
+        """At most `count` different candidates that are not in `known.seen`; fewer only where there are no more.
+
+        May raise OutOfTime where `space.deadline` has passed: the search of the task is over then."""
         raise NotImplementedError
 
     def observe(self, space: Space, measured: Sequence[Measured], *, recalled: bool = False) -> None:

@@ -39,10 +39,10 @@ class Structures:
         in use at most, those measured included, see `keep`."""
         sketches = {sketch.key: sketch for sketch in space.understood}
         if not self.rounds:
-            new = [(sketch, path) for sketch in sketches.values() for path in sketch.sampler.paths(first, rng)]
+            new = [(sketch, path) for sketch in sketches.values() for path in _paths(space, sketch, first, rng)]
         else:
             turn = [space.understood[(self.rounds * fresh + i) % len(space.understood)] for i in range(fresh)]
-            new = [(sketch, sketch.sampler.paths(1, rng)[0]) for sketch in turn]
+            new = [(sketch, _paths(space, sketch, 1, rng)[0]) for sketch in turn]
         self.rounds += 1
         best = sorted(self.kept, key=lambda structure: -self.kept[structure])[:live]
         self.kept = {structure: self.kept[structure] for structure in best}
@@ -66,6 +66,12 @@ class Structures:
         self.kept = {structure: best.get(structure, -np.inf) for structure in self.kept}
         for candidate in measured:
             self.kept[structure_of(candidate)] = np.inf
+
+
+def _paths(space: Space, sketch: Sketch, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Compute locations of some structures of a sketch.  Raises OutOfTime."""
+    space.deadline.check()
+    return sketch.sampler.paths(count, rng)
 
 
 def structure_of(candidate: Candidate) -> Structure:

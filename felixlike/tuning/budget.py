@@ -79,6 +79,13 @@ class Budget:
         """Seconds until the limit; inf without one."""
         return math.inf if self.seconds is None else self.seconds - self.found_seconds - self.elapsed()
 
+    def seconds_to(self, after: float) -> float:
+        """Seconds until so many after the limit, or after the start of this run where earlier ones have reached it; inf
+        without a limit."""
+        if self.seconds is None:
+            return math.inf
+        return max(0.0, self.seconds - self.found_seconds) + after - self.elapsed()
+
     def trials_left(self) -> float:
         """Candidates until the limit; inf without one."""
         return math.inf if self.trials is None else max(0, self.trials - self.spent_trials)

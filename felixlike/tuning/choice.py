@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from felixlike.costmodel import CostModel
+from felixlike.deadline import OutOfTime
 from felixlike.errors import InvalidModel, ReferenceFailed, first_line
 from felixlike.frontend import Task
 from felixlike.interrupts import Interrupts
 from felixlike.measure import Measurement, Pool, Status, Untuned
+from felixlike.measure.interface import Checked
 from felixlike.modes import own_modes
 from felixlike.search import Candidate, Known, Predicted
 from felixlike.tuning.predictions import Predictions
@@ -30,6 +32,8 @@ _SOON, _SOON_IF_PREDICTED = 0.05, 0.5
 """Seconds that a check's run takes at most where the schedule is no disaster, unless the task is large: of one drawn at
 random, of one that is predicted to be good."""
 
+_TOO_LATE = "the time was used up before a schedule of it was checked"
+_NOT_COMPARED = "the time was used up before its answer could be compared by itself"
 _INTERRUPTED = "the run was interrupted before a schedule of it was checked"
 
 
@@ -98,12 +102,16 @@ def choose(state: TaskState, model: CostModel, pool: Pool, kept: Predictions | N
         found = _quickest(state, _unmeasured(state, model), pool)
         if found is not None:
             candidate, checked = found
+            if checked.error is None:
+                return Choice(How.UNMEASURED, candidate, math.nan, None, _NOT_COMPARED)
             if kept is not None:
                 kept.keep(state, candidate, checked.error)
             return Choice(How.UNMEASURED, candidate, math.nan, checked.error)
         checked = pool.check(state.task, Untuned(state.task))
     except (ReferenceFailed, InvalidModel) as error:
         return Choice(How.UNTUNED, None, math.nan, None, error.what)
+    except OutOfTime:
+        return Choice(How.UNTUNED, None, math.nan, None, _TOO_LATE)
     return Choice(How.UNTUNED, None, math.nan, checked.error, "no schedule of it computed the right answer")
 
 
@@ -141,10 +149,16 @@ def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> 
     """The first right one with a prediction whose run was soon over; where there is none, the one that was over first.
 
     A check calls the schedule once, so its run's time tells the schedules that take a thousand times too long, which
-    the space holds, from others."""
+    the space holds, from others.  Raises OutOfTime where no right one was found before the deadline."""
     best: tuple[Candidate, Measurement] | None = None
+    late: OutOfTime | None = None
     for candidate in candidates:
-        checked, state.first_check = state.first_check or pool.check(state.task, candidate), None
+        checked, state.first_check = state.first_check or _checked(state, candidate, pool), None
+        if isinstance(checked, OutOfTime):
+            if late is not None:
+                break
+            late = checked  # each has `Deadline.least` seconds, so one more may take its turn
+            continue
         if not isinstance(checked, Measurement):
             raise checked
         if checked.status is not Status.OK:
@@ -153,7 +167,16 @@ def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> 
             best = candidate, checked
         if best[1].run_seconds <= _SOON_IF_PREDICTED and not math.isnan(best[0].score):
             break
+    if best is None and late is not None:
+        raise late
     return best
+
+
+def _checked(state: TaskState, candidate: Candidate, pool: Pool) -> Checked:
+    try:
+        return pool.check(state.task, candidate)
+    except OutOfTime as late:
+        return late
 
 
 def _unmeasured(state: TaskState, model: CostModel) -> list[Candidate]:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from felixlike.costmodel import CostModel
+from felixlike.deadline import Deadline, OutOfTime
 from felixlike.errors import FelixlikeError, InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
@@ -37,6 +38,16 @@ of all others a run knows only that they were measured."""
 
 _FIRST = 2
 """Candidates of each task before any has more, where trials are few: the best by prediction, and another."""
+
+_UNDER_WAY = 1.0
+"""Seconds after the budget in which what has begun may end: a candidate is built and timed in less."""
+
+_CHECK_SECONDS, _FINISH_SECONDS = 0.4, 0.25
+"""What a task costs after the search: if nothing of it was measured, to predict and check a schedule, and always, to
+compile it and compare it as part of the model. Measured for ResNet-18, MobileNet-V2, BERT and ViT on two cores."""
+
+_AFTERWARDS = 3.0
+"""Seconds after `_UNDER_WAY` that this may take. If it will take longer, the search ends earlier."""
 
 _FEWEST = 4
 """Candidates of a round at least: what comes before the first costs as much as these."""
@@ -56,7 +67,8 @@ class Event:
 
 class Session:
     """A tuning run.  model: of the run, for strategies that have none of their own.  space: whose sketches are
-    searched, see `SpaceName`.  observe: called with every Event; it must not raise.  spent: on what its time went."""
+    searched, see `SpaceName`.  observe: called with every Event; it must not raise.  deadline: shared with the pool;
+    the search moves it, and has measured nothing more once it has passed.  spent: on what its time went."""
 
     def __init__(
         self,
@@ -69,9 +81,17 @@ class Session:
         seed: int = 0,
         space: str = SpaceName.BEST,
         observe: Callable[[Event], None] | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
+        self.deadline = Deadline() if deadline is None else deadline
         self.states = [
-            TaskState(task, np.random.default_rng(_seed(seed, task)), progress=Progress(task.weight), space_name=space)
+            TaskState(
+                task,
+                np.random.default_rng(_seed(seed, task)),
+                progress=Progress(task.weight),
+                space_name=space,
+                deadline=self.deadline,
+            )
             for task in tasks
         ]
         self.interrupted = False
@@ -99,6 +119,9 @@ class Session:
                     self._recall(state, budget)
                 recalled += 1
             while (count := budget.next_batch()) and (index := self._next()) is not None:
+                self._move_deadline(budget)
+                if self.deadline.passed:
+                    break
                 self._round(index, min(count, self._share(budget)), budget)
                 self._store.spend(run, budget.elapsed())
         except KeyboardInterrupt:
@@ -107,6 +130,12 @@ class Session:
                 state.known, state.measured = Known(), {}
                 self._recall(state, Budget())
             self._store.spend(run, budget.elapsed())
+
+    def _move_deadline(self, budget: Budget) -> None:
+        """Leave time for what follows the search, which is longer for models of many tasks."""
+        unmeasured = sum(not state.known.best for state in self.states)
+        afterwards = _CHECK_SECONDS * unmeasured + _FINISH_SECONDS * len(self.states)
+        self.deadline.move(budget.seconds_to(_UNDER_WAY - max(0.0, afterwards - _AFTERWARDS)))
 
     def _next(self) -> int | None:
         return next_task([state.progress for state in self.states])
@@ -129,11 +158,14 @@ class Session:
         return min(share, max(_FEWEST, int(2.0 * budget.seconds_left() / (waiting + 1) / seconds)))
 
     def _round(self, index: int, count: int, budget: Budget) -> None:
-        """One round of one task."""
+        """One round of one task; less of it, or nothing, where the deadline passes."""
         state = self.states[index]
         self._observe(Event(state, index, budget))
         with self.spent.on("proposing"):
-            candidates, begun, nothing_left = self._propose(state, count)
+            try:
+                candidates, begun, nothing_left = self._propose(state, count)
+            except OutOfTime:
+                return
         if not candidates:
             state.progress.exhausted = True
             return
@@ -149,6 +181,8 @@ class Session:
         except Exception as error:  # of a schedule
             state.fault(error)
             state.progress.exhausted = True
+            return
+        if not measured:
             return
         budget.spent_rounds += not begun
         state.progress.add(state.best[0] if state.best else math.inf, len(measured))
@@ -179,7 +213,10 @@ class Session:
         """Measure until done or out of time; each result is recorded before anything else happens."""
         done: list[Measured] = []
         best = state.best[0] if state.best else None
-        with contextlib.closing(self._pool.stream(state.task, candidates, best=best)) as results:
+        with (
+            contextlib.closing(self._pool.stream(state.task, candidates, best=best)) as results,
+            contextlib.suppress(OutOfTime),
+        ):
             for place, measurement in results:
                 candidate = candidates[place]
                 self._store.append(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from felixlike.deadline import Deadline, OutOfTime
 from felixlike.errors import first_line
 from felixlike.frontend import Task
 from felixlike.measure import Measurement
@@ -33,7 +34,7 @@ class TaskState:
     too. interrupted: what an earlier run had measured of the round it was stopped in. faults: what failed by mistakes
     of ours, in words; the task has gone on with less. predicted: what is worth a check with nothing measured, the best
     first, once that is known; first_check: what came of the first. kept: what an earlier run has chosen so.
-    history: what this run has measured."""
+    history: what this run has measured.  deadline: the run's."""
 
     task: Task
     rng: np.random.Generator
@@ -53,13 +54,14 @@ class TaskState:
     first_check: Checked | None = None
     kept: Kept | None = None
     history: History = field(default_factory=History)
+    deadline: Deadline = field(default_factory=Deadline)
     _space: Space | None = None
 
     @property
     def space(self) -> Space:
         """The task's sketches, made when first needed."""
         if self._space is None:
-            self._space = Space(self.task, self.space_name, forgive=self.fault)
+            self._space = Space(self.task, self.space_name, forgive=self.fault, deadline=self.deadline)
         return self._space
 
     @property
@@ -74,10 +76,12 @@ class TaskState:
             self.faults.append(words)
 
     def propose(self, strategy: Strategy, known: Known, count: int) -> list[Candidate]:
-        """What a strategy proposes; with less to go by where it fails, at last nothing."""
+        """What a strategy proposes; with less to go by where it fails, at last nothing.  Raises OutOfTime."""
         while True:
             try:
                 return strategy.propose(self.space, known, count, self.rng)
+            except OutOfTime:
+                raise
             except Exception as error:
                 self.fault(error)
                 if not self.space.retreat():

@@ -9,19 +9,21 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import workloads
 
-from felixlike import records
+from felixlike import costmodel, records
 from felixlike.costmodel import CostModel
+from felixlike.deadline import Deadline, OutOfTime
 from felixlike.errors import ReferenceFailed, WorkerFailed
 from felixlike.frontend import Task, make_task
 from felixlike.hardware import device_name, resolve_target
 from felixlike.measure import Measurement, Pool, Status
-from felixlike.search import Candidate, Random, Space, make_strategy
+from felixlike.search import Candidate, Known, Predicted, Random, Space, make_strategy
 from felixlike.spaces.design import RULES, Rule
 from felixlike.symbolic import Sketch, sketches
-from felixlike.tuning import Budget, Event, How, Session, choose
+from felixlike.tuning import Budget, Event, How, Session, TaskState, choose
 
 
 def _measurement(seconds: float, status: Status = Status.OK) -> Measurement:
@@ -150,9 +152,10 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What budgets go by."""
+    """What budgets and deadlines go by."""
     found = Clock()
     monkeypatch.setattr("felixlike.tuning.budget.time", found)
+    monkeypatch.setattr("felixlike.deadline.time", found)
     return found
 
 
@@ -360,6 +363,95 @@ def test_of_schedules_that_are_only_checked_one_that_takes_for_ever_is_not_chose
     assert choice.how is How.UNMEASURED
     assert choice.candidate is not None
     assert times[choice.candidate.key] == 0.01
+
+
+class Late(FakePool):
+    """Gives up at the deadline: its first checks, and what it measures after some candidates."""
+
+    def __init__(self, *, checks: int = 0, after: int = 1000) -> None:
+        super().__init__(hook=self._give_up)
+        self.left, self.after = checks, after
+
+    def _give_up(self, measured: int) -> None:
+        if measured >= self.after:
+            raise OutOfTime
+
+    def check(self, task: Task, candidate: Any) -> Measurement:
+        super().check(task, candidate)
+        if self.left:
+            self.left -= 1
+            raise OutOfTime
+        return _measurement(math.nan)
+
+
+def test_at_the_deadline_what_was_measured_stays_and_nothing_is_held_against_the_rest(tasks: tuple[Task, ...]) -> None:
+    with records.open() as store:
+        session = _session(tasks[:1], Late(after=5), store)
+        budget = Budget(rounds=1, seconds=1000.0)
+        session.run(budget)
+        assert sum(1 for _ in store.measurements()) == 5
+    (state,) = session.states
+    assert state.trials == budget.spent_trials == len(state.known.best) == 5
+    assert state.failures == {}
+    assert budget.spent_rounds == 1
+
+
+def test_a_search_that_is_out_of_time_proposes_nothing(tasks: tuple[Task, ...], clock: Clock) -> None:
+    pool = FakePool()
+    with records.open() as store:
+        session = _session(tasks[:1], pool, store)
+        propose = session.states[0].propose
+
+        def late(*arguments: Any) -> list[Candidate]:
+            clock.now += 2000.0
+            session.states[0].space.deadline.check()
+            return propose(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TaskState, "propose", lambda _, *arguments: late(*arguments))
+            session.run(clock.budget(seconds=1000.0))
+    assert pool.measured == []
+    assert not session.states[0].faults
+
+
+@pytest.mark.parametrize(("late", "how"), [(0, How.UNMEASURED), (1, How.UNMEASURED), (2, How.UNTUNED)])
+def test_a_schedule_that_is_not_checked_in_time_gives_way_to_one_other(
+    tasks: tuple[Task, ...], late: int, how: How
+) -> None:
+    pool = Late(checks=late)
+    with records.open() as store:
+        (state,) = _session(tasks[:1], pool, store).states
+    choice = choose(state, CostModel(), cast(Pool, pool))
+    assert choice.how is how
+    if how is How.UNTUNED:
+        assert choice.note == "the time was used up before a schedule of it was checked"
+        assert pool.checked == 2
+    else:
+        assert state.predicted is not None
+        assert choice.candidate in state.predicted[late:]
+
+
+def test_after_the_deadline_one_structure_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task(workloads.conv2d(), resolve_target("cpu"), name="conv2d")
+    scored: list[tuple[str, int]] = []
+    features = Space.features
+
+    def counted(space: Space, sketch: Sketch, points: Any) -> Any:
+        scored.append((sketch.key, len(sketch.by_structure(points))))
+        return features(space, sketch, points)
+
+    monkeypatch.setattr(Space, "features", counted)
+    model = costmodel.load("cpu")
+    found: dict[bool, list[Candidate]] = {}
+    for late in (False, True):
+        deadline = Deadline()
+        deadline.move(0.0 if late else math.inf)
+        space = Space(task, "default", deadline=deadline)
+        scored.clear()
+        found[late] = Predicted(model).propose(space, Known(), 6, np.random.default_rng(0))
+        assert len(scored) == (1 if late else len(space.understood))
+        assert all(structures == 1 for _, structures in scored) or not late
+    assert all(not math.isnan(candidate.score) for candidate in found[True])
 
 
 def test_without_a_right_answer_the_plain_loops_are_taken(tasks: tuple[Task, ...]) -> None:

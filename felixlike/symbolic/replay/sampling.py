@@ -1,13 +1,13 @@
 """Random points of a sketch.
 
-In: a sketch. Out: `Sampler`, which draws from the valid points, all equally likely, or, where there is no symbolic
-program that tells which these are, what TVM draws and accepts.
+In: a sketch. Out: `Sampler`, which draws from the valid points, all equally likely. Where there is no symbolic program
+that tells which these are, it asks TVM about each point that it draws, once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,8 @@ _LONG = 10_000
 """Valid points without a single one whose source is short, after which long ones are taken."""
 
 _ATTEMPTS = 64
-"""Draws from a sketch that is not understood before one that TVM refuses is given."""
+"""Draws in a row that TVM refuses, from a sketch that is not understood, before sampling gives up. TVM takes about
+10 ms to accept or refuse a point."""
 
 
 class Sampler:
@@ -43,11 +44,12 @@ class Sampler:
     def __init__(self, sketch: Sketch) -> None:
         self._sketch = sketch
         self._urns: dict[tuple[int, ...], Urn] = {}
+        self._verdicts: dict[tuple[int, ...], bool] = {}
 
     def sample(self, count: int, rng: np.random.Generator, *, paths: int) -> Points:
         """`Sketch.sample`, whose options are known to be good."""
         if not self._sketch.understood:
-            return self._drawn(count, rng, self._accepted)
+            return self._accepted(count, rng)
         if not self._sketch.location_columns:
             return self.among([()], count, rng)
         return self.among(self.paths(min(count, paths), rng), count, rng)
@@ -61,7 +63,7 @@ class Sampler:
 
     def by_tvm(self, count: int, rng: np.random.Generator) -> Points:
         """int64[count, variables]: what TVM draws, whether postprocessors accept it or not."""
-        return self._drawn(count, rng, self._by_tvm)
+        return self._as_rows([self._by_tvm(rng) for _ in range(count)])
 
     @cached_property
     def any(self) -> Urn:
@@ -137,20 +139,37 @@ class Sampler:
             return False
         return True
 
-    def _drawn(
-        self, count: int, rng: np.random.Generator, draw: Callable[[np.random.Generator], tuple[int, ...]]
-    ) -> Points:
-        points = [draw(rng) for _ in range(count)]
-        return np.array(points, dtype=np.int64).reshape(count, len(self._sketch.variables))
+    def _accepted(self, count: int, rng: np.random.Generator) -> Points:
+        """Points that TVM's postprocessors accept; where `_ATTEMPTS` in a row are refused, those found so far again and
+        again, or refused ones if there are none."""
+        accepted: list[tuple[int, ...]] = []
+        refused: list[tuple[int, ...]] = []
+        failures = 0
+        draws = self._candidates(rng)
+        while len(accepted) < count and failures < _ATTEMPTS:
+            point = next(draws)
+            good = self._verdict(point)
+            (accepted if good else refused).append(point)
+            failures = 0 if good else failures + 1
+        found = accepted or refused
+        return self._as_rows([found[i % len(found)] for i in range(count)])
+
+    def _candidates(self, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
+        """Points that TVM may accept, without end. Only TVM knows which compute locations there are; tiles are drawn
+        here, in a thousandth of the time."""
+        while self._sketch.location_columns:
+            yield self._by_tvm(rng)
+        while True:
+            yield from map(tuple, self.any.draw(_ATTEMPTS, rng).tolist())
+
+    def _verdict(self, point: tuple[int, ...]) -> bool:
+        """Whether TVM accepts a point, which it is asked once."""
+        if point not in self._verdicts:
+            self._verdicts[point] = self._sketch.accepts(point)
+        return self._verdicts[point]
+
+    def _as_rows(self, points: Sequence[tuple[int, ...]]) -> Points:
+        return np.array(points, dtype=np.int64).reshape(len(points), len(self._sketch.variables))
 
     def _by_tvm(self, rng: np.random.Generator) -> tuple[int, ...]:
         return self._sketch.drawn_by_tvm(int(rng.integers(1, 2**30)))
-
-    def _accepted(self, rng: np.random.Generator) -> tuple[int, ...]:
-        """A point that TVM draws and its postprocessors accept, as far as a few attempts find any."""
-        point = self._by_tvm(rng)
-        for _ in range(_ATTEMPTS):
-            if self._sketch.accepts(point):
-                break
-            point = self._by_tvm(rng)
-        return point

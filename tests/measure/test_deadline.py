@@ -1,0 +1,73 @@
+"""What a pool does when the run is out of time: it says so, and holds it against no candidate."""
+
+import collections
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from felixlike.deadline import Deadline, OutOfTime
+from felixlike.measure import Limits, Measurement, MeasurePool, Status
+from felixlike.testing.faulty import calling, matmul, task_of, tiled
+
+TASK = task_of(matmul(), "matmul")
+HANGING = calling(matmul(), "pause")
+
+
+@pytest.fixture(scope="module")
+def deadline() -> Deadline:
+    return Deadline()
+
+
+@pytest.fixture(scope="module")
+def pool(deadline: Deadline) -> Iterator[MeasurePool]:
+    limits = Limits(build_seconds=300.0, run_seconds=300.0)
+    with MeasurePool(TASK.target, limits=limits, workers=1, deadline=deadline) as opened:
+        yield opened
+
+
+def test_a_deadline_shortens_what_a_step_may_take() -> None:
+    deadline = Deadline()
+    deadline.check()
+    assert deadline.limit(float("inf")) == float("inf")
+    deadline.move(100.0)
+    assert 99.0 < deadline.limit(1000.0) <= 100.0
+    assert deadline.limit(10.0) == 10.0
+    deadline.move(-10.0)
+    assert deadline.limit(10.0) == 0.0
+    with pytest.raises(OutOfTime):
+        deadline.check()
+    deadline.move(-10.0, least=60.0)
+    assert deadline.limit(1000.0) == 60.0
+    assert deadline.limit(10.0) == 10.0
+
+
+def test_without_time_nothing_is_built(pool: MeasurePool, deadline: Deadline) -> None:
+    deadline.move(0.0)
+    with pytest.raises(OutOfTime):
+        pool.measure(TASK, [tiled()])
+    with pytest.raises(OutOfTime):
+        pool.check(TASK, tiled())
+    deadline.move(0.0, least=300.0)
+    assert pool.check(TASK, tiled()).status is Status.OK
+    deadline.move(300.0)
+    assert pool.measure(TASK, [tiled()])[0].status is Status.OK
+
+
+def test_what_takes_too_long_ends_a_stream_after_what_was_measured(pool: MeasurePool, deadline: Deadline) -> None:
+    """Limits are five minutes here, so it is the deadline that ends it."""
+    deadline.move(5.0)
+    streamed: list[tuple[int, Measurement]] = []
+    results = pool.stream(TASK, [tiled(tile=8), HANGING])
+    with pytest.raises(OutOfTime):
+        collections.deque(map(streamed.append, results))
+    assert [(place, found.status) for place, found in streamed] == [(0, Status.OK)]
+    assert not pool._workshop.processes.under_way
+
+
+def test_each_of_several_checks_is_told_for_itself(pool: MeasurePool, deadline: Deadline) -> None:
+    deadline.move(0.0, least=4.0)
+    answers = dict(pool.checks([(TASK, HANGING), (TASK, tiled())]))
+    assert isinstance(answers[0], OutOfTime)
+    assert isinstance(answers[1], Measurement)
+    assert answers[1].status is Status.OK
