@@ -42,6 +42,7 @@ from felixlike.codegen.passes import (
     tensor_cores,
     tile_rows,
     transpose,
+    unaligned_parameters,
     vectorise_math,
     write_out_halves,
 )
@@ -109,6 +110,7 @@ CPU_PASSES = (
     Pass(keep_nan, needs=(Form.EXTREMES,), ends=(Form.EXTREMES, Form.NAMELESS)),
     # Its formulas have names, compare, and divide, by what is computed anew for each element.
     Pass(vectorise_math, needs=(Form.CALLS,), ends=(Form.CALLS, Form.DIVISIONS, Form.NAMELESS, Form.EXTREMES)),
+    Pass(unaligned_parameters),
 )
 """For CPUs."""
 

@@ -174,6 +174,7 @@ def _open(meta: Mapping[str, Any], files: Mapping[str, bytes], where: str) -> tu
             library=library,
             parallel=told.parallel,
             sizes=told.sizes,
+            unaligned=told.unaligned,
         )
         own = codegen.description_in(compiled.machine)
     except (*tvmlib.TVM_ERRORS, AttributeError, OSError) as error:

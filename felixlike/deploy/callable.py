@@ -18,6 +18,7 @@ from felixlike import tvmlib
 from felixlike.deploy import operator
 from felixlike.deploy.library import Library
 from felixlike.deploy.likeness import likeness, never
+from felixlike.deploy.one_thread import on_this_thread
 from felixlike.deploy.streams import InTurn
 from felixlike.errors import GradientsStop, InputMismatch, callers_level
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
@@ -27,7 +28,8 @@ from felixlike.hardware.faults import fault_of
 from felixlike.hardware.placement import settle
 
 ALIGNMENT = 64
-"""Bytes. Generated code loads whole vectors from buffers it takes to be so aligned, and crashes on others."""
+"""Bytes. Code that was not made for inputs at any address loads whole vectors from buffers it takes to be so aligned,
+and crashes on others."""
 
 _KINDS = 4
 """How many kinds of inputs (made in inference mode, needing gradients, spread …) are remembered."""
@@ -44,12 +46,13 @@ class Compiled:
     compiled: it may be left out, or be the same. So may a parameter for which no example was given. The modes that the
     caller has set in PyTorch change nothing: types are fixed, under autocast too.
 
-    Outputs come nested as the model nests them, and never carry gradients. Inputs are not changed. A tensor that is
-    not contiguous, or does not start at a multiple of 64 bytes (a slice, some numpy arrays), is copied first; all
-    others are read in place. An output that is an input, or a view of it, shares its memory, as in PyTorch. Threads
-    may share one: their calls run side by side, each on the calling thread and workers of its own, on different cores
-    (felixlike.hardware.placement): as many as `threads` says, else TVM_NUM_THREADS, else OMP_NUM_THREADS, else one for
-    each core. On a GPU a call starts kernels on torch's current stream and returns.
+    Outputs come nested as the model nests them, and never carry gradients. Inputs are not changed. A tensor that
+    is not contiguous is copied first, by the calling thread; on a GPU also one that does not start at a multiple of 64
+    bytes. All others are read in place. An output that is an input, or a view of it, shares its memory, as in PyTorch.
+
+    Threads may share one: their calls run side by side, each on the calling thread and workers of its own, on different
+    cores (felixlike.hardware.placement): as many as `threads` says, else TVM_NUM_THREADS, else OMP_NUM_THREADS, else
+    one for each core. On a GPU a call starts kernels on torch's current stream and returns.
     Under torch.compile, torch.export, vmap and the like a call is the operator felixlike::run.
 
     inputs, outputs: one spec per tensor, in order.  signature: how inputs are given.  machine: TVM's virtual machine of
@@ -72,11 +75,13 @@ class Compiled:
         parallel: bool = True,
         sizes: Sizes | None = None,
         threads: int = 0,
+        unaligned: bool = False,
     ) -> None:
         """runtime: a runnable VM module with "main".  key: empty for a new one.  lowered: the Relax module it was
         generated from, if compiled in this process.  library: the shared library it was loaded from otherwise.
         parallel: whether it may run on several threads.  sizes: those that a call decides, if there are any; the
-        specifications then have the largest.  threads: of a call, 0 for what the environment says."""
+        specifications then have the largest.  threads: of a call, 0 for what the environment says.  unaligned: whether
+        inputs may begin at any element, see `codegen/passes/alignment.py`."""
         import torch
         from torch.autograd import forward_ad
 
@@ -91,6 +96,7 @@ class Compiled:
         self.library = library
         self.parallel = parallel
         self.sizes = sizes
+        self.unaligned = unaligned
         self._most_kinds = _KINDS if sizes is None else _KINDS_OF_SIZES
         self.runtime = runtime
         device = tvmlib.device_of(target)
@@ -101,6 +107,7 @@ class Compiled:
         self._alone = structure.spec is None and not self._views
         self._plain = len(inputs) if signature.by_position else -1
         self._wanted = tuple((spec.shape, getattr(torch, spec.dtype)) for spec in inputs)
+        self._alignments = tuple(dtype.itemsize if unaligned else ALIGNMENT for _, dtype in self._wanted)
         self._warned = False
         # What a call needs of torch and TVM, at hand.
         self._tensor, self._dense, self._contiguous = torch.Tensor, torch.strided, torch.contiguous_format
@@ -156,9 +163,9 @@ class Compiled:
             return self._carefully(tensors)
         if special is not None:
             return self._specially(tensors, special)
-        for tensor in tensors:
+        for tensor, alignment in zip(tensors, self._alignments):  # noqa: B905  their number is known, and this is quicker
             place = self._place(tensor)
-            if not place or place % ALIGNMENT:
+            if not place or place % alignment:
                 return self._specially(tensors, _PLAIN)
         self._settle(self.threads)
         try:
@@ -263,9 +270,9 @@ class Compiled:
             place = self._place(tensor)
             if not place and not tensor._is_zerotensor():
                 raise self._mismatch(index, "has no memory any more", "give a tensor whose storage was not resized")
-            if place % ALIGNMENT or not place or index in spread:
+            if place % self._alignments[index] or not place or index in spread:
                 kept = tensor.detach() if tensor.requires_grad else tensor
-                ready[index] = self._clone(kept, memory_format=self._contiguous)
+                ready[index] = self._copy(kept)
         self._settle(self.threads)
         main = getattr(self._here, "main", None) or self._arrive()
         try:
@@ -273,6 +280,14 @@ class Compiled:
         except Exception as error:
             raise self._explained(error) from error
         return self._leaves(result)
+
+    def at_hand(self, index: int, tensor: Any) -> Any:
+        """A contiguous tensor, or a copy of it where the code cannot read it at its address."""
+        return self._copy(tensor) if self._place(tensor) % self._alignments[index] else tensor
+
+    def _copy(self, tensor: Any) -> Any:
+        with on_this_thread():
+            return self._clone(tensor, memory_format=self._contiguous)
 
     def _explained(self, error: Exception) -> Exception:
         """What is to be said of an error in a call: on a GPU, what CUDA means by it."""

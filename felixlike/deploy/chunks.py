@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from felixlike.deploy.callable import ALIGNMENT, Compiled
+from felixlike.deploy.callable import Compiled
+from felixlike.deploy.one_thread import on_this_thread
 from felixlike.frontend import Sizes, TensorSpec
 
 MOST_SIZE = 2**16
@@ -52,6 +53,7 @@ class Chunked(Compiled):
             key=key,
             parallel=any(part.parallel for part in self.parts.values()),
             sizes=Sizes((dim,), places),
+            unaligned=all(part.unaligned for part in self.parts.values()),
         )
 
     def steps(self, size: int) -> list[int]:
@@ -82,18 +84,17 @@ class Chunked(Compiled):
                 return self.parts[size].in_order(mains[size](*tensors))
             results, start = [], 0
             for step in steps:
+                part = self.parts[step]
                 own = [
-                    self._aligned(tensor[start : start + step]) if cut else tensor
-                    for tensor, cut in zip(tensors, self._cut, strict=True)
+                    part.at_hand(place, tensor[start : start + step]) if cut else tensor
+                    for place, (tensor, cut) in enumerate(zip(tensors, self._cut, strict=True))
                 ]
-                results.append(self.parts[step]._leaves(mains[step](*own)))
+                results.append(part._leaves(mains[step](*own)))
                 start += step
-            return [torch.cat(pieces) for pieces in zip(*results, strict=True)]
+            with on_this_thread():
+                return [torch.cat(pieces) for pieces in zip(*results, strict=True)]
 
         return main
-
-    def _aligned(self, tensor: Any) -> Any:
-        return self._clone(tensor) if self._place(tensor) % ALIGNMENT else tensor
 
     def _leaves(self, result: Any) -> list[Any]:
         return result if type(result) is list else super()._leaves(result)

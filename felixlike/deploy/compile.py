@@ -7,7 +7,7 @@ what is compiled. Parameters stay constants of the executable, packed at compile
 from collections.abc import Mapping
 from typing import Any
 
-from felixlike import codegen, tvmlib
+from felixlike import codegen, hardware, tvmlib
 from felixlike.deploy.callable import Compiled
 from felixlike.deploy.packing import with_packed_constants
 from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
@@ -36,6 +36,7 @@ def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None
         name=imported.name,
         lowered=lowered,
         parallel=tvmlib.runs_in_parallel(lowered),
+        unaligned=hardware.kind_of(imported.target).on_host,
     )
 
 

@@ -48,6 +48,7 @@ class Description:
     structure: Structure
     parallel: bool
     sizes: Sizes | None
+    unaligned: bool
 
 
 def describe(compiled: Compiled) -> dict[str, Any]:
@@ -65,6 +66,7 @@ def describe(compiled: Compiled) -> dict[str, Any]:
         "structure": compiled.structure.to_json(),
         "parallel": compiled.parallel,
         "sizes": None if compiled.sizes is None else compiled.sizes.to_json(),
+        "unaligned": compiled.unaligned,
     }
 
 
@@ -96,12 +98,19 @@ def read(meta: Mapping[str, Any], where: str) -> Description:
     structure = _nested(meta, "structure", Structure.from_json, where)
     if len(structure.places()) != len(outputs):
         raise _wrong("structure", f"has {len(structure.places())} tensors, outputs {len(outputs)}", where)
-    parallel = _field(meta, "parallel", where)
-    if not isinstance(parallel, bool):
-        raise _wrong("parallel", f"is {_shown(parallel)}, not true or false", where)
+    parallel = _flag(meta, "parallel", where)
+    unaligned = "unaligned" in meta and _flag(meta, "unaligned", where)  # earlier versions knew none
     name, key = _text(meta, "name", where), _text(meta, "key", where)
     sizes = _sizes(meta, inputs, where)
-    return Description(_target(meta, where), name, key, inputs, outputs, signature, structure, parallel, sizes)
+    target = _target(meta, where)
+    return Description(target, name, key, inputs, outputs, signature, structure, parallel, sizes, unaligned)
+
+
+def _flag(meta: Mapping[str, Any], field: str, where: str) -> bool:
+    found = _field(meta, field, where)
+    if not isinstance(found, bool):
+        raise _wrong(field, f"is {_shown(found)}, not true or false", where)
+    return found
 
 
 def _sizes(meta: Mapping[str, Any], inputs: tuple[InputSpec, ...], where: str) -> Sizes | None:

@@ -115,6 +115,7 @@ def compile_source(
         lowered=lowered.module,
         parallel=tvmlib.runs_in_parallel(lowered.module),
         sizes=sizes,
+        unaligned=kind_of(target).on_host,
     )
     return Network(compiled, source, tuple(dims.values()), lowered.parts, time.monotonic() - started)
 

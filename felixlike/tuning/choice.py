@@ -101,18 +101,22 @@ def choose(state: TaskState, model: CostModel, pool: Pool, kept: Predictions | N
             return Choice(How.UNMEASURED, state.kept.candidate, math.nan, state.kept.error)
         found = _quickest(state, _unmeasured(state, model), pool)
         if found is not None:
-            candidate, checked = found
-            if checked.error is None:
-                return Choice(How.UNMEASURED, candidate, math.nan, None, _NOT_COMPARED)
-            if kept is not None:
-                kept.keep(state, candidate, checked.error)
-            return Choice(How.UNMEASURED, candidate, math.nan, checked.error)
+            return _predicted(state, *found, kept)
         checked = pool.check(state.task, Untuned(state.task))
     except (ReferenceFailed, InvalidModel) as error:
         return Choice(How.UNTUNED, None, math.nan, None, error.what)
     except OutOfTime:
         return Choice(How.UNTUNED, None, math.nan, None, _TOO_LATE)
     return Choice(How.UNTUNED, None, math.nan, checked.error, "no schedule of it computed the right answer")
+
+
+def _predicted(state: TaskState, candidate: Candidate, checked: Measurement, kept: Predictions | None) -> Choice:
+    """A schedule that was checked, but for its answer where time was up."""
+    if checked.error is None:
+        return Choice(How.UNMEASURED, candidate, math.nan, None, _NOT_COMPARED)
+    if kept is not None:
+        kept.keep(state, candidate, checked.error)
+    return Choice(How.UNMEASURED, candidate, math.nan, checked.error)
 
 
 def choose_safely(

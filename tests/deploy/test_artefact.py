@@ -170,7 +170,10 @@ def edited(saved: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any],
 
 NESTED = structure_of([torch.ones(1)]).to_json()
 WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (lambda m: m.update(format=99), "it has format 99, this version reads 2 and 3. load it with the felixlike that wrote"),
+    (
+        lambda m: m.update(format=99),
+        "it has format 99, this version reads 2 and 3. load it with the felixlike that wrote",
+    ),
     (lambda m: m.update(format=True), "it has format true"),
     (lambda m: m.update(felixlike="\ud800"), "the file is damaged .* surrogates not allowed"),
     (lambda m: m.update(felixlike=None), "felixlike is null, not a string"),

@@ -71,7 +71,7 @@ def test_mismatches(scale: Compiled, args: Any, kwargs: Any, message: str) -> No
 
 
 def test_inputs_that_must_be_copied(scale: Compiled) -> None:
-    """Not contiguous; or not aligned, which would crash generated code that uses whole-vector loads."""
+    """Not contiguous, or not where elements lie; those at other addresses than vectors have are read in place."""
     x, by = inputs()
     expected = x * by + 1
     spread = torch.randn(4, 40)[:, ::2]
@@ -81,7 +81,13 @@ def test_inputs_that_must_be_copied(scale: Compiled) -> None:
     for offset in range(1, 16):
         shifted = torch.empty(96)[offset : offset + 80].view(4, 20)
         shifted.copy_(x)
+        assert scale.at_hand(0, shifted) is shifted
         torch.testing.assert_close(scale(shifted, by), expected)
+    between = torch.from_numpy(
+        np.frombuffer(bytearray(b"0" + x.numpy().tobytes()), np.float32, offset=1).reshape(4, 20)
+    )
+    assert scale.at_hand(0, between) is not between
+    torch.testing.assert_close(scale(between, by), expected)
     negative = torch._neg_view(x)
     torch.testing.assert_close(scale(negative, by), -x * by + 1)
 

@@ -1,7 +1,6 @@
 """What a pool does when the run is out of time: it says so, and holds it against no candidate."""
 
 import collections
-import time
 from collections.abc import Iterator
 
 import pytest

@@ -1,5 +1,6 @@
 """Passes over scheduled functions, a file each; `codegen/pipeline.py` has their order."""
 
+from felixlike.codegen.passes.alignment import unaligned_parameters
 from felixlike.codegen.passes.asynchronous import asynchronous_copies, only_marked_are_asynchronous
 from felixlike.codegen.passes.columns import peel_columns
 from felixlike.codegen.passes.first_and_last import first_and_last
@@ -33,6 +34,7 @@ __all__ = [
     "tensor_cores",
     "tile_rows",
     "transpose",
+    "unaligned_parameters",
     "vectorise_math",
     "write_out_halves",
 ]
