@@ -58,11 +58,12 @@ def _line(name: str, rows: list[dict[str, Any]]) -> str:
 
 
 def _rows(name: str, points: int) -> list[dict[str, Any]]:
+    from support.operators import OPERATORS as ALL
+
     from felixlike import codegen
     from felixlike.codegen import nvrtc
     from felixlike.errors import CompilationFailed
     from felixlike.symbolic import sketches
-    from felixlike.testing.operators import OPERATORS as ALL
 
     folder = nvrtc.header_folder()
     headers = [f"-I{folder}", f"-I{Path(str(folder)) / 'cccl'}", "--gpu-architecture=sm_90", *_FLAGS]

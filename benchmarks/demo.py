@@ -27,10 +27,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("out/demo.json"))
     arguments = parser.parse_args()
 
+    from support.models import resnet18
+
     import felixlike as fx
     from felixlike.bench.processes import Sides
     from felixlike.bench.sides import baselines, saved
-    from felixlike.testing.models import resnet18
 
     model, inputs = resnet18()
     tuned = fx.optimize(model, inputs, seconds=arguments.seconds, store=arguments.store)

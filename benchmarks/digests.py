@@ -1,6 +1,6 @@
 """Whether a change of the source changes generated code: python -m benchmarks.digests FILE, at two commits.
 
-Writes a JSON file of the digests of the code of every operator of `felixlike.testing.operators`, some of them also with
+Writes a JSON file of the digests of the code of every operator of `support.operators`, some of them also with
 constant weights, and of four networks, task by task and as a whole: every sketch of both spaces at the same few points.
 To see what differs: python -m benchmarks.digests --compare BEFORE AFTER; the exit code is 1 where anything does. The
 same commit gives the same digests in every process; of another processor they differ, so --mcpu names one to compile
@@ -18,17 +18,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from support import models
+from support.operators import OPERATORS
+
 from benchmarks.exactness import CONSTANT_WEIGHTS
-from felixlike import codegen, tvmlib
-from felixlike.deploy.compile import _substitute
-from felixlike.deploy.packing import with_packed_constants
+from felixlike import _tvm, codegen
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend import Task, import_model, make_task
 from felixlike.hardware import resolve_target
-from felixlike.measure import trial_process
+from felixlike.measure.child import trial_process
+from felixlike.runtime.compile_model import _substitute
+from felixlike.runtime.constant_packing import with_packed_constants
 from felixlike.symbolic import sketches
-from felixlike.testing import models
-from felixlike.testing.operators import OPERATORS
 
 NETWORKS = ("resnet18", "mobilenet_v2", "bert", "mlp")
 
@@ -48,7 +49,7 @@ def main() -> int:
         parser.error("give a FILE, or two to --compare")
     target = resolve_target("cpu")
     if arguments.mcpu:
-        target = tvmlib.Target({"kind": "llvm", "mcpu": arguments.mcpu, "num-cores": 2})
+        target = _tvm.Target({"kind": "llvm", "mcpu": arguments.mcpu, "num-cores": 2})
     found: dict[str, str] = {}
     for name, digest in _digests(target, arguments.only, arguments.points):
         found[name] = digest
@@ -92,7 +93,7 @@ def _code(sketch: Any, point: list[int]) -> str:
         module = sketch.schedule(point).mod
     except InvalidSchedule as refusal:
         return f"refused: {refusal.what}"
-    executable, packed = trial_process._compile(tvmlib.ir.save_json(module), sketch.task.target)
+    executable, packed = trial_process._compile(_tvm.ir.save_json(module), sketch.task.target)
     return f"{codegen.code_digest(executable)} {json.dumps(packed)}"
 
 

@@ -68,7 +68,7 @@ def main() -> None:
 
 def function_of(name: str) -> Any:
     """The operator with a symbolic T."""
-    from felixlike.testing import dynamic_operators as operators
+    from support import dynamic_operators as operators
 
     if name in DENSE:
         return operators.dense(*DENSE[name])
@@ -164,11 +164,11 @@ def torch_compiled(name: str, t: int) -> Callable[[], object]:
 
 @functools.cache
 def _plain(name: str) -> Any:
-    from felixlike import tvmlib
+    from felixlike import _tvm
     from felixlike.hardware import resolve_target
 
     func = function_of(name).with_attr("global_symbol", "main")
-    return tvmlib.tvm.compile(tvmlib.IRModule({"main": func}), target=resolve_target("cpu")).jit()["main"]
+    return _tvm.tvm.compile(_tvm.IRModule({"main": func}), target=resolve_target("cpu")).jit()["main"]
 
 
 def tvm_dynamic(name: str, t: int) -> Callable[[], object]:

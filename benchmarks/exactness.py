@@ -1,6 +1,6 @@
 """How exact programs, constraints and formulas are: python -m benchmarks.exactness [--target sm_90] [--only NAME].
 
-For every operator of `felixlike.testing.operators`, some of them also with constant weights (CPU), and every task of
+For every operator of `support.operators`, some of them also with constant weights (CPU), and every task of
 four networks, every sketch, at random points:
 
 (a) loop nests: the symbolic program at the point against TVM's postprocessed schedule: loops, kinds, extents, notes;
@@ -27,6 +27,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from support import models, oracles
+from support.operators import OPERATORS
+from support.tvm_view import View, explained_view
 
 from benchmarks.results import keep, kept, write
 from felixlike import extract_tasks
@@ -36,9 +39,6 @@ from felixlike.frontend import Task, make_task
 from felixlike.hardware import resolve_target
 from felixlike.symbolic import Points, Sketch, concrete_nest, sketches
 from felixlike.symbolic.replay.primitives.location import INLINE
-from felixlike.testing import models, oracles
-from felixlike.testing.operators import OPERATORS
-from felixlike.testing.tvm_view import View, explained_view
 
 
 @dataclass(slots=True)

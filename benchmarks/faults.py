@@ -80,8 +80,9 @@ def _row(fault: str, tries: int, survived: int, outcome: str) -> Row:
 
 def _candidates() -> Iterator[Row]:
     """Each bad candidate between two good ones; then processes killed from outside."""
+    from support import faulty
+
     from felixlike.measure import Limits, MeasurePool, Status
-    from felixlike.testing import faulty
 
     task = faulty.task_of(faulty.matmul(), "matmul")
     limits = Limits(run_seconds=2.0, memory_bytes=2**29)
@@ -118,10 +119,11 @@ def _candidates() -> Iterator[Row]:
 
 def _servers() -> Iterator[Row]:
     """One of two servers on this machine killed while both measure."""
+    from support import faulty
+    from support.loopback import Loopback
+
     from felixlike.measure import RpcPool, Status
-    from felixlike.measure.tracker import Tracker
-    from felixlike.testing import faulty
-    from felixlike.testing.loopback import Loopback
+    from felixlike.measure.rpc.tracker import Tracker
 
     task = faulty.task_of(faulty.matmul(), "matmul")
     with Loopback() as loopback:
@@ -141,9 +143,10 @@ def _servers() -> Iterator[Row]:
 
 def _stores() -> Iterator[Row]:
     """Files cut off anywhere, with flipped bits, of a newer version."""
+    from support import stores
+
     from felixlike import records
     from felixlike.errors import StoreError
-    from felixlike.testing import stores
 
     rng = random.Random(0)
     with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
@@ -179,7 +182,7 @@ def _looks(found: Counter[str]) -> str:
 
 def _runs() -> Iterator[Row]:
     """Whole runs: two at once, with a clock that jumps, on a disk that is full."""
-    from felixlike.testing import runs
+    from support import runs
 
     with tempfile.TemporaryDirectory(prefix="felixlike-faults-") as folder:
         expected = _undisturbed(Path(folder))
@@ -203,11 +206,11 @@ def _runs() -> Iterator[Row]:
 
 def _full_disk(folder: Path, expected: set[str]) -> Row:
     """A run on a tmpfs that becomes full; then there is room, and it is started again. Both in a mount namespace."""
-    from felixlike.testing.runs import said, stored
+    from support.runs import said, stored
 
     folder.mkdir()
     saved = folder.with_name("saved")
-    run = f"{sys.executable} -m felixlike.testing.runs {folder}/s.sqlite"
+    run = f"{sys.executable} -m support.runs {folder}/s.sqlite"
     script = f"""
         mount -t tmpfs -o size={_DISK} tmpfs {folder} || exit 77
         {run} > {saved}.first 2> {saved}.errors; echo $?
@@ -233,7 +236,7 @@ def _full_disk(folder: Path, expected: set[str]) -> Row:
 
 def _undisturbed(folder: Path) -> set[str]:
     """The candidates of a run that nothing happens to."""
-    from felixlike.testing import runs
+    from support import runs
 
     store = folder / "undisturbed.sqlite"
     runs.Run(store).end()
@@ -244,7 +247,7 @@ def _undisturbed(folder: Path) -> set[str]:
 
 def _kills(wanted: int) -> Iterator[Row]:
     """Runs that are killed at random moments, again and again on one store, until they end by themselves."""
-    from felixlike.testing import runs
+    from support import runs
 
     lost = different = kills = begun = 0
     rng = random.Random(0)

@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.results import FOLDER, geometric_mean, keep, kept, write
 from benchmarks.subgraphs import SUBGRAPHS
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.frontend.task import make_task
 from felixlike.hardware import resolve_target
 from felixlike.measure import Limits, Measurement, MeasurePool, Timing
@@ -178,7 +178,7 @@ def _measure(task: Any, candidates: Sequence[Candidate], timing: Timing) -> list
 
 def _stock(task: Any, modules: Sequence[Any], fill: Sequence[Any]) -> tuple[float, float, list[float]]:
     """Seconds a candidate for building and for running, and what the runner found (inf for failures)."""
-    ms = tvmlib.ms
+    ms = _tvm.ms
     # Its workers import for 20 to 30 s: with the default limit of 30 s a job, here, most jobs would only time out.
     builder, runner = ms.builder.LocalBuilder(timeout_sec=120.0), ms.runner.LocalRunner()
     info = ms.arg_info.ArgInfo.from_entry_func(task.module, remove_preproc=False)

@@ -106,9 +106,10 @@ def tvms(folder: Path, store_tasks: dict[str, Any]) -> Featurise:
 
 
 def _extracted(workload: Workload, task: Any) -> Rows:
+    from support.oracles.tvm import tvm_features
+
     from felixlike.errors import InvalidSchedule
     from felixlike.symbolic import sketches
-    from felixlike.testing.oracles.tvm import tvm_features
 
     by_key = {sketch.key: sketch for sketch in sketches(task, space="all")}
     found: list[Any] = []

@@ -13,9 +13,10 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from support.loopback import Loopback
+
 from benchmarks.results import write
-from felixlike.measure.tracker import Tracker
-from felixlike.testing.loopback import Loopback
+from felixlike.measure.rpc.tracker import Tracker
 
 if TYPE_CHECKING:
     from felixlike.frontend import Imported
@@ -26,9 +27,10 @@ _SERVERS = 2
 
 def main() -> None:
     """See the module's docstring."""
-    from felixlike.deploy import compile_model, max_relative_error
+    from support import models
+
     from felixlike.frontend import import_model
-    from felixlike.testing import models
+    from felixlike.runtime import compile_model, max_relative_error
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="resnet18")

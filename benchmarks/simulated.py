@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from benchmarks.results import write
 from benchmarks.simulated_data import Measured, measured, together
+from felixlike.costmodel.boosted_trees import Trees
 from felixlike.hardware import SIMULATED
-from felixlike.measure.surrogate import DEVICES, FOLDER, scale_of
+from felixlike.measure.simulated.surrogate import DEVICES, FOLDER, scale_of
 from felixlike.training.scores import Quality, judged, mean_quality
 from felixlike.training.split import FOLDS, fold_of_identity
 from felixlike.training.tables import summary_table
-from felixlike.trees import Trees
 
 _CALL = {"max_iter": 300, "learning_rate": 0.06, "max_leaf_nodes": 31, "min_samples_leaf": 10, "max_features": 0.3}
 _BUILD = {**_CALL, "max_iter": 100, "learning_rate": 0.1}

@@ -17,7 +17,7 @@ from felixlike.errors import FelixlikeError
 from felixlike.frontend import Task
 from felixlike.measure.evaluator import lower_quartile
 from felixlike.measure.measurement import Status
-from felixlike.measure.surrogate import features_of, row_of
+from felixlike.measure.simulated.surrogate import features_of, row_of
 from felixlike.records import Record, Store
 from felixlike.training.packed import opened
 from felixlike.training.samples import identity, is_own, operator_of, restored, stored_sketches

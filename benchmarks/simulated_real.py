@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.results import write_for_this_machine
 from benchmarks.subgraphs import SUBGRAPHS
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.frontend import Task, make_task
 from felixlike.hardware import SIMULATED
 from felixlike.hardware.simulated import PREFIX
@@ -51,7 +51,7 @@ def main() -> None:
 
 def _rows(device: str, count: int) -> list[Row]:
     """Every subgraph in both spaces, where it has them."""
-    target = tvmlib.Target({"kind": "llvm", "mcpu": tvmlib.host_cpu(), "num-cores": 1})
+    target = _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": 1})
     found = []
     for name, make in SUBGRAPHS.items():
         task = make_task(make(), target, name=name)

@@ -1,6 +1,6 @@
 """How far smooth features are from exact ones: python -m benchmarks.smoothness [--points 200].
 
-For every operator of `felixlike.testing.operators` on the CPU and on sm_90: smooth against exact features at random
+For every operator of `support.operators` on the CPU and on sm_90: smooth against exact features at random
 valid points, relative error by feature; whether equality saturation came to its end; and whether anything is infinite
 or not a number in the box of the variables and 10 % outside it, gradients included. Writes docs/results/smoothness.json
 and .md.
@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from support.operators import OPERATORS
 
 from benchmarks.results import write
 from felixlike.features import NAMES, formulas
 from felixlike.smooth import Relaxed, relax
 from felixlike.smooth.relax import WIDTH
 from felixlike.symbolic import Kind, sketches
-from felixlike.testing.operators import OPERATORS
 from felixlike.tuning import one_thread
 
 

@@ -41,13 +41,13 @@ def main() -> None:
     """See the module's docstring."""
     name, trials, file, seed = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
     target = resolve_target(sys.argv[5])
-    from felixlike import tvmlib
+    from felixlike import _tvm
 
-    ms = tvmlib.ms
+    ms = _tvm.ms
     task = make_task((SUBGRAPHS | OUTSIDE)[name](), target, name=name)
     started = time.monotonic()
 
-    @tvmlib.derived_object
+    @_tvm.derived_object
     class Note(ms.measure_callback.PyMeasureCallback):  # type: ignore[misc,name-defined]
         def apply(self, *given: Any) -> None:  # last: what running brought
             elapsed = time.monotonic() - started
@@ -73,12 +73,12 @@ def main() -> None:
 
 def _our_compiler() -> None:
     """In each of MetaSchedule's builders: CUDA source is compiled as felixlike does it: neither side pays more."""
-    from felixlike import codegen, tvmlib
+    from felixlike import _tvm, codegen
 
     def compiled(code: str, *_: Any) -> bytes:
-        return codegen.compile_source(code, str(tvmlib.Target.current().attrs["arch"]))
+        return codegen.compile_source(code, str(_tvm.Target.current().attrs["arch"]))
 
-    tvmlib.tvm_ffi.register_global_func("tvm_callback_cuda_compile", compiled, override=True)
+    _tvm.tvm_ffi.register_global_func("tvm_callback_cuda_compile", compiled, override=True)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from support import operators as op
+from support.models import Product
 from torch import nn
-
-from felixlike.testing import operators as op
-from felixlike.testing.models import Product
 
 SUBGRAPHS: dict[str, Callable[[], Any]] = {
     "dense+bias+relu": lambda: op.dense(128, 768, 3072),

@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from support import models
+from support.operators import OPERATORS
 
 from benchmarks.results import write
-from felixlike import extract_tasks, tvmlib
+from felixlike import _tvm, extract_tasks
 from felixlike.features import Formulas, formulas
 from felixlike.smooth import Relaxed, relax
 from felixlike.spaces import metaschedule
 from felixlike.symbolic import Sketch, sketches
-from felixlike.testing import models
-from felixlike.testing.operators import OPERATORS
 from felixlike.tuning import one_thread
 
 BATCH = 4096
@@ -105,8 +105,8 @@ def _gradients(relaxed: Relaxed, log_x: torch.Tensor) -> torch.Tensor:
 def _tvm_features(sketch: Sketch, points: Any) -> float:
     """Seconds PerStoreFeature takes for a scheduled candidate."""
     context = metaschedule.tune_context(sketch.task.module, sketch.task.target)
-    candidates = [tvmlib.ms.MeasureCandidate(sketch.schedule(p), []) for p in points.tolist()]
-    extractor = tvmlib.ms.feature_extractor.PerStoreFeature()
+    candidates = [_tvm.ms.MeasureCandidate(sketch.schedule(p), []) for p in points.tolist()]
+    extractor = _tvm.ms.feature_extractor.PerStoreFeature()
     return _best(lambda: extractor.extract_from(context, candidates)) / len(candidates)
 
 

@@ -110,9 +110,8 @@ def _row(name: str, trials: int, sides: Sides) -> dict[str, Any]:
 def _operators() -> dict[str, Callable[[], Any]]:
     """Name → a function that makes the module and the shapes of its inputs."""
     import torch
+    from support.models import Apply
     from torch import nn
-
-    from felixlike.testing.models import Apply
 
     f = torch.nn.functional
     image, small, rows = (1, 64, 28, 28), (1, 64, 17, 17), (128, 512)

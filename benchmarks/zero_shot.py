@@ -47,10 +47,11 @@ def main() -> None:
 
 
 def _measure(name: str, runs: int, stores: Path | None) -> dict[str, Any]:
+    from support import models
+
     import felixlike as fx
     from felixlike.bench.processes import Sides
     from felixlike.bench.sides import saved
-    from felixlike.testing import models
 
     make = getattr(models, name)
     with tempfile.TemporaryDirectory(prefix="felixlike-zero-") as folder:
@@ -87,8 +88,9 @@ def _apart(name: str, file: Path, cache: Path) -> tuple[float, float]:
 
 def _call(name: str, file: str) -> None:
     """Time one call, keep the model, print the seconds."""
+    from support import models
+
     import felixlike as fx
-    from felixlike.testing import models
 
     model, inputs = getattr(models, name)()
     started = time.perf_counter()

@@ -10,6 +10,7 @@ Names are loaded when first used: importing this package imports neither torch n
 
 from typing import TYPE_CHECKING, Any
 
+from felixlike._util import moved_modules as _moved_modules
 from felixlike._version import __version__
 from felixlike.hardware import probe as _probe  # noqa: F401  reads which cores there are before torch pins threads
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from felixlike.errors import FelixlikeError
     from felixlike.frontend import Task
     from felixlike.hardware import Device, Target
+
+_moved_modules.install()
 
 __all__ = [
     "Device",

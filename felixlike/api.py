@@ -14,22 +14,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from felixlike import costmodel, deploy, hardware, options, records, storage
-from felixlike.deadline import Deadline
+from felixlike import costmodel, hardware, records, runtime
+from felixlike._util import option_checks, user_folders
+from felixlike._util.deadline import Deadline
+from felixlike._util.interrupts import joined
+from felixlike._util.torch_modes import own_modes
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
 from felixlike.errors import InvalidOption
-from felixlike.finish import About, Finish, closing, tell, versions
 from felixlike.frontend import Task, import_model
 from felixlike.hardware import device_name, kind_of, require_real, require_runnable, resolve_target, simulated
 from felixlike.hardware.placement import settle
-from felixlike.interrupts import joined
 from felixlike.measure import MeasurePool, Pool, RpcPool, SimulatedPool
-from felixlike.measure.tracker import check_servers
-from felixlike.modes import own_modes
+from felixlike.measure.rpc.tracker import check_servers
 from felixlike.report import Report, RunLog, make_progress
 from felixlike.search import Strategy, make_strategy
 from felixlike.symbolic import SpaceName, check_space
 from felixlike.tuning import Budget, Event, Session, one_thread
+from felixlike.tuning.finish import About, Finish, closing, tell, versions
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,7 @@ class Optimized:
     what you trust. copy.deepcopy shares code and constants. Under
     torch.compile and torch.export a call is one operator, felixlike::run, so no graph breaks."""
 
-    def __init__(self, compiled: deploy.Compiled, report: Report) -> None:
+    def __init__(self, compiled: runtime.Compiled, report: Report) -> None:
         self._compiled = compiled
         self._call = compiled.__call__
         self.report = report
@@ -84,22 +85,22 @@ class Optimized:
         return Optimized(copy.deepcopy(self._compiled, memo), self.report)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (deploy.to_bytes(self._compiled, report=self.report.to_json()),)
+        return _unpickled, (runtime.to_bytes(self._compiled, report=self.report.to_json()),)
 
     def save(self, path: str | Path) -> None:
         """Write one file that `load` reads back, without any tuning store. Raises OutputNotWritable."""
-        deploy.save(self._compiled, path, report=self.report.to_json())
+        runtime.save(self._compiled, path, report=self.report.to_json())
 
     def export_library(self, path: str | Path) -> None:
         """Write the compiled code as a shared library that TVM's runtime loads by itself, from C++ or Python: see
         examples/. Inputs are flat tensors in the order of `inputs`. Raises OutputNotWritable, CompilationFailed."""
-        deploy.export_library(self._compiled, path)
+        runtime.export_library(self._compiled, path)
 
     def module(self) -> torch.nn.Module:
         """The same as an nn.Module without parameters, to be a part of others: in nn.Sequential, say.
 
         Moving it to another device or type raises FixedModel; train() and eval() change nothing."""
-        from felixlike.deploy.module import CompiledModule
+        from felixlike.runtime.nn_module import CompiledModule
 
         tensors = (*self.inputs, *self._compiled.outputs)
         return CompiledModule(self, name=self.report.model, tensors=tensors, device=self._compiled.device)
@@ -110,21 +111,21 @@ def load(path: str | Path, *, threads: int | None = None) -> Optimized:
     """A saved model. It holds machine code: load only files you trust. threads: as of `optimize`, whatever the model
     was saved with. Raises InvalidArtefact, InvalidOption."""
     count = _threads(threads)
-    loaded = _optimized(*deploy.load(path))
+    loaded = _optimized(*runtime.load(path))
     loaded.threads = count or None
     return loaded
 
 
 def _threads(count: int | None) -> int:
     """A number of threads as compiled models have it, 0 for None. Raises InvalidOption."""
-    return 0 if count is None else options.whole(count, "threads", least=1, most=_MOST_THREADS, otherwise="None")
+    return 0 if count is None else option_checks.whole(count, "threads", least=1, most=_MOST_THREADS, otherwise="None")
 
 
 def _unpickled(content: bytes) -> Optimized:
-    return _optimized(*deploy.from_bytes(content))
+    return _optimized(*runtime.from_bytes(content))
 
 
-def _optimized(compiled: deploy.Compiled, report: dict[str, Any]) -> Optimized:
+def _optimized(compiled: runtime.Compiled, report: dict[str, Any]) -> Optimized:
     return Optimized(compiled, Report.from_json(report))
 
 
@@ -136,7 +137,7 @@ def extract_tasks(
 
 
 @own_modes()
-@storage.held_back()  # until `tell`, which has the model
+@user_folders.held_back()  # until `tell`, which has the model
 def optimize(
     model: Any,
     shapes: Any = None,
@@ -191,7 +192,7 @@ def optimize(
     started = time.monotonic()
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
-    seed, space, count = options.seed(seed), check_space(space), _threads(threads)
+    seed, space, count = option_checks.seed(seed), check_space(space), _threads(threads)
     target = hardware.with_precision(resolve_target(target), precision)
     require_runnable(target)
     device = device_name(target)  # raises where the GPU it needs is missing
@@ -279,7 +280,7 @@ def _dynamic(model: Any, shapes: Any, example_inputs: Any, limits: Mapping[str, 
     target = require_real(same["target"], where="dynamic shapes")  # they are measured here
     hardware.require_float32(target)
 
-    def fixed(part: Any, given: Any, own: Mapping[str, Any]) -> tuple[deploy.Compiled, Report]:
+    def fixed(part: Any, given: Any, own: Mapping[str, Any]) -> tuple[runtime.Compiled, Report]:
         found = optimize(part, given, **own, **same)
         return found._compiled, found.report
 

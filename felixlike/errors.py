@@ -6,7 +6,7 @@ Each class stands for one situation; where callers expect a built-in (ValueError
 import inspect
 from typing import Any
 
-from felixlike.signs import showable
+from felixlike._encoding import showable
 
 
 class FelixlikeError(Exception):

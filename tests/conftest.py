@@ -14,11 +14,11 @@ from pathlib import Path
 import exports
 import pytest
 from nursery import Nursery
+from support.loopback import Loopback
 
-from felixlike import cache, storage
-from felixlike.hardware.known import IMITATED, imitated
-from felixlike.measure.server import ForkServer
-from felixlike.testing.loopback import Loopback
+from felixlike._util import cache, user_folders
+from felixlike.hardware.presets import IMITATED, imitated
+from felixlike.measure.local.fork_client import ForkServer
 
 # Before anything asks for them: tests must not use, nor fill, the user's own folders.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="felixlike-tests-")
@@ -60,7 +60,7 @@ def pytest_collection_finish() -> None:
 _FIXED = "zen4"
 """For whom schedules are made in rooms that have nothing to do with the machine that runs the tests."""
 
-_ABOUT_THE_HOST = ("hardware", "measure", "records", "tuning", "deploy", "cli", "usage")
+_ABOUT_THE_HOST = ("_tvm", "_util", "hardware", "measure", "records", "tuning", "runtime", "cli", "usage")
 """Rooms where schedules are made for the machine that runs them, and the tests of whole runs beside them."""
 
 
@@ -105,8 +105,8 @@ def quick_servers(request: pytest.FixtureRequest, nursery: Nursery) -> Iterator[
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The test's own cache folder, in a process that has not warned that it cannot be used."""
-    monkeypatch.setattr(storage, "_told", False)
-    monkeypatch.setattr(storage, "_waiting", "")
+    monkeypatch.setattr(user_folders, "_told", False)
+    monkeypatch.setattr(user_folders, "_waiting", "")
     monkeypatch.setattr(cache, "_memory", {})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "felixlike"

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.codegen.cuda import cuda_source
 from felixlike.codegen.passes import asynchronous_copies
 from felixlike.codegen.passes.tensor_cores import FUNCTIONS
@@ -204,7 +204,7 @@ def source_of(module: Any, target: Any) -> str:
     """The CUDA source of a scheduled module."""
     lowered = lower(module, target)
     with asynchronous_copies(lowered):
-        return cuda_source(tvmlib.tvm.compile(lowered, target=tvmlib.with_host(target)))
+        return cuda_source(_tvm.tvm.compile(lowered, target=_tvm.with_host(target)))
 
 
 def _on_host(source: str) -> str:
@@ -270,7 +270,7 @@ def _blocks(main: Any) -> list[tuple[int, int]]:
     found = []
     for statement in body.seq if type(body).__name__ == "SeqStmt" else [body]:
         bound: dict[str, int] = {}
-        for loop in tvmlib.found(statement, tvmlib.tirx.For):
+        for loop in _tvm.found(statement, _tvm.tirx.For):
             if loop.thread_binding is not None:
                 bound[str(loop.thread_binding.thread_tag)] = int(loop.extent)
         found.append((bound.get("blockIdx.x", 1), bound.get("threadIdx.x", 1)))

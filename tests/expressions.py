@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 
 
 def number(expression: Any, values: Mapping[str, int]) -> int:
     """The value of an expression; values: of all its variables, by name."""
-    named = {variable: values[str(variable.name)] for variable in tvmlib.found(expression, tvmlib.tirx.Var)}
-    return int(tvmlib.simplify(tvmlib.substituted(expression, named)))
+    named = {variable: values[str(variable.name)] for variable in _tvm.found(expression, _tvm.tirx.Var)}
+    return int(_tvm.simplify(_tvm.substituted(expression, named)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from support.operators import conv1d, matmul
 
 from felixlike import records
 from felixlike.features import NAMES, formulas
@@ -13,7 +14,6 @@ from felixlike.hardware import resolve_target
 from felixlike.measure import Measurement, Status
 from felixlike.records import make_record
 from felixlike.symbolic import Sketch, sketches
-from felixlike.testing.operators import conv1d, matmul
 
 SIZES = ((32, 48, 40), (24, 64, 32), (40, 40, 64), (16, 96, 48), (64, 32, 32))
 

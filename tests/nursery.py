@@ -86,11 +86,11 @@ class Nursery:
 
 def main(control: socket.socket) -> None:
     """Fork a server for each request until the tests are over."""
-    sys.modules["torch"] = None  # type: ignore[assignment]  # as in felixlike.measure.worker
-    from felixlike import tvmlib
-    from felixlike.measure import trial_process  # noqa: F401  loaded here once
+    sys.modules["torch"] = None  # type: ignore[assignment]  # as in felixlike.measure.child.fork_server
+    from felixlike import _tvm
+    from felixlike.measure.child import trial_process  # noqa: F401  loaded here once
 
-    tvmlib.load()
+    _tvm.load()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     with contextlib.suppress(OSError):
         while True:
@@ -115,7 +115,7 @@ def main(control: socket.socket) -> None:
 
 def _serve(request: dict[str, Any], control: int, log: int) -> None:
     """Be the fork server that `ForkServer` would have started."""
-    from felixlike.measure import worker
+    from felixlike.measure.child import fork_server
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(log, 2)
@@ -123,7 +123,7 @@ def _serve(request: dict[str, Any], control: int, log: int) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     try:
-        worker.main(control, request["directory"])
+        fork_server.main(control, request["directory"])
     finally:
         os._exit(1)
 

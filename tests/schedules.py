@@ -5,41 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from support import oracles
+from support.tvm_view import tvm_view
 
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
 from felixlike.features import NAMES, formulas
 from felixlike.symbolic import Sketch, concrete_nest
-from felixlike.testing import oracles
-from felixlike.testing.tvm_view import tvm_view
 
 
 def as_module(func: Any) -> Any:
     """A task's module.  To be kept while its schedules live: TVM changes in place what only a schedule still holds."""
-    return tvmlib.IRModule({"main": func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)})
+    return _tvm.IRModule({"main": func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)})
 
 
 def run(module: Any, arguments: list[Any]) -> list[Any]:
     """All arguments after the function has run."""
-    tensors = [tvmlib.runtime.tensor(argument) for argument in arguments]
-    codegen.compile_primfuncs(module, tvmlib.Target("llvm")).jit()["main"](*tensors)
+    tensors = [_tvm.runtime.tensor(argument) for argument in arguments]
+    codegen.compile_primfuncs(module, _tvm.Target("llvm")).jit()["main"](*tensors)
     return [tensor.numpy() for tensor in tensors]
 
 
 def comes_back(sketch: Any, module: Any) -> None:
     """A schedule is what its stored trace makes of the module."""
-    stored = tvmlib.Schedule(module)
-    written = tvmlib.ir.save_json(sketch.trace.as_json())
-    tvmlib.Trace.apply_json_to_schedule(tvmlib.ir.load_json(written), stored)
-    tvmlib.ir.assert_structural_equal(stored.mod, sketch.mod)
-    assert tvmlib.structural_hash(stored.mod) == tvmlib.structural_hash(sketch.mod)
+    stored = _tvm.Schedule(module)
+    written = _tvm.ir.save_json(sketch.trace.as_json())
+    _tvm.Trace.apply_json_to_schedule(_tvm.ir.load_json(written), stored)
+    _tvm.ir.assert_structural_equal(stored.mod, sketch.mod)
+    assert _tvm.structural_hash(stored.mod) == _tvm.structural_hash(sketch.mod)
 
 
 def decided_anew(sketch: Any, module: Any) -> list[Any]:
     """The modules that a schedule's trace makes with two other sets of decisions."""
     found = []
     for seed in (1, 2):
-        replayed = tvmlib.Schedule(module, seed=seed)
-        tvmlib.Trace(sketch.trace.insts, {}).apply_to_schedule(replayed, remove_postproc=False)
+        replayed = _tvm.Schedule(module, seed=seed)
+        _tvm.Trace(sketch.trace.insts, {}).apply_to_schedule(replayed, remove_postproc=False)
         found.append(replayed.mod)
     return found
 
@@ -84,18 +84,18 @@ def without_threads(module: Any, *, twice: bool = False) -> Any:
         dropped = ("software_pipeline_async_stages", "pragma_unroll_explicit")
         notes = {key: value for key, value in loop.annotations.items() if key not in dropped}
         bound = loop.thread_binding is not None
-        kind = tvmlib.tirx.ForKind.SERIAL if bound else loop.kind
+        kind = _tvm.tirx.ForKind.SERIAL if bound else loop.kind
         extent, body = loop.extent, loop.body
         if twice and bound and str(loop.thread_binding.thread_tag).startswith("threadIdx"):
-            own = tvmlib.tirx.floormod(loop.loop_var, extent)
-            extent, body = 2 * extent, tvmlib.substituted(body, {loop.loop_var: own})
-        return tvmlib.tirx.For(loop.loop_var, loop.min, extent, kind, body, None, notes)
+            own = _tvm.tirx.floormod(loop.loop_var, extent)
+            extent, body = 2 * extent, _tvm.substituted(body, {loop.loop_var: own})
+        return _tvm.tirx.For(loop.loop_var, loop.min, extent, kind, body, None, notes)
 
     def bare(note: Any) -> Any:
         return note.body if str(note.attr_key).startswith(("async_", "pragma_")) else note
 
     def changed(func: Any) -> Any:
-        func = tvmlib.structural_map(func, (tvmlib.tirx.For, serial))
-        return tvmlib.structural_map(func, (tvmlib.tirx.AttrStmt, bare))
+        func = _tvm.structural_map(func, (_tvm.tirx.For, serial))
+        return _tvm.structural_map(func, (_tvm.tirx.AttrStmt, bare))
 
-    return tvmlib.map_functions(module, changed)
+    return _tvm.map_functions(module, changed)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import workloads
+from support.loopback import Loopback
 from torch import nn
 
 import felixlike as fx
@@ -26,8 +27,7 @@ from felixlike.errors import (
     UnknownTarget,
 )
 from felixlike.hardware import host_device, resolve_target, with_precision
-from felixlike.measure.workshop import Workshop
-from felixlike.testing.loopback import Loopback
+from felixlike.measure.local.builder import Workshop
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,17 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
+from support.faulty import elementwise
+from support.models import Apply
 from torch import nn
 
 import felixlike as fx
-from felixlike import tvmlib
-from felixlike.deploy import Verdict, compile_model, max_relative_error
+from felixlike import _tvm
 from felixlike.errors import NotVerified, VerificationFailed
-from felixlike.frontend import import_model, importer, passes
-from felixlike.testing.faulty import elementwise
-from felixlike.testing.models import Apply
+from felixlike.frontend import import_model
+from felixlike.frontend.importers import importer
+from felixlike.frontend.rewrites import pipeline
+from felixlike.runtime import Verdict, compile_model, max_relative_error
 
 SHAPE = (8, 32)
 REFERENCES = {
@@ -62,8 +64,8 @@ def given(kind: str, folder: Path) -> tuple[Any, Any]:
         onnx.save(proto(), str(folder / "model.onnx"))
         return folder / "model.onnx", None
     if kind == "PrimFunc":
-        return elementwise(lambda x: tvmlib.te.compute(SHAPE, lambda i, j: x[i, j] + 1.5), SHAPE), None
-    relax = tvmlib.relax
+        return elementwise(lambda x: _tvm.te.compute(SHAPE, lambda i, j: x[i, j] + 1.5), SHAPE), None
+    relax = _tvm.relax
     builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(SHAPE, "float32"))
     with builder.function("main", [x]):
         with builder.dataflow():
@@ -74,18 +76,18 @@ def given(kind: str, folder: Path) -> tuple[Any, Any]:
 
 def mistaken(module: Any, target: Any) -> Any:
     """What the passes make of a module, with subtractions for additions."""
-    tirx = tvmlib.tirx
+    tirx = _tvm.tirx
 
     def subtract(node: Any) -> Any:
         return tirx.Sub(node.a, node.b) if "float" in str(node.ty.dtype) else node
 
     def changed(func: Any) -> Any:
-        return func.with_body(tvmlib.structural_map(func.body, (tirx.Add, subtract)))
+        return func.with_body(_tvm.structural_map(func.body, (tirx.Add, subtract)))
 
-    return tvmlib.map_functions(FUSE(module, target), changed)
+    return _tvm.map_functions(FUSE(module, target), changed)
 
 
-FUSE = passes.fuse
+FUSE = pipeline.fuse
 
 
 @pytest.mark.parametrize("kind", REFERENCES)

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.operators import OPERATORS
 
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.bench import Bench, torch_sides
 from benchmarks.gpu.journal import Journal, Row
 from benchmarks.gpu.page import page_text, write_page
 from benchmarks.gpu.parts import PARTS, Part, packing_sketches
-from felixlike.testing.operators import OPERATORS
 
 
 def bench_in(folder: Path, seconds: float = 60.0) -> Bench:

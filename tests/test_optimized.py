@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import felixlike as fx
-from felixlike.deploy import compile_model
 from felixlike.errors import CompilationFailed, InvalidArtefact
 from felixlike.frontend import import_model
 from felixlike.report import Report
+from felixlike.runtime import compile_model
 
 
 class Scale(nn.Module):

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import felixlike as fx
+from felixlike._util.torch_modes import SharedSetting, alone, once
 from felixlike.errors import FelixlikeWarning
-from felixlike.modes import SharedSetting, alone, once
 
 COUNT = 4
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.models import Apply
 from torch import Tensor
 
 import felixlike as fx
-from felixlike.testing.models import Apply
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_the_example_prints_what_it_says(request: pytest.FixtureRequest) -> None
 
 def test_the_package_is_as_it_was() -> None:
     """The example changes a rule for itself alone."""
-    from felixlike.spaces import register_tile
+    from felixlike.spaces.cpu import register_tile
 
     before = register_tile._tile
     list(_run(_blocks()[:2]))

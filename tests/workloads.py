@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.frontend.rewrites.deconvolution import Dimension, phased
-from felixlike.testing.operators import OPERATORS
+from support.operators import OPERATORS
 
-te, topi = tvmlib.te, tvmlib.topi
+from felixlike import _tvm
+from felixlike.frontend.rewrites.split_deconvolution import Dimension, phased
+
+te, topi = _tvm.te, _tvm.topi
 
 
 def matmul(n: int = 128, k: int = 64, m: int = 96, *, relu: bool = False) -> Any:

@@ -79,9 +79,9 @@ class Bench:
     def _rehearsed(self, model: Any, inputs: tuple[Any, ...], seconds: float) -> tuple[None, Row]:
         from felixlike import codegen, records
         from felixlike.costmodel import load
-        from felixlike.deploy.compile import lowered_model
         from felixlike.frontend import import_model
         from felixlike.hardware import kind_of
+        from felixlike.runtime.compile_model import lowered_model
         from felixlike.search import make_strategy
         from felixlike.symbolic import SpaceName
         from felixlike.tuning import Budget, Session

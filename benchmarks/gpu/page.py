@@ -17,7 +17,7 @@ from benchmarks.gpu import machine
 from benchmarks.gpu.journal import Journal, Row
 from benchmarks.gpu.parts import PARTS, STOCK
 from benchmarks.results import FOLDER, geometric_mean
-from felixlike.words import counted
+from felixlike._util.wording import counted
 
 _SIDES = ("eager", "eager TF32", "torch.compile", "reduce-overhead", "default", "tuned")
 

@@ -37,12 +37,13 @@ class Part:
 def points(bench: Bench, name: str, seconds: float) -> Row:
     """Random valid points of every sketch of an operator, compared with float64; also of those sketches of ours that
     lay a constant weight out anew.  Of a precision, those that round: simulated devices know none."""
+    from support.operators import OPERATORS
+
     from felixlike import codegen
     from felixlike.hardware import FLOAT32, resolve_target, with_precision
     from felixlike.measure.packing import cut
     from felixlike.search import Candidate
     from felixlike.symbolic import sketches
-    from felixlike.testing.operators import OPERATORS
 
     operator, _, precision = name.partition(", ")
     func, exact = OPERATORS[operator](), not precision
@@ -89,9 +90,9 @@ def packing_sketches(target: Any, func: Any) -> Sequence[Any]:
 
 
 def _module(func: Any) -> Any:
-    from felixlike import tvmlib
+    from felixlike import _tvm
 
-    return tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return _tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
 def subgraph(bench: Bench, name: str, seconds: float) -> Row:
@@ -105,9 +106,9 @@ def subgraph(bench: Bench, name: str, seconds: float) -> Row:
 def network(bench: Bench, name: str, seconds: float) -> Row:
     """A network tuned, and as TVM's default schedules have it, against PyTorch."""
     from felixlike.bench import networks
-    from felixlike.deploy import compile_model
-    from felixlike.deploy.compile import lowered_model
     from felixlike.frontend import import_model
+    from felixlike.runtime import compile_model
+    from felixlike.runtime.compile_model import lowered_model
 
     model, inputs = networks.resnet18(size=64) if bench.rehearsal and name == "resnet18" else getattr(networks, name)()
     imported = import_model(model, inputs, bench.target)
@@ -233,7 +234,7 @@ def collecting(bench: Bench, name: str, seconds: float) -> Row:
 
 
 def _operators() -> Sequence[str]:
-    from felixlike.testing.operators import OPERATORS
+    from support.operators import OPERATORS
 
     rounded = [f"{name}, {precision}" for name in _ROUNDED for precision in PRECISIONS]
     return (*OPERATORS, *rounded)

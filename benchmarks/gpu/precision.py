@@ -64,9 +64,9 @@ def _rehearsed(bench: Bench, model: Any, inputs: Any, precision: str) -> Row:
     """What would be measured: the schedule on tensor cores that the cost model likes best, compiled for sm_90.  The
     simulated device has not measured any."""
     from felixlike import codegen
-    from felixlike.deploy.compile import lowered_model
     from felixlike.frontend import import_model
     from felixlike.hardware import resolve_target, with_precision
+    from felixlike.runtime.compile_model import lowered_model
 
     target = with_precision(resolve_target("sm_90"), precision)
     imported = import_model(model, inputs, target)

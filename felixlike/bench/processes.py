@@ -20,7 +20,7 @@ from typing import Any, Self
 from felixlike.bench.timing import Timed, Timer, interleaved, summary, timer
 from felixlike.hardware import placement
 from felixlike.hardware.probe import usable_processors
-from felixlike.measure.confine import confine
+from felixlike.measure.child.confine import confine
 
 Make = Callable[[], Callable[[], object]]
 """Makes a side's call where it is to run: a function of a module, or a functools.partial of one."""

@@ -12,9 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from felixlike._util.atomic_files import written_whole
 from felixlike._version import __version__
 from felixlike.errors import InvalidOption
-from felixlike.output import written_whole
 
 
 def geometric_mean(values: Sequence[float]) -> float:

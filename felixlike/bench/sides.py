@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from felixlike import scratch
+from felixlike._util import scratch
 from felixlike.bench.processes import Make
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def saved(path: Path, make: Callable[[], Model]) -> Call:
 
 def untuned(make: Callable[[], Model]) -> Call:
     """TVM's own schedules, or none."""
-    from felixlike.deploy import compile_model
     from felixlike.frontend import import_model
+    from felixlike.runtime import compile_model
 
     model, inputs = make()
     plain = compile_model(import_model(model, inputs))

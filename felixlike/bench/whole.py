@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from felixlike import scratch
+from felixlike._util import scratch
 from felixlike.bench.networks import NETWORKS, SMALL
 from felixlike.bench.processes import Sides
 from felixlike.bench.sides import CHANNELS_LAST, COMPILED, EAGER, ONNX, baselines, saved

@@ -13,8 +13,8 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
+from felixlike._util.wording import for_the_command
 from felixlike.cli.terminal import BROKEN_PIPE, Streams, complain
-from felixlike.words import for_the_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +61,7 @@ def _run(arguments: list[str]) -> int:
 
 def _parsed(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
     """The options; usage errors are those of the command, and name what was probably meant. Raises SystemExit."""
-    from felixlike.words import nearest
+    from felixlike._util.wording import nearest
 
     commands = _commands(parser)
     if not arguments[0].startswith("-") and arguments[0] not in commands:

@@ -18,7 +18,7 @@ from typing import Any
 
 import platformdirs
 
-from felixlike import private
+from felixlike._util import private_files
 
 _KEY = "commands.key"
 _KEY_BYTES = 32
@@ -30,7 +30,7 @@ def mark(store: Path, command: Mapping[str, Any]) -> str:
         try:
             key = _key()
         except FileNotFoundError:
-            private.write(_folder(), _KEY, content=secrets.token_bytes(_KEY_BYTES))
+            private_files.write(_folder(), _KEY, content=secrets.token_bytes(_KEY_BYTES))
             key = _key()
     except OSError:
         return ""
@@ -52,7 +52,7 @@ def _mark(key: bytes, store: Path, command: Mapping[str, Any]) -> str:
 
 
 def _key() -> bytes:
-    with private.opened(_folder(), _KEY) as file:
+    with private_files.opened(_folder(), _KEY) as file:
         key = file.read(_KEY_BYTES + 1)
     if len(key) != _KEY_BYTES:
         raise OSError("it is not a key")

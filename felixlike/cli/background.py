@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from felixlike import scratch, storage
+from felixlike._util import scratch, user_folders
 
 _NICE = 10
 _PR_SET_PDEATHSIG = 1
@@ -51,9 +51,9 @@ def in_background_of(parent: int, folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _turn() -> Iterator[None]:
     """Wait for a lock that one process of this user holds on this machine; no lock where there is no cache folder."""
-    folder = storage.cache_folder()
+    folder = user_folders.cache_folder()
     if folder is None:
         yield
         return
-    with storage.locked(folder / f"tuning-{socket.gethostname()}.lock", seconds=float("inf")):
+    with user_folders.locked(folder / f"tuning-{socket.gethostname()}.lock", seconds=float("inf")):
         yield

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from felixlike import options as checks
+from felixlike._util import option_checks as checks
 
 
 def add_parser(commands: Any) -> None:
@@ -39,12 +39,12 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure; 0, or 1 if a network could not be."""
+    from felixlike._util.atomic_files import check_writable
     from felixlike.bench import page
     from felixlike.bench.results import of_this_machine
     from felixlike.bench.whole import measure
     from felixlike.cli.terminal import complain
     from felixlike.errors import FelixlikeError, OutputNotWritable, first_line
-    from felixlike.output import check_writable
 
     path = checks.path(options.output, "output", error=OutputNotWritable)
     check_writable(path)
@@ -88,9 +88,9 @@ def _write(path: Path, rows: list[dict[str, Any]], *, quiet: bool) -> None:
 
 def _names(given: list[str]) -> list[str]:
     """The networks asked for. Raises InvalidOption."""
+    from felixlike._util.wording import choose_from
     from felixlike.bench.networks import NETWORKS, SMALL
     from felixlike.errors import InvalidOption
-    from felixlike.words import choose_from
 
     known = [*NETWORKS, *SMALL]
     for name in given:
@@ -101,10 +101,10 @@ def _names(given: list[str]) -> list[str]:
 
 def _against(given: str | None) -> tuple[str, ...]:
     """The sides asked for. Raises InvalidOption."""
+    from felixlike._util.wording import choose_from
     from felixlike.bench import sides
     from felixlike.bench.whole import OTHERS
     from felixlike.errors import InvalidOption
-    from felixlike.words import choose_from
 
     known = {
         "eager": sides.EAGER,

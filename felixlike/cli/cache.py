@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from felixlike.words import counted
+from felixlike._util.wording import counted
 
 if TYPE_CHECKING:
-    from felixlike.cache import Entry
+    from felixlike._util.cache import Entry
 
 
 def add_parser(commands: Any) -> None:
@@ -33,10 +33,10 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show what there is, or remove it; 0."""
-    from felixlike import cache, storage
+    from felixlike._util import cache, user_folders
     from felixlike.report.runlog import logs_of
 
-    store = storage.store_path()
+    store = user_folders.store_path()
     logs = [] if store is None else logs_of(store)
     if options.clear:
         removed = cache.clear() + [log for log in logs if _removed(log)]

@@ -12,10 +12,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from felixlike import interrupts
-from felixlike import options as checks
+from felixlike._util import interrupts
+from felixlike._util import option_checks as checks
+from felixlike._util.wording import counted
 from felixlike.errors import InvalidOption
-from felixlike.words import counted
 
 if TYPE_CHECKING:
     from felixlike.training.collect import Collected
@@ -112,7 +112,7 @@ def _lines(path: str | None, part: str) -> list[Any]:
 
 
 def _target(name: str, cores: int | None) -> Any:
-    from felixlike import tvmlib
+    from felixlike import _tvm
     from felixlike.hardware import kind_of, resolve_target
 
     target = resolve_target(name)
@@ -121,7 +121,7 @@ def _target(name: str, cores: int | None) -> Any:
     cores = checks.whole(cores, "--cores", least=1, where="collect")
     if not kind_of(target).on_host:
         raise InvalidOption("--cores is for CPUs", where="collect", remedy="leave it out")
-    return tvmlib.Target({**target.export(), "num-cores": cores})
+    return _tvm.Target({**target.export(), "num-cores": cores})
 
 
 def _said(found: Collected) -> str:

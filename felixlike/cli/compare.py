@@ -30,8 +30,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the comparison; 0."""
     import json
 
-    from felixlike.report.compared import MOST_DRAWN, comparison_text, draw
     from felixlike.report.comparison import compare
+    from felixlike.report.comparison_text import MOST_DRAWN, comparison_text, draw
     from felixlike.report.layout import stream_width
     from felixlike.report.picture import image_path
     from felixlike.training.packed import opened

@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._util.wording import counted
 from felixlike.cli.doctor_gpu import examine_gpu, seen_by_tvm
 from felixlike.cli.finding import Finding, findings_text
 from felixlike.errors import FelixlikeError, InvalidOption
-from felixlike.words import counted
 
 _NEEDED = {"apache-tvm": "0.27.0", "apache-tvm-ffi": "0.1.14", "torch": "2.13", "egglog": "13."}
 """What versions must begin with. apache-tvm-ffi 0.1.15 makes MetaSchedule's default rules segfault."""
@@ -62,7 +62,7 @@ def examine() -> Iterator[Finding]:
     yield _memory()
     yield from examine_gpu()
     if not any(f.problem for f in versions):
-        yield from _tvm()
+        yield from _tvm_versions()
         yield from seen_by_tvm()
         yield _cache()
 
@@ -127,7 +127,7 @@ def _memory() -> Finding:
 
 
 def _cache() -> Finding:
-    from felixlike import cache
+    from felixlike._util import cache
 
     folder = cache.folder()
     writable = folder is not None
@@ -142,20 +142,20 @@ def _cache() -> Finding:
     return Finding("cache", where, wrong, "Make it writable, or set XDG_CACHE_HOME.", fatal=False)
 
 
-def _tvm() -> Iterator[Finding]:
+def _tvm_versions() -> Iterator[Finding]:
     started = time.perf_counter()
     try:
         from felixlike.hardware import host_device
-        from felixlike.hardware.known import imitated
+        from felixlike.hardware.presets import imitated
 
-        tvmlib.load()
+        _tvm.load()
     except (FelixlikeError, ImportError) as error:
         said = error.what if isinstance(error, FelixlikeError) else str(error)
         yield Finding("TVM", "does not load", said, _TVM_AGAIN)
         return
     yield Finding("TVM start-up", f"{time.perf_counter() - started:.1f} s")
     device = host_device()
-    yield Finding("LLVM", f"{tvmlib.llvm_version()}, generating code for {device.mcpu}")
+    yield Finding("LLVM", f"{_tvm.llvm_version()}, generating code for {device.mcpu}")
     vectors = f"{device.vector_bits}-bit vectors"
     caches = f"L1 {device.l1_bytes // 1024} KiB, L2 {device.l2_bytes // 1024} KiB"
     stands_in = f", which stands in for {found[0]}" if (found := imitated()) else ""
@@ -211,7 +211,7 @@ def _design_space() -> str:
     """MetaSchedule makes sketches of a small product, and they are understood."""
     from felixlike.symbolic import sketches
 
-    te = tvmlib.te
+    te = _tvm.te
     a, b = te.placeholder((16, 16), name="a"), te.placeholder((16, 16), name="b")
     k = te.reduce_axis((0, 16), name="k")
     c = te.compute((16, 16), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")

@@ -10,9 +10,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from felixlike._util.wording import choose_from, counted
 from felixlike.cli.tune import add_model, read_model
 from felixlike.errors import InvalidOption
-from felixlike.words import choose_from, counted
 
 if TYPE_CHECKING:
     from felixlike.frontend import Task
@@ -42,10 +42,10 @@ def run(options: argparse.Namespace) -> int:
     model, shapes = read_model(options)
     from felixlike.api import extract_tasks
     from felixlike.hardware import resolve_target
-    from felixlike.pipelines import pipeline_of
     from felixlike.report import tasks_text
     from felixlike.report.explanation import DEFAULT_COLUMNS, explain
     from felixlike.report.layout import stream_width
+    from felixlike.spaces.pipelines import pipeline_of
     from felixlike.symbolic import sketches
 
     if options.pipeline:

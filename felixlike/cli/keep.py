@@ -38,13 +38,13 @@ class FirstCopy:
         self._saved = False
 
     def __enter__(self) -> Self:
-        from felixlike.finish import before_comparing
+        from felixlike.tuning.finish import before_comparing
 
         self._token = before_comparing.set(None if self._path is None else self._save)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        from felixlike.finish import before_comparing
+        from felixlike.tuning.finish import before_comparing
 
         before_comparing.reset(self._token)
         if error is not None and self._saved:
@@ -52,12 +52,12 @@ class FirstCopy:
 
     def saved_again(self, tuned: Optimized, path: Path) -> bool:
         """Save the model for good by copying the first copy, which then goes.  Whether that worked."""
-        from felixlike import deploy
+        from felixlike import runtime
 
         if not self._saved or self._path is None:
             return False
         try:
-            deploy.save_again(self._path, path, report=tuned.report.to_json())
+            runtime.save_again(self._path, path, report=tuned.report.to_json())
         except Exception:  # it is saved anew
             return False
         self.remove(unless=path)
@@ -70,10 +70,10 @@ class FirstCopy:
                 self._path.unlink()
 
     def _save(self, compiled: Any, report: Any) -> None:
-        from felixlike import deploy
+        from felixlike import runtime
 
         assert self._path is not None
-        deploy.save(compiled, self._path, report=report.to_json())
+        runtime.save(compiled, self._path, report=report.to_json())
         self._saved = True
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from felixlike import options
+from felixlike._util import option_checks
+from felixlike._util.wording import choose_from, counted, kind_of
 from felixlike.errors import InvalidModel, first_line
-from felixlike.words import choose_from, counted, kind_of
 
 _MODULE = re.compile(r"(?:(?P<folder>.*)/)?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
 
@@ -41,7 +41,7 @@ def model_from(text: str) -> tuple[Any, Any]:
                 "the file alone does not say which model", where=text, remedy=f"name a function in it: {text}:factory"
             )
         return text, None
-    return _made(_factory(_module(options.path(path, "model", error=InvalidModel)), name, path), text, path)
+    return _made(_factory(_module(option_checks.path(path, "model", error=InvalidModel)), name, path), text, path)
 
 
 def named_from_anywhere(text: str) -> str:
@@ -50,8 +50,8 @@ def named_from_anywhere(text: str) -> str:
     if colon and (named := _module_name(path, name)) is not None:
         return f"{named[0].absolute()}/{named[1]}:{name}"
     if colon and path.endswith(".py"):
-        return f"{options.path(path, 'model', error=InvalidModel).absolute()}:{name}"
-    return str(options.path(text, "model", error=InvalidModel).absolute())
+        return f"{option_checks.path(path, 'model', error=InvalidModel).absolute()}:{name}"
+    return str(option_checks.path(text, "model", error=InvalidModel).absolute())
 
 
 def _file_of(module: str) -> str:

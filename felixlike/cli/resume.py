@@ -16,9 +16,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from felixlike._util.wording import kind_of
 from felixlike.cli import authorship, tune
 from felixlike.errors import StoreError, UnconfirmedCommand
-from felixlike.words import kind_of
 
 _AGAIN = "give the model again: felixlike tune MODEL --store STORE, or optimize(model, store=…)"
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._util.wording import counted
 from felixlike.cli.finding import Finding
 from felixlike.errors import FelixlikeError
-from felixlike.words import counted
 
 if TYPE_CHECKING:
     from felixlike.frontend import Task
-    from felixlike.measure.survey import Seen
-    from felixlike.measure.tracker import Servers
+    from felixlike.measure.rpc.server_probe import Seen
+    from felixlike.measure.rpc.tracker import Servers
 
 _PATIENCE_SECONDS = 10.0
 
@@ -24,7 +24,7 @@ _PATIENCE_SECONDS = 10.0
 def examine_servers(tracker: str, key: str | None, target: str) -> Iterator[Finding]:
     """Ask the tracker, then open a session with every server that is free and measure a small product there."""
     from felixlike.hardware import resolve_target
-    from felixlike.measure.tracker import Tracker
+    from felixlike.measure.rpc.tracker import Tracker
 
     try:
         found = Tracker(tracker).servers()
@@ -48,7 +48,7 @@ def examine_servers(tracker: str, key: str | None, target: str) -> Iterator[Find
 
 def _sessions() -> Iterator[Finding]:
     """What a hostile server could do to this machine, if that is more than it must."""
-    from felixlike.measure import sandbox
+    from felixlike.measure.child import sandbox
 
     lacking = sandbox.missing()
     if lacking:
@@ -59,7 +59,7 @@ def _sessions() -> Iterator[Finding]:
 
 def _key(tracker: str, key: str, servers: Servers, target: Any) -> Iterator[Finding]:
     from felixlike.measure import RpcPool
-    from felixlike.measure.fleet import as_text
+    from felixlike.measure.rpc.server_pool import as_text
 
     yield Finding(f"key {key}", f"{counted(len(servers.addresses), 'server')}, {servers.free} free")
     try:
@@ -90,8 +90,8 @@ def _problem(seen: Seen) -> tuple[str, str]:
     """(what is wrong with a server, what to do); empty if nothing."""
     if seen.problem:
         return seen.problem, "" if "TVM_NUM_THREADS" in seen.problem else "See docs/rpc.md for what a server needs."
-    if seen.version not in (tvmlib.version(), "unknown"):
-        return f"here TVM is {tvmlib.version()}", "Install the same version on both machines."
+    if seen.version not in (_tvm.version(), "unknown"):
+        return f"here TVM is {_tvm.version()}", "Install the same version on both machines."
     if seen.measurement is not None and seen.measurement.message:
         return f"a small product: {seen.measurement.status}, {seen.measurement.message}", "See what the server printed."
     return "", ""
@@ -101,7 +101,7 @@ def _product(target: Any) -> Task:
     """A product of two small matrices."""
     from felixlike.frontend import make_task
 
-    te = tvmlib.te
+    te = _tvm.te
     a, b = te.placeholder((64, 64), name="a"), te.placeholder((64, 64), name="b")
     k = te.reduce_axis((0, 64), name="k")
     c = te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from felixlike import options as checks
+from felixlike._util import option_checks as checks
 from felixlike.errors import InvalidArtefact, OutputNotWritable
 
 if TYPE_CHECKING:
@@ -50,25 +50,25 @@ def run(options: argparse.Namespace) -> int:
 
 def _check_page(page: str, path: Path) -> None:
     """Raise OutputNotWritable where no page can be written, or what is shown would be written over."""
-    from felixlike.output import check_writable
+    from felixlike._util.atomic_files import check_writable
 
     if check_writable(page) == path.resolve():
         raise OutputNotWritable("it is the file that is shown", where=page, remedy="give the page another name")
 
 
 def _page(path: Path, *, is_store: bool) -> Page:
-    from felixlike import deploy
+    from felixlike import runtime
     from felixlike.report import Report
     from felixlike.report.page import StorePage, page_of_report
 
-    return StorePage(path).build() if is_store else page_of_report(Report.from_json(deploy.read_report(path)))
+    return StorePage(path).build() if is_store else page_of_report(Report.from_json(runtime.read_report(path)))
 
 
 def _artefact(path: Path, width: int | None) -> str:
-    from felixlike import deploy
+    from felixlike import runtime
     from felixlike.report import Report, report_text
 
-    return report_text(Report.from_json(deploy.read_report(path)), width=width)
+    return report_text(Report.from_json(runtime.read_report(path)), width=width)
 
 
 def _store(path: Path, width: int | None) -> str:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from felixlike.words import counted
+from felixlike._util.wording import counted
 
 if TYPE_CHECKING:
     from felixlike.records.merging import Merged

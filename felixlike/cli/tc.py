@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from felixlike import options as checks
+from felixlike._util import option_checks as checks
 from felixlike.errors import InvalidModel, InvalidOption
 
 _SIZE = 64

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from felixlike.signs import HANDLER
+from felixlike._encoding import HANDLER
 
 BROKEN_PIPE = 141
 """The exit code of a command whose reader has gone: what a shell says of one that SIGPIPE ends."""

@@ -9,9 +9,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from felixlike import options as checks
+from felixlike._util import option_checks as checks
+from felixlike._util.wording import counted
 from felixlike.errors import InvalidOption
-from felixlike.words import counted
 
 if TYPE_CHECKING:
     from felixlike.training.samples import Samples
@@ -50,19 +50,19 @@ def _add_common(parser: Any) -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     """Train and write; 0."""
-    from felixlike import deploy
+    from felixlike import runtime
     from felixlike.costmodel import save_weights
-    from felixlike.training.course import course
     from felixlike.training.fit import Fit
+    from felixlike.training.pipeline import course
 
-    deploy.check_writable(options.output)
+    runtime.check_writable(options.output)
     fit = Fit(
         steps=checks.whole(options.steps, "--steps", least=1, where="train"),
         seed=checks.seed(options.seed, where="train"),
     )
     samples = _samples(options)
     result = course(samples.workloads, fit, operators=not options.no_operators, say=_say)
-    with deploy.written_whole(options.output) as file:
+    with runtime.written_whole(options.output) as file:
         save_weights(result.network, file, result.card)
     print(result.text())
     print(f"Saved to {options.output}.")

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from felixlike import interrupts
-from felixlike import options as checks
+from felixlike._util import interrupts
+from felixlike._util import option_checks as checks
 from felixlike.cli import authorship
 from felixlike.cli.keep import FirstCopy, kept, unverified
 from felixlike.cli.model_file import model_from, named_from_anywhere
@@ -83,12 +83,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from felixlike import deploy
+    from felixlike import runtime
     from felixlike.errors import SearchFailed, VerificationFailed
 
     if options.output is not None:
-        deploy.check_writable(options.output)
-        deploy.linker()
+        runtime.check_writable(options.output)
+        runtime.linker()
     model, shapes = read_model(options)
     from felixlike.api import optimize  # now: a model that cannot be had is said at once
 

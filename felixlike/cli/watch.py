@@ -30,8 +30,8 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C; 0."""
-    from felixlike import options as checks
     from felixlike import records
+    from felixlike._util import option_checks as checks
     from felixlike.errors import StoreError
     from felixlike.report.watching import Watch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.codegen.cuda import compile_source, cuda_compiler, cuda_source
 from felixlike.codegen.lone_output import lone_output
 from felixlike.codegen.passes import asynchronous_copies
@@ -22,10 +22,10 @@ def compile_primfuncs(module: Any, target: Any, *, kernels: list[Kernel] | None 
     kernels: gets what the CUDA compiler says of each kernel."""
     module = lower(module, target)
     if kind_of(target).on_host:
-        return tvmlib.tvm.compile(module, target=target)
-    target = tvmlib.with_host(target)
+        return _tvm.tvm.compile(module, target=target)
+    target = _tvm.with_host(target)
     with target, cuda_compiler(target, kernels), asynchronous_copies(module):
-        return tvmlib.tvm.compile(module, target=target)
+        return _tvm.tvm.compile(module, target=target)
 
 
 def cuda_binary(module: Any, target: Any) -> bytes:
@@ -34,7 +34,7 @@ def cuda_binary(module: Any, target: Any) -> bytes:
     Raises MissingCompiler and CompilationFailed."""
     module = lower(module, target)
     with asynchronous_copies(module):
-        compiled = tvmlib.tvm.compile(module, target=tvmlib.with_host(target))
+        compiled = _tvm.tvm.compile(module, target=_tvm.with_host(target))
     return compile_source(cuda_source(compiled), str(target.attrs["arch"]))
 
 
@@ -49,23 +49,23 @@ def compile_relax(module: Any, target: Any, *, graphs: bool = True) -> tuple[Any
     first half, legalising and fusing, must have been done, so that what was tuned is what is compiled."""
     kind = kind_of(target)
     if not kind.on_host:
-        target = tvmlib.with_host(target)
+        target = _tvm.with_host(target)
     module = default_schedules(module, target)
-    pipeline = tvmlib.relax_pipeline(kind.name)
+    pipeline = _tvm.relax_pipeline(kind.name)
     with target, nullcontext() if kind.on_host else cuda_compiler(target):
-        lowered = lone_output(tvmlib.transform.Sequential(pipeline.dataflow_lower_passes(target))(module))
+        lowered = lone_output(_tvm.transform.Sequential(pipeline.dataflow_lower_passes(target))(module))
         captured = {"relax.backend.use_cuda_graph": True} if graphs and kind.binds_threads and _static(module) else {}
-        with tvmlib.transform.PassContext(config=captured):
-            lowered = tvmlib.transform.Sequential(pipeline.finalize_passes(target))(lowered)
+        with _tvm.transform.PassContext(config=captured):
+            lowered = _tvm.transform.Sequential(pipeline.finalize_passes(target))(lowered)
         ready = lower(lowered, target)
         with asynchronous_copies(ready):
-            return lowered, tvmlib.tvm.compile(ready, target=target, relax_pipeline=None)
+            return lowered, _tvm.tvm.compile(ready, target=target, relax_pipeline=None)
 
 
 def _static(module: Any) -> bool:
     """Whether no size of a Relax module's functions is left to its calls."""
-    functions = [func for func in module.functions.values() if isinstance(func, tvmlib.relax.Function)]
-    return not any(tvmlib.relax.analysis.defined_symbolic_vars(func) for func in functions)
+    functions = [func for func in module.functions.values() if isinstance(func, _tvm.relax.Function)]
+    return not any(_tvm.relax.analysis.defined_symbolic_vars(func) for func in functions)
 
 
 def default_schedules(module: Any, target: Any) -> Any:
@@ -74,9 +74,9 @@ def default_schedules(module: Any, target: Any) -> Any:
     Plain loops cannot run on a GPU: nothing in them is bound to threads."""
     if not kind_of(target).binds_threads:
         return module
-    dlight = tvmlib.dlight()
+    dlight = _tvm.dlight()
     gpu = dlight.gpu
     rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
-    own = tvmlib.map_functions(module, tvmlib.s_tir.renew_defs)  # dlight changes functions in place
+    own = _tvm.map_functions(module, _tvm.s_tir.renew_defs)  # dlight changes functions in place
     with target:
         return dlight.ApplyDefaultSchedule(*rules)(own)

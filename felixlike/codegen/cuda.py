@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from felixlike import scratch, tvmlib
+from felixlike import _tvm
+from felixlike._util import scratch
 from felixlike.codegen import nvrtc
 from felixlike.codegen.cubin import kernels_of
 from felixlike.codegen.passes.tensor_cores import FUNCTIONS, uses_tensor_cores
@@ -113,13 +114,13 @@ def cuda_compiler(target: Any, kernels: list[Kernel] | None = None) -> Iterator[
             kernels.extend(kernels_of(binary, arch))
         return binary
 
-    tvms = tvmlib.tvm_ffi.get_global_func(_CALLBACK, allow_missing=True)
-    tvmlib.tvm_ffi.register_global_func(_CALLBACK, compiled, override=True)
+    tvms = _tvm.tvm_ffi.get_global_func(_CALLBACK, allow_missing=True)
+    _tvm.tvm_ffi.register_global_func(_CALLBACK, compiled, override=True)
     try:
         yield
     finally:
         if tvms is not None:
-            tvmlib.tvm_ffi.register_global_func(_CALLBACK, tvms, override=True)
+            _tvm.tvm_ffi.register_global_func(_CALLBACK, tvms, override=True)
 
 
 def cuda_source(executable: Any) -> str:

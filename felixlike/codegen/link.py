@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 
 
 def relink_relax(lowered: Any, runnable: Any, target: Any, description: str) -> Any:
@@ -13,15 +13,15 @@ def relink_relax(lowered: Any, runnable: Any, target: Any, description: str) -> 
 
     A virtual machine writes an entry per constant into the executable it is made from, and every one of them makes
     TVM print a line when the executable is saved and again when it is loaded (src/runtime/vm/executable.cc)."""
-    vm_build = tvmlib.vm_build()
-    builder = tvmlib.relax.ExecBuilder()
+    vm_build = _tvm.vm_build()
+    builder = _tvm.relax.ExecBuilder()
     vm_build._vmcodegen(builder, lowered)
     with builder.function(_DESCRIPTION, num_inputs=0):
         builder.emit_call("vm.builtin.copy", [builder.convert_constant(description)], dst=builder.r(0))
         builder.emit_ret(builder.r(0))
     kernels = [module for module in runnable.imports if module.kind != "relax.VMExecutable"]
     library = kernels[0] if kernels else None
-    return vm_build.VMExecutable(tvmlib.relax_api().VMLink(builder, target, library, [], {}))
+    return vm_build.VMExecutable(_tvm.relax_api().VMLink(builder, target, library, [], {}))
 
 
 _DESCRIPTION = "felixlike_description"
@@ -40,4 +40,4 @@ def description_in(machine: Any) -> str | None:
 
 def open_library(path: str) -> Any:
     """A runnable module from a shared library, which is closed again with the last object that uses it."""
-    return tvmlib.load_module(path, keep_module_alive=False)
+    return _tvm.load_module(path, keep_module_alive=False)

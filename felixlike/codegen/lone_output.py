@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 
 
 def lone_output(module: Any) -> Any:
     """The module with a "main" that returns a lone tensor as it is."""
-    relax, main = tvmlib.relax, module["main"]
+    relax, main = _tvm.relax, module["main"]
     *blocks, last = main.body.blocks
     *bindings, final = last.bindings
     is_tuple = final.var.same_as(main.body.body) and isinstance(final, relax.VarBinding)
@@ -28,4 +28,4 @@ def lone_output(module: Any) -> Any:
     body = relax.SeqExpr([*blocks, relax.BindingBlock(bindings)], output)
     alone = relax.Function(main.params, body, output.ty, main.is_pure, main.attrs)
     functions = {**module.functions, module.get_global_var("main"): alone}
-    return tvmlib.IRModule(functions, attrs=module.attrs)
+    return _tvm.IRModule(functions, attrs=module.attrs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from felixlike.tvmlib.typing import TirExpr
+from felixlike._tvm.typing import TirExpr
 
 
 def padded(value: TirExpr) -> tuple[Any, Any] | None:

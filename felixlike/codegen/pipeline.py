@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from felixlike._tvm.typing import Module
 from felixlike.codegen import plain_loops
-from felixlike.codegen.marks import (
+from felixlike.codegen.annotations import (
     Asynchronous,
     Blocks,
     Columns,
@@ -47,7 +48,6 @@ from felixlike.codegen.passes import (
     write_out_halves,
 )
 from felixlike.hardware import kind_of
-from felixlike.tvmlib.typing import Module
 
 
 class Form(Enum):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from felixlike import tvmlib
-from felixlike.tvmlib.typing import Func, Module, Stmt
+from felixlike import _tvm
+from felixlike._tvm.typing import Func, Module, Stmt
 
 
 def without_blocks(func: Func) -> Func:
     """A scheduled PrimFunc for a CPU as plain loops: what TVM's own pipeline (tvm/s_tir/pipeline.py) starts with.
 
     The pipeline may follow; it then finds this done. A function that holds no blocks any more stays as it is."""
-    if not tvmlib.found(func.body, tvmlib.s_tir.SBlock):
+    if not _tvm.found(func.body, _tvm.s_tir.SBlock):
         return func
-    t = tvmlib.s_tir.transform
+    t = _tvm.s_tir.transform
     passes = [
         t.CanonicalizeLoop(),
         t.LowerInitBlock(),
@@ -23,17 +23,17 @@ def without_blocks(func: Func) -> Func:
         t.StmtSimplify(),
         t.LowerOpaqueBlock(),
     ]
-    return tvmlib.transform.Sequential(passes)(tvmlib.IRModule({"main": func}))["main"]
+    return _tvm.transform.Sequential(passes)(_tvm.IRModule({"main": func}))["main"]
 
 
 def without_scopes(module: Module) -> Module:
     """The IRModule without the brackets that TVM's own kernels (scatters) put around sequences of statements.
 
     They mean nothing to its compiler, which writes a line on stderr about each: "Unknown pragma pragma_scope"."""
-    functions = [func for func in module.functions.values() if isinstance(func, tvmlib.PrimFunc)]
-    if not any(_is_scope(s) for func in functions for s in tvmlib.found(func.body, tvmlib.tirx.AttrStmt)):
+    functions = [func for func in module.functions.values() if isinstance(func, _tvm.PrimFunc)]
+    if not any(_is_scope(s) for func in functions for s in _tvm.found(func.body, _tvm.tirx.AttrStmt)):
         return module
-    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.tirx.AttrStmt, _unscoped)))
+    return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, (_tvm.tirx.AttrStmt, _unscoped)))
 
 
 def _unscoped(statement: Stmt) -> Stmt:
@@ -49,4 +49,4 @@ def with_flat_buffers(func: Func) -> Func:
 
     TVM does so itself, but after it has simplified each index by itself: (i + 16) mod 14 then is (i + 2) mod 14, which
     no longer cancels out with (i + 16) div 14."""
-    return tvmlib.tirx.transform.FlattenBuffer()(tvmlib.IRModule({"main": func}))["main"]
+    return _tvm.tirx.transform.FlattenBuffer()(_tvm.IRModule({"main": func}))["main"]

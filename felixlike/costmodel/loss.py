@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from felixlike import options
+from felixlike._util import option_checks
 
 _SHARPNESS = 4.0
 """Candidates a quarter slower than the best count for 1/e of it in `best_loss`."""
@@ -66,7 +66,7 @@ LOSSES = ("ranking", "regression", "both", "all")
 
 def loss(scores: Tensor, labels: Tensor, present: Tensor | None = None, *, parts: str = "all") -> Tensor:
     """The parts of scores [members, tasks, n] for labels [tasks, n].  Raises InvalidOption for others than `LOSSES`."""
-    options.one_of(parts, "loss", LOSSES, what="a loss")
+    option_checks.one_of(parts, "loss", LOSSES, what="a loss")
     total = scores.new_zeros(())
     if parts != "regression":
         total = total + ranking_loss(scores, labels, present)

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from felixlike._util.torch_modes import own_modes
+from felixlike.costmodel.boosted_trees import Trees
 from felixlike.costmodel.bottleneck import Bottlenecks
 from felixlike.costmodel.ratios import RATIOS, ratios
 from felixlike.costmodel.summary import per_operation, summary_of_logs
 from felixlike.features import NAMES
-from felixlike.modes import own_modes
-from felixlike.trees import Trees
 
 MEMBERS = 3
 """Networks in the ensemble."""

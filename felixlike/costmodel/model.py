@@ -15,7 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from felixlike import options
+from felixlike._util import option_checks
+from felixlike._util.torch_modes import own_modes
 from felixlike.costmodel.correction import FEWEST, MOST, Correction, unmeasured
 from felixlike.costmodel.dataset import Dataset, TaskSamples, stack
 from felixlike.costmodel.mlp import Network
@@ -23,7 +24,6 @@ from felixlike.costmodel.train import Training, train
 from felixlike.costmodel.weights import InvalidWeights, load_weights, shipped
 from felixlike.features import FeatureArray
 from felixlike.hardware import KINDS
-from felixlike.modes import own_modes
 
 Scores = npt.NDArray[np.float64]
 
@@ -173,11 +173,13 @@ def load(target: str = "cpu", path: str | Path | None = None, *, seed: int = 0) 
 
     target: "cpu" or "cuda".  seed: of the initial weights where there are none, and of training. Raises InvalidWeights,
     InvalidOption."""
-    seed = options.seed(seed, where="costmodel.load")
-    target = options.one_of(target, "costmodel.load", [kind.device for kind in KINDS.values()], what="a kind of target")
+    seed = option_checks.seed(seed, where="costmodel.load")
+    target = option_checks.one_of(
+        target, "costmodel.load", [kind.device for kind in KINDS.values()], what="a kind of target"
+    )
     if path is None:
         found = shipped(target)
     else:
-        found = options.path(path, "weights", error=InvalidWeights, otherwise="None for those shipped")
+        found = option_checks.path(path, "weights", error=InvalidWeights, otherwise="None for those shipped")
     network = Network(seed=seed) if found is None else load_weights(found)
     return CostModel(network, seed=seed, pretrained=found is not None)

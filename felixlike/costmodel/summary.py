@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from felixlike._util.torch_modes import own_modes
 from felixlike.costmodel.ratios import RATIOS, ratios
 from felixlike.features import NAMES, FeatureArray
-from felixlike.modes import own_modes
 
 Rows = npt.NDArray[np.float32]
 

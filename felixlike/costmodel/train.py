@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from felixlike._util.torch_modes import own_modes
 from felixlike.costmodel.dataset import Dataset
 from felixlike.costmodel.loss import anchor_loss, loss
 from felixlike.costmodel.mlp import Network
-from felixlike.modes import own_modes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from typing import IO, Any
 import numpy as np
 import torch
 
+from felixlike._util.torch_modes import alone, own_modes
+from felixlike.costmodel.boosted_trees import Trees
 from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.summary import ROW
 from felixlike.errors import FelixlikeError
 from felixlike.features import NAMES, VERSION
-from felixlike.modes import alone, own_modes
-from felixlike.trees import Trees
 
 SHIPPED = Path(__file__).parent / "data"
 """Where shipped weights lie, one file a kind of target."""

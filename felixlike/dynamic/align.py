@@ -13,7 +13,7 @@ import numpy as np
 from felixlike.dynamic.ukernel import Ints, UKernels, Workload
 from felixlike.hardware import Device
 from felixlike.hardware.vectors import MOST_VECTORS
-from felixlike.spaces.thread_axes import LANES
+from felixlike.spaces.gpu.thread_axes import LANES
 
 TRANSACTION_BYTES = 32
 """What memory gives at once, at least."""

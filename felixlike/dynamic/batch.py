@@ -1,5 +1,5 @@
 """A model whose only dynamic size is its batch, and that has convolutions: compiled for a few batch sizes, which serve
-all others (`deploy/chunks.py`).
+all others (`runtime/batch_buckets.py`).
 
 In: a model as read with its dimension. Out: `Batch`, the models of fixed sizes that are to be optimized; then, of
 those, one for every size. Convolutions have no uKernels along the batch; whole networks are what is combined. Samples
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from felixlike import deploy, tvmlib
-from felixlike.deploy import Chunked
-from felixlike.deploy.agreement import agreement
+from felixlike import _tvm, runtime
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.timing import in_turns
 from felixlike.frontend.imported import Source
+from felixlike.frontend.importers.relax import leaves
 from felixlike.frontend.originals import original_of
-from felixlike.frontend.relax import leaves
-from felixlike.frontend.signature import Signature
+from felixlike.frontend.signature.signature import Signature
+from felixlike.runtime import Chunked
+from felixlike.runtime.agreement import agreement
 
 _FACTOR = 4
 """Between the sizes of parts: whatever is left is at most three calls of the next smaller one."""
@@ -76,13 +76,13 @@ def batch_of(model: Any, source: Source, dims: Mapping[str, Dim]) -> Batch | Non
         return None
     ((symbol, dim),) = dims.items()
     cut = _places(source.module["main"], symbol)
-    if cut is None or dim.most < 2 or dim.most > deploy.MOST_BATCH or not _named(source):
+    if cut is None or dim.most < 2 or dim.most > runtime.MOST_BATCH or not _named(source):
         return None
     found = Batch(model, source, dim, cut, _sizes(dim))
     return found if _independent(found) else None
 
 
-def in_parts(batch: Batch, parts: Mapping[int, deploy.Compiled], *, measure: bool) -> Chunked:
+def in_parts(batch: Batch, parts: Mapping[int, runtime.Compiled], *, measure: bool) -> Chunked:
     """The model for every size of its batch.
 
     measure: whether parts are timed; if not, the larger ones count as the better ones."""
@@ -104,10 +104,10 @@ def _convolves(module: Any) -> bool:
     names: set[str] = set()
 
     def visit(node: Any) -> None:
-        if isinstance(node, tvmlib.relax.Call):
+        if isinstance(node, _tvm.relax.Call):
             names.add(str(getattr(node.op, "name", "")))
 
-    tvmlib.relax.analysis.post_order_visit(module["main"], visit)
+    _tvm.relax.analysis.post_order_visit(module["main"], visit)
     return any(name.startswith("relax.nn.conv") for name in names)
 
 
@@ -123,10 +123,10 @@ def _places(main: Any, symbol: str) -> tuple[bool, ...] | None:
 def _is_batch(kind: Any, symbol: str) -> bool | None:
     """Whether a tensor's first size is the batch; None if another one depends on it."""
     sizes = list(kind.shape.values)
-    fixed = [isinstance(size, tvmlib.tirx.IntImm) for size in sizes]
+    fixed = [isinstance(size, _tvm.tirx.IntImm) for size in sizes]
     if all(fixed):
         return False
-    first = isinstance(sizes[0], tvmlib.tirx.Var) and str(sizes[0].name) == symbol
+    first = isinstance(sizes[0], _tvm.tirx.Var) and str(sizes[0].name) == symbol
     return True if first and all(fixed[1:]) else None
 
 
@@ -167,7 +167,7 @@ def _flat(nested: Any) -> list[Any]:
     return [leaf for leaf in _pytree.tree_leaves(nested) if leaf is not None]
 
 
-def _whole(signature: Signature, compiled: deploy.Compiled, given: Sequence[Any]) -> None:
+def _whole(signature: Signature, compiled: runtime.Compiled, given: Sequence[Any]) -> None:
     """A call that has ended when it returns, be it on a GPU."""
     import torch
 
@@ -176,7 +176,7 @@ def _whole(signature: Signature, compiled: deploy.Compiled, given: Sequence[Any]
         torch.cuda.synchronize(compiled.device)
 
 
-def _timed(batch: Batch, compiled: Mapping[int, deploy.Compiled]) -> dict[int, float]:
+def _timed(batch: Batch, compiled: Mapping[int, runtime.Compiled]) -> dict[int, float]:
     """Seconds of a call of each part, in turns; the median."""
     signature = batch.source.signature
     calls = [

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.codegen.marks import Mark
-from felixlike.tvmlib.typing import Stmt, TirExpr
+from felixlike import _tvm
+from felixlike._tvm.typing import Stmt, TirExpr
+from felixlike.codegen.annotations import Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +25,29 @@ class Builder:
 
     def const(self, value: int) -> TirExpr:
         """A number of the type of indices."""
-        return tvmlib.tirx.const(value, self.index)
+        return _tvm.tirx.const(value, self.index)
 
     def cell(self, name: str, value: Any, statements: list[Stmt]) -> Any:
         """A value that TVM's simplifier takes as it is: inlined, what it is made of would be looked at in every index,
         for minutes.  To LLVM it is a register all the same.  statements: gets those that make it."""
-        buffer = tvmlib.tirx.decl_buffer((1,), self.index, name, scope=self.scope)
+        buffer = _tvm.tirx.decl_buffer((1,), self.index, name, scope=self.scope)
         value = self.const(value) if isinstance(value, int) else value
-        statements += [tvmlib.tirx.AllocBuffer(buffer), tvmlib.tirx.BufferStore(buffer, value, [self.const(0)])]
+        statements += [_tvm.tirx.AllocBuffer(buffer), _tvm.tirx.BufferStore(buffer, value, [self.const(0)])]
         return buffer[self.const(0)]
 
     def loop(
         self, name: str, extent: Any, body: Callable[[Any], Stmt], kind: str = "SERIAL", mark: Mark | None = None
     ) -> Stmt:
         """A loop from zero on."""
-        variable = tvmlib.tirx.Var(name, self.index)
+        variable = _tvm.tirx.Var(name, self.index)
         extent = self.const(extent) if isinstance(extent, int) else extent
         notes = None if mark is None else {mark.key: mark.value}
-        loop_kind = tvmlib.tirx.ForKind[kind]
-        return tvmlib.tirx.For(variable, self.const(0), extent, loop_kind, body(variable), annotations=notes)
+        loop_kind = _tvm.tirx.ForKind[kind]
+        return _tvm.tirx.For(variable, self.const(0), extent, loop_kind, body(variable), annotations=notes)
 
     def threads(self, tag: str, extent: Any, body: Callable[[Any], Stmt]) -> Stmt:
         """A loop whose turns are a GPU's blocks, or threads of a block.  tag: CUDA's name of them."""
-        tirx = tvmlib.tirx
+        tirx = _tvm.tirx
         variable = tirx.Var(tag.replace(".", "_"), self.index)
         extent = self.const(extent) if isinstance(extent, int) else extent
         bound = tirx.IterVar(None, tirx.Var("", self.index), tirx.IterVar.ThreadIndex, tag)
@@ -57,12 +57,12 @@ class Builder:
     def written_out(self, name: str, extent: int, body: Callable[[Any], Stmt]) -> Stmt:
         """A loop that the compiler after TVM unrolls: sources stay short."""
         loop = self.loop(name, extent, body, "UNROLLED")
-        return tvmlib.tirx.AttrStmt(loop.loop_var, "pragma_unroll_explicit", tvmlib.tirx.const(0, "int32"), loop)
+        return _tvm.tirx.AttrStmt(loop.loop_var, "pragma_unroll_explicit", _tvm.tirx.const(0, "int32"), loop)
 
     def agreed(self, test: TirExpr, body: Stmt) -> Stmt:
         """What is done if a test holds on which all threads of a block agree: a loop of one turn or none, since TVM
         puts no barriers into tests, on which threads might differ."""
-        return self.loop("once", tvmlib.tirx.Cast(self.index, test), lambda _: body)
+        return self.loop("once", _tvm.tirx.Cast(self.index, test), lambda _: body)
 
     def side_by_side(self, lanes: int, store: Callable[[Any], Stmt]) -> Stmt:
         """So many neighbours at once, of which one is no vector."""
@@ -79,18 +79,18 @@ class Builder:
 
 def seq(*statements: Stmt) -> Stmt:
     """One after the other."""
-    return tvmlib.tirx.stmt_seq(*statements)
+    return _tvm.tirx.stmt_seq(*statements)
 
 
 def ceil_div(value: Any, by: Any) -> Any:
     """⌈value / by⌉ of numbers or expressions."""
     if isinstance(value, int) and isinstance(by, int):
         return -(-value // by)
-    return tvmlib.tirx.floordiv(value + (by - 1), by)
+    return _tvm.tirx.floordiv(value + (by - 1), by)
 
 
 def function(params: list[Any], body: Stmt, attrs: Any) -> Any:
     """A PrimFunc that no pass schedules again."""
-    func = tvmlib.PrimFunc(params, body, attrs=attrs)
+    func = _tvm.PrimFunc(params, body, attrs=attrs)
     func = func.with_attr("tirx.noalias", True).with_attr("tirx.is_scheduled", True)
-    return tvmlib.s_tir.renew_defs(func)
+    return _tvm.s_tir.renew_defs(func)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from felixlike._util.wording import shown
 from felixlike.errors import InputMismatch, InvalidDim
-from felixlike.words import shown
 
 MOST_DIMS = 4
 """Dynamic axes of an operator at most, as in FTuner §VI-A."""

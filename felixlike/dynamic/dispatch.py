@@ -16,13 +16,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import Stmt
+from felixlike._util.torch_modes import alone
 from felixlike.dynamic.build import Builder, ceil_div
 from felixlike.dynamic.emit import Cover, Pool
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.ukernel import Floats
-from felixlike.modes import alone
-from felixlike.tvmlib.typing import Stmt
 
 NEAR = 0.03
 """Programs within this of the best count as equal."""
@@ -151,7 +151,7 @@ def statements(
 
     symbols: TVM's variables of the sizes.  rows: how many rows there are, a number or an expression.  highest: for each
     width the height up to which all uKernels are there, for sizes that the chosen program cannot cover."""
-    tirx = tvmlib.tirx
+    tirx = _tvm.tirx
     buffer = tirx.decl_buffer((1,), "int64", "code")
     first = tirx.const(0, "int64")
 
@@ -166,7 +166,7 @@ def statements(
 
 def decoded(code: Any, rows: Any, highest: Mapping[int, int]) -> tuple[list[Stmt], Cover]:
     """The cover that a program's number stands for, as TIR (`combine.pair` and `combine.even`)."""
-    tirx = tvmlib.tirx
+    tirx = _tvm.tirx
     found: list[Stmt] = []
     index = str(rows.ty.dtype) if hasattr(rows, "ty") else "int64"
     build = Builder(index, 1)

@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import Buffer, Func, Stmt
 from felixlike.dynamic.build import Builder, ceil_div, function, seq
 from felixlike.dynamic.operator import Axis, Operator
 from felixlike.dynamic.panel import Panel, Places
 from felixlike.hardware.vectors import IN_FLIGHT
 from felixlike.measure.packing import Packing
-from felixlike.tvmlib.typing import Buffer, Func, Stmt
 
 _TASKS_A_CORE = 4
 """Shares of the work for each core, at least, where there are tiles enough: cores that are disturbed then do fewer."""
@@ -90,11 +90,11 @@ class _Emitter:
         extent = operator.along.extent
         widths = {vectors * pool.lanes for _, vectors in pool.tiles}
         self.ragged = not isinstance(extent, int) or any(extent % width for width in widths)
-        self.kept = tvmlib.tirx.decl_buffer((pool.rows * pool.columns,), operator.dtype, "kept")
+        self.kept = _tvm.tirx.decl_buffer((pool.rows * pool.columns,), operator.dtype, "kept")
         self.panel = Panel(operator, self.build, pool.columns, ragged=self.ragged)
         # All tiles share their buffers, of which each has its own registers all the same: TVM takes time for each.
         self.sums = {
-            (row, step): tvmlib.tirx.decl_buffer((pool.columns,), operator.dtype, f"sums_{row}_{step}")
+            (row, step): _tvm.tirx.decl_buffer((pool.columns,), operator.dtype, f"sums_{row}_{step}")
             for rows, vectors in pool.tiles
             for row in range(rows)
             for step in range(self.apart(rows * vectors))
@@ -102,7 +102,7 @@ class _Emitter:
 
     def kernel(self, choose: Chooser, more: Sequence[Buffer]) -> tuple[Func, tuple[Packing, ...]]:
         """The whole function."""
-        operator, build, tirx = self.operator, self.build, tvmlib.tirx
+        operator, build, tirx = self.operator, self.build, _tvm.tirx
         top, found = choose(operator.rows.extent)
         cover = Cover(*(build.cell(name, getattr(found, name), top) for name in Cover.__slots__))
         width = build.cell("width", cover.vectors * self.pool.lanes, top)
@@ -144,7 +144,7 @@ class _Emitter:
 
     def any_tile(self, number: Any, cover: Cover, share: _Share) -> Stmt:
         """The tile of a number: the code of its height."""
-        tirx = tvmlib.tirx
+        tirx = _tvm.tirx
         large = number < cover.many
         after = cover.many * cover.large + (number - cover.many) * cover.small
         statements: list[Stmt] = []
@@ -163,7 +163,7 @@ class _Emitter:
 
     def tile(self, height: int, vectors: int, row: Any, share: _Share) -> Stmt:
         """One uKernel: a tile of sums in registers, the whole reduction, the epilogue."""
-        tirx, build = tvmlib.tirx, self.build
+        tirx, build = _tvm.tirx, self.build
         sums = [[self.sums[r, s] for s in range(self.apart(height * vectors))] for r in range(height)]
         zero = tirx.const(0, self.operator.dtype)
 
@@ -206,7 +206,7 @@ class _Emitter:
             def store(column: Any) -> Stmt:
                 place = {**own, self.operator.along.variable: share.column + column}
                 product = self.panel.product(place, share.panel, column)
-                return tvmlib.tirx.BufferStore(buffer, buffer[column] + product, [column])
+                return _tvm.tirx.BufferStore(buffer, buffer[column] + product, [column])
 
             return self.build.vectors(vectors, store)
 
@@ -243,7 +243,7 @@ class _Emitter:
 
     def write_part(self, height: Any, row: Any, share: _Share, vectors: Any) -> Stmt:
         """The epilogue of a tile some of whose columns do not exist, from where its sums were kept."""
-        tirx, lanes, build = tvmlib.tirx, self.pool.lanes, self.build
+        tirx, lanes, build = _tvm.tirx, self.pool.lanes, self.build
         kind = "VECTORIZED" if self.contiguous else "SERIAL"
 
         def vector(r: Any, v: Any) -> Stmt:

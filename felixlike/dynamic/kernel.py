@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from felixlike._util.wording import kind_of
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.dispatch import Tree, choose, describe
 from felixlike.dynamic.stages import Stage
 from felixlike.errors import InputMismatch
 from felixlike.hardware.placement import settle
-from felixlike.words import kind_of
 
 if TYPE_CHECKING:
     import torch

@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.dynamic.dims import Dim
 from felixlike.errors import InvalidDim
 from felixlike.frontend.imported import Source
-from felixlike.frontend.relax import leaves
+from felixlike.frontend.importers.relax import leaves
 from felixlike.hardware.probe import memory_bytes
 
 
@@ -36,8 +36,8 @@ def largest_shape(kind: Any, dims: dict[str, Dim]) -> tuple[int, ...]:
     """A tensor's shape with every dimension at its largest."""
 
     def at(size: Any) -> int:
-        values = {v: dims[str(v.name)].most for v in tvmlib.found(size, tvmlib.tirx.Var) if str(v.name) in dims}
-        return int(tvmlib.simplify(tvmlib.substituted(size, values)))
+        values = {v: dims[str(v.name)].most for v in _tvm.found(size, _tvm.tirx.Var) if str(v.name) in dims}
+        return int(_tvm.simplify(_tvm.substituted(size, values)))
 
     return tuple(map(at, kind.shape.values))
 
@@ -51,13 +51,13 @@ def _between(main: Any) -> Iterator[Any]:
 
 def _bytes(kind: Any, dims: dict[str, Dim]) -> int:
     """Of a tensor at its largest; 0 for what has no shape that the dimensions decide."""
-    if not isinstance(kind, tvmlib.relax.TensorType) or not hasattr(kind.shape, "values"):
+    if not isinstance(kind, _tvm.relax.TensorType) or not hasattr(kind.shape, "values"):
         return 0
     try:
         shape = largest_shape(kind, dims)
     except TypeError:  # of symbols that are no dimensions of inputs
         return 0
-    return math.prod(shape) * ((tvmlib.bits(kind.dtype) + 7) // 8)
+    return math.prod(shape) * ((_tvm.bits(kind.dtype) + 7) // 8)
 
 
 def _shown(count: int) -> str:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import codegen, deploy, tvmlib
-from felixlike.deploy.packing import Pieces, with_packed_constants
+from felixlike import _tvm, codegen, runtime
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.gpu.plan import pool_for
 from felixlike.dynamic.memory import largest_shape
@@ -26,10 +25,11 @@ from felixlike.errors import CompilationFailed, first_line
 from felixlike.frontend import InputSpec, OutputSpec, Sizes
 from felixlike.frontend.constants import CONSTANTS, constant_arguments, with_indices
 from felixlike.frontend.imported import Source
-from felixlike.frontend.passes import fuse_dynamic
-from felixlike.frontend.relax import leaves
+from felixlike.frontend.importers.relax import leaves
+from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.hardware import Device, device_name, kind_of, resolve_target
 from felixlike.measure import Pool
+from felixlike.runtime.constant_packing import Pieces, with_packed_constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Network:
     """compiled: the model.  source: what it was made from.  dims: its dimensions.  parts: its functions, those with a
     kernel first.  seconds: what planning took."""
 
-    compiled: deploy.Compiled
+    compiled: runtime.Compiled
     source: Source
     dims: tuple[Dim, ...]
     parts: tuple[Part, ...]
@@ -104,7 +104,7 @@ def compile_source(
     lowered = lowered_source(source, dims, target, measure=measure, kernels=kernels)
     main = source.module["main"]
     inputs, sizes = _inputs(main, source, dims)
-    compiled = deploy.Compiled(
+    compiled = runtime.Compiled(
         lowered.executable.jit(),
         inputs=inputs,
         outputs=_outputs(main, source, dims),
@@ -113,7 +113,7 @@ def compile_source(
         target=target,
         name=source.name,
         lowered=lowered.module,
-        parallel=tvmlib.runs_in_parallel(lowered.module),
+        parallel=_tvm.runs_in_parallel(lowered.module),
         sizes=sizes,
         unaligned=kind_of(target).on_host,
     )
@@ -132,8 +132,8 @@ def lowered_source(
             module, parts, pieces = _planned(module, known, device, target, measure=measure, pool=pool)
         module = with_packed_constants(module, pieces)
         return Lowered(*codegen.compile_relax(module, target), parts)
-    except tvmlib.TVM_ERRORS as error:
-        if not tvmlib.refusal(error):
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
             raise
         raise CompilationFailed(
             f"TVM could not compile the model for all sizes: {first_line(error)}",
@@ -149,16 +149,16 @@ def _planned(
     `plan_operator` has it."""
     constants = constant_arguments(module)
     calls = _calls(module)
-    changed = tvmlib.IRModule(dict(module.functions), attrs=module.attrs)
+    changed = _tvm.IRModule(dict(module.functions), attrs=module.attrs)
     known: dict[str, Plan | None] = {}
     parts: list[Part] = []
     pieces: dict[str, tuple[Any, Any]] = {}
     for variable, func in module.functions.items():
         name = str(variable.name_hint)
-        if not isinstance(func, tvmlib.PrimFunc):
+        if not isinstance(func, _tvm.PrimFunc):
             continue
         marked = with_indices(func, CONSTANTS, constants.get(name, ()))
-        key = f"{tvmlib.structural_hash(marked)} {[str(s.name) for s in symbols_of(func)]}"
+        key = f"{_tvm.structural_hash(marked)} {[str(s.name) for s in symbols_of(func)]}"
         if key not in known:
             own = _dims_of(marked, dims)
             known[key] = None
@@ -195,23 +195,23 @@ def _flops(plan: Plan | None, dims: dict[str, Dim]) -> float:
 
 
 def _private(func: Any) -> Any:
-    func = tvmlib.without_attributes(func, "global_symbol", CONSTANTS)
+    func = _tvm.without_attributes(func, "global_symbol", CONSTANTS)
     return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
 
 
 def _calls(module: Any) -> dict[str, int]:
     """How often each PrimFunc is called."""
-    call_tir = tvmlib.ir.Op.get("relax.call_tir")
+    call_tir = _tvm.ir.Op.get("relax.call_tir")
     found: dict[str, int] = {}
 
     def visit(node: Any) -> None:
-        if isinstance(node, tvmlib.relax.Call) and node.op == call_tir:
+        if isinstance(node, _tvm.relax.Call) and node.op == call_tir:
             name = str(node.args[0].name_hint)
             found[name] = found.get(name, 0) + 1
 
     for function in module.functions.values():
-        if isinstance(function, tvmlib.relax.Function):
-            tvmlib.relax.analysis.post_order_visit(function, visit)
+        if isinstance(function, _tvm.relax.Function):
+            _tvm.relax.analysis.post_order_visit(function, visit)
     return found
 
 
@@ -219,7 +219,7 @@ def _inputs(main: Any, source: Source, dims: dict[str, Dim]) -> tuple[tuple[Inpu
     """The inputs at their largest, and where sizes are dynamic."""
     specs, places = [], []
     for name, parameter in zip(source.signature.names, main.params, strict=True):
-        own = [dims.get(str(size.name)) if isinstance(size, tvmlib.tirx.Var) else None for size in _sizes(parameter.ty)]
+        own = [dims.get(str(size.name)) if isinstance(size, _tvm.tirx.Var) else None for size in _sizes(parameter.ty)]
         specs.append(InputSpec(name, largest_shape(parameter.ty, dims), str(parameter.ty.dtype)))
         places.append(tuple(None if dim is None else dim.name for dim in own))
     ranges = tuple((dim.name, dim.least, dim.most) for dim in {dim.name: dim for dim in dims.values()}.values())

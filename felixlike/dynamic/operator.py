@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import Buffer, Func, Stmt, TirExpr, Var
 from felixlike.frontend.constants import noted_constants
 from felixlike.spaces.blocks import blocks_of
 from felixlike.spaces.contraction import bare
 from felixlike.spaces.surroundings import settle_surroundings
-from felixlike.tvmlib.typing import Buffer, Func, Stmt, TirExpr, Var
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Axis:
 
     def uses(self, expression: Any) -> bool:
         """Whether an expression depends on it."""
-        return tvmlib.uses(expression, self.variable)
+        return _tvm.uses(expression, self.variable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Operator:
     @property
     def item_bits(self) -> int:
         """Bits of an element of the sums."""
-        return tvmlib.bits(self.dtype)
+        return _tvm.bits(self.dtype)
 
     def stored(self, total: Any, place: Mapping[Any, Any]) -> Stmt:
         """The epilogue of one element.  total: its sum.  place: values of the spatial axes, by variable."""
@@ -77,9 +77,9 @@ class Operator:
         def load(node: Any) -> Any:
             return total if node.source.same_as(self.sums) else node
 
-        what = tvmlib.structural_map(self.epilogue, (tvmlib.ir.TensorLoad, load))
-        places = [tvmlib.substituted(index, place) for index in self.places]
-        return tvmlib.tirx.BufferStore(self.written, tvmlib.substituted(what, place), places)
+        what = _tvm.structural_map(self.epilogue, (_tvm.ir.TensorLoad, load))
+        places = [_tvm.substituted(index, place) for index in self.places]
+        return _tvm.tirx.BufferStore(self.written, _tvm.substituted(what, place), places)
 
 
 def symbols_of(func: Func) -> tuple[Any, ...]:
@@ -87,7 +87,7 @@ def symbols_of(func: Func) -> tuple[Any, ...]:
     found: list[Any] = []
     for parameter in func.params:
         for size in getattr(parameter, "shape", None) or ():
-            for variable in tvmlib.found(size, tvmlib.tirx.Var):
+            for variable in _tvm.found(size, _tvm.tirx.Var):
                 if not any(variable.same_as(other) for other in found):
                     found.append(variable)
     return tuple(found)
@@ -95,7 +95,7 @@ def symbols_of(func: Func) -> tuple[Any, ...]:
 
 def read_operator(func: Func) -> Operator | None:
     """The contraction that a PrimFunc computes; None if it computes something else."""
-    schedule = tvmlib.Schedule(func)
+    schedule = _tvm.Schedule(func)
     summing = [block for block in blocks_of(schedule) if schedule.get(block).init is not None]
     if len(summing) != 1:
         return None
@@ -123,10 +123,10 @@ def _sums_products(statement: Any) -> bool:
 
 def _operator(func: Func, statement: Any, after: Any) -> Operator | None:
     """The block that sums and the one after it as an operator."""
-    analyzer = tvmlib.sym.Analyzer()
-    axes = [(Axis(v.var, _extent(v.dom.extent)), tvmlib.is_reduction(v)) for v in statement.iter_vars]
+    analyzer = _tvm.sym.Analyzer()
+    axes = [(Axis(v.var, _extent(v.dom.extent)), _tvm.is_reduction(v)) for v in statement.iter_vars]
     for axis, _ in axes:
-        analyzer.bind(axis.variable, tvmlib.ir.Range(0, axis.extent))
+        analyzer.bind(axis.variable, _tvm.ir.Range(0, axis.extent))
     spatial = tuple(axis for axis, reduces in axes if not reduces)
     reduced = tuple(axis for axis, reduces in axes if reduces)
     sums, indices = statement.body.buffer, list(statement.body.indices)
@@ -144,7 +144,7 @@ def _operator(func: Func, statement: Any, after: Any) -> Operator | None:
         renamed = _renamed(after, sums, plain)
         if renamed is None:
             return None
-        body = tvmlib.substituted(after.body, renamed)
+        body = _tvm.substituted(after.body, renamed)
         written, places, epilogue = body.buffer, tuple(body.indices), body.value
     if not any(written.same_as(parameter) for parameter in func.params):
         return None
@@ -170,10 +170,10 @@ def _renamed(after: Any, sums: Buffer, plain: list[Axis | None]) -> dict[Any, An
     """The epilogue's iterators as the contraction's, by what it reads of the sums; None where that is not all."""
     if type(after.body).__name__ != "BufferStore":
         return None
-    load = next(x for x in tvmlib.found(after.body.value, tvmlib.ir.TensorLoad) if x.source.same_as(sums))
+    load = next(x for x in _tvm.found(after.body.value, _tvm.ir.TensorLoad) if x.source.same_as(sums))
     values: dict[Any, Any] = {}
     for index, axis in zip(load.indices, plain, strict=True):
-        if axis is not None and isinstance(index, tvmlib.tirx.Var):
+        if axis is not None and isinstance(index, _tvm.tirx.Var):
             values[index] = axis.variable
     for iterator in after.iter_vars:
         if iterator.var not in values:
@@ -224,12 +224,12 @@ def _simple(expression: TirExpr, analyzer: Any) -> Any:
     def load(node: Any) -> Any:
         return node.source[tuple(analyzer.simplify(index) for index in node.indices)]
 
-    return tvmlib.structural_map(expression, (tvmlib.ir.TensorLoad, load))
+    return _tvm.structural_map(expression, (_tvm.ir.TensorLoad, load))
 
 
 def _extent(extent: Any) -> Any:
-    return int(extent) if isinstance(extent, tvmlib.tirx.IntImm) else extent
+    return int(extent) if isinstance(extent, _tvm.tirx.IntImm) else extent
 
 
 def _is_zero(index: Any) -> bool:
-    return isinstance(index, tvmlib.tirx.IntImm) and int(index) == 0
+    return isinstance(index, _tvm.tirx.IntImm) and int(index) == 0

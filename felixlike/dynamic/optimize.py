@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from felixlike import deploy
-from felixlike.deploy.verify import Verdict, Verification, max_relative_error
+from felixlike import runtime
 from felixlike.dynamic.batch import Batch, batch_of, in_parts
 from felixlike.dynamic.memory import check_memory
 from felixlike.dynamic.network import Network, Part, compile_source
 from felixlike.dynamic.shapes import has_dims, is_dynamic_program
 from felixlike.dynamic.sources import read_network
 from felixlike.errors import FelixlikeWarning, first_line
-from felixlike.finish import hand_over, versions
 from felixlike.frontend.imported import warnings_of
-from felixlike.frontend.shapes import either
+from felixlike.frontend.importers.input_shapes import either
 from felixlike.hardware import device_name, kind_of
 from felixlike.report import Report
 from felixlike.report.report_data import TaskReport
+from felixlike.runtime.verification import Verdict, Verification, max_relative_error
+from felixlike.tuning.finish import hand_over, versions
 
 
 def is_dynamic(model: Any, shapes: Any, example_inputs: Any) -> bool:
@@ -35,7 +35,7 @@ def is_dynamic(model: Any, shapes: Any, example_inputs: Any) -> bool:
 _UNCOMPARED = Verification(float("nan"), "")
 
 
-Fixed = Callable[[Any, Any, Mapping[str, Any]], tuple[deploy.Compiled, Report]]
+Fixed = Callable[[Any, Any, Mapping[str, Any]], tuple[runtime.Compiled, Report]]
 """Optimizes a model for fixed sizes, given examples and limits."""
 
 
@@ -48,7 +48,7 @@ def optimize_dynamic(
     limits: Mapping[str, Any],
     *,
     seed: int,
-) -> tuple[deploy.Compiled, Report, Verification, list[FelixlikeWarning]]:
+) -> tuple[runtime.Compiled, Report, Verification, list[FelixlikeWarning]]:
     """The compiled model, what was done, what came of comparing it, and what `fixed` has not warned of.
 
     fixed: used where the batch is cut into parts of fixed sizes.  limits: rounds, trials and seconds of the whole run;
@@ -90,7 +90,7 @@ def shared(limits: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     return found
 
 
-def _compared(compiled: deploy.Compiled, model: Any, examples: Iterable[tuple[Any, ...]]) -> Verification:
+def _compared(compiled: runtime.Compiled, model: Any, examples: Iterable[tuple[Any, ...]]) -> Verification:
     """The worst of the comparisons at several sizes."""
     worst = Verification(float("nan"), "")
     for inputs in examples:
@@ -106,7 +106,7 @@ def _compared(compiled: deploy.Compiled, model: Any, examples: Iterable[tuple[An
 
 
 def _merged(
-    batch: Batch, reports: Mapping[int, Report], compiled: deploy.Chunked, found: Verification, started: float
+    batch: Batch, reports: Mapping[int, Report], compiled: runtime.Chunked, found: Verification, started: float
 ) -> Report:
     """One report of the runs for all parts."""
     first = next(iter(reports.values()))

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.codegen.marks import Transpose
+from felixlike import _tvm
+from felixlike._tvm.typing import Buffer, Stmt
+from felixlike.codegen.annotations import Transpose
 from felixlike.dynamic.build import Builder, ceil_div, function, seq
 from felixlike.dynamic.operator import Axis, Operator
 from felixlike.measure.packing import Packing
-from felixlike.tvmlib.typing import Buffer, Stmt
 
 _SQUARE = 8
 """Columns that are transposed together where an operand's vectors lie across it."""
@@ -41,9 +41,9 @@ class Panel:
         held = [axis.extent for axis in self.held]
         if operator.constant is not None:
             sizes = [*(axis.extent for axis in self.apart), ceil_div(operator.along.extent, columns), *held, columns]
-            self.packed = tvmlib.tirx.decl_buffer(sizes, operand.source.dtype, "packed")
+            self.packed = _tvm.tirx.decl_buffer(sizes, operand.source.dtype, "packed")
         elif ragged or not self.along:
-            self.copied = tvmlib.tirx.decl_buffer([*held, columns], operand.source.dtype, "panel")
+            self.copied = _tvm.tirx.decl_buffer([*held, columns], operand.source.dtype, "panel")
 
     def product(self, place: Places, number: Any, column: Any) -> Any:
         """The product at a place.  number: of the panel.  column: in it."""
@@ -56,10 +56,10 @@ class Panel:
             read = None
 
         def load(node: Any) -> Any:
-            return read if read is not None and tvmlib.structural_equal(node, self.operator.vectors) else node
+            return read if read is not None and _tvm.structural_equal(node, self.operator.vectors) else node
 
-        product = tvmlib.structural_map(self.operator.product, (tvmlib.ir.TensorLoad, load))
-        return tvmlib.substituted(product, place)
+        product = _tvm.structural_map(self.operator.product, (_tvm.ir.TensorLoad, load))
+        return _tvm.substituted(product, place)
 
     def fill(self, at: Places, column: Any, width: Any) -> list[Stmt]:
         """What copies a panel's columns; nothing where nothing is copied.
@@ -67,16 +67,16 @@ class Panel:
         at: values of the other axes.  column: the first of the panel.  width: how many it has, at most."""
         if self.copied is None:
             return []
-        statements: list[Stmt] = [tvmlib.tirx.AllocBuffer(self.copied)]
-        some = tvmlib.tirx.min(width, self.operator.along.extent - column)
+        statements: list[Stmt] = [_tvm.tirx.AllocBuffer(self.copied)]
+        some = _tvm.tirx.min(width, self.operator.along.extent - column)
         some = self.build.cell("some", some, statements)
         copies = self._rows(at, column, some) if self.along else self._turned(at, column, some, statements)
         return [*statements, *copies]
 
     def _copy(self, at: Places, places: Places, column: Any, offset: Any) -> Stmt:
         place = {**at, **places, self.operator.along.variable: column + offset}
-        value = tvmlib.substituted(self.operator.vectors, place)
-        return tvmlib.tirx.BufferStore(self.copied, value, [*(place[a.variable] for a in self.held), offset])
+        value = _tvm.substituted(self.operator.vectors, place)
+        return _tvm.tirx.BufferStore(self.copied, value, [*(place[a.variable] for a in self.held), offset])
 
     def _nest(self, axes: Sequence[Axis], body: Callable[[Places], Stmt], places: Places) -> Stmt:
         if not axes:
@@ -87,7 +87,7 @@ class Panel:
 
     def _rows(self, at: Places, column: Any, some: Any) -> list[Stmt]:
         """Copies of rows that lie as they should: whole vectors, then single elements."""
-        whole = tvmlib.tirx.floordiv(some, self.build.lanes)
+        whole = _tvm.tirx.floordiv(some, self.build.lanes)
         rest = whole * self.build.lanes
 
         def row(places: Places) -> Stmt:
@@ -102,7 +102,7 @@ class Panel:
         """Copies of what lies across: squares that are transposed in registers, then single columns."""
         *outer, inner = self.held
         build, lanes = self.build, self.build.lanes
-        squares = build.cell("squares", tvmlib.tirx.floordiv(some, _SQUARE), statements)
+        squares = build.cell("squares", _tvm.tirx.floordiv(some, _SQUARE), statements)
         across = self.operator.vectors.indices[-1].same_as(inner.variable)
         turns = isinstance(inner.extent, int) and inner.extent % lanes == 0 and across
 
@@ -134,11 +134,11 @@ class Panel:
             column = places[middle] * self.columns + places[-1]
             values = [*places[:middle], column, *places[middle + 1 : -1]]
             place = {axis.variable: value for axis, value in zip(axes, values, strict=True)}
-            value = tvmlib.substituted(self.operator.vectors, place)
-            value = tvmlib.structural_map(value, (tvmlib.ir.TensorLoad, lambda node: given[tuple(node.indices)]))
-            zero = tvmlib.tirx.const(0, str(given.dtype))
+            value = _tvm.substituted(self.operator.vectors, place)
+            value = _tvm.structural_map(value, (_tvm.ir.TensorLoad, lambda node: given[tuple(node.indices)]))
+            zero = _tvm.tirx.const(0, str(given.dtype))
             exists = column < self.operator.along.extent
-            return tvmlib.tirx.BufferStore(self.packed, tvmlib.tirx.if_then_else(exists, value, zero), places)
+            return _tvm.tirx.BufferStore(self.packed, _tvm.tirx.if_then_else(exists, value, zero), places)
 
         def nest(number: int, places: list[Any]) -> Stmt:
             if number == len(extents):

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
+from felixlike._util.torch_modes import own_modes
+from felixlike._util.wording import shown
 from felixlike.dynamic.bounds import fits_registers
 from felixlike.dynamic.dims import Dim, check_dims
 from felixlike.dynamic.dispatch import Tree, highest_of, programs_of, statements
@@ -44,8 +46,6 @@ from felixlike.hardware import (
 from felixlike.hardware.vectors import MOST_ROWS
 from felixlike.measure import Pool as MeasuringPool
 from felixlike.measure.packing import Packing
-from felixlike.modes import own_modes
-from felixlike.words import shown
 
 _MOST_INSTANCES = 128
 """Sizes that programs are ranked for; those between are served by what the tree says."""
@@ -102,14 +102,14 @@ def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, m
         tree=plan.tree,
         tiles=plan.tiles,
         report=plan.report,
-        device=str(tvmlib.device_of(target).type),
+        device=str(_tvm.device_of(target).type),
     )
 
 
 def _function_of(task: Any) -> tuple[Any, str, Any]:
     if isinstance(task, Task):
         return task.module["main"], task.name, task.target
-    if isinstance(task, tvmlib.PrimFunc):
+    if isinstance(task, _tvm.PrimFunc):
         symbol = task.attrs["global_symbol"] if task.attrs and "global_symbol" in task.attrs else "operator"
         return task, str(symbol), resolve_target("cpu")
     raise InvalidModel(f"{shown(task)} is no operator", where="task", remedy="give a Task or a PrimFunc")
@@ -247,7 +247,7 @@ def built(plan: Plan, target: Any) -> Any:
     functions = {"main": plan.kernel.with_attr("global_symbol", "main")}
     for packing in plan.packings:
         functions["pack0"] = packing.function.with_attr("global_symbol", "pack0")
-    return codegen.compile_primfuncs(tvmlib.IRModule(functions), target).jit()
+    return codegen.compile_primfuncs(_tvm.IRModule(functions), target).jit()
 
 
 def _buffers(func: Any, symbols: Sequence[Any], names: Sequence[str]) -> tuple[Buffer, ...]:
@@ -255,9 +255,9 @@ def _buffers(func: Any, symbols: Sequence[Any], names: Sequence[str]) -> tuple[B
     named = dict(zip((str(symbol.name) for symbol in symbols), names, strict=True))
 
     def size(extent: Any) -> Any:
-        if isinstance(extent, tvmlib.tirx.IntImm):
+        if isinstance(extent, _tvm.tirx.IntImm):
             return int(extent)
-        return named[str(extent.name)] if isinstance(extent, tvmlib.tirx.Var) else None
+        return named[str(extent.name)] if isinstance(extent, _tvm.tirx.Var) else None
 
     return tuple(Buffer(str(p.name), tuple(map(size, p.shape)), str(p.dtype)) for p in func.params)
 

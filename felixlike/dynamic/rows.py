@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.codegen.marks import Row
+from felixlike import _tvm
+from felixlike._tvm.typing import BlockRef, Func, Schedule
+from felixlike.codegen.annotations import Row
 from felixlike.spaces.blocks import blocks_of, elementwise
-from felixlike.tvmlib.typing import BlockRef, Func, Schedule
 
 
 def rowwise(func: Func, lanes: int) -> Func:
     """The function with its rows in parallel.  lanes: elements of a vector."""
-    schedule = tvmlib.Schedule(func)
+    schedule = _tvm.Schedule(func)
     try:
         _schedule(schedule)
         _mark(schedule, lanes)
-    except tvmlib.TVM_ERRORS as error:
-        if not tvmlib.refusal(error):
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
             raise
         return func
     return schedule.mod["main"]
@@ -33,7 +33,7 @@ def _schedule(schedule: Schedule) -> None:
         _inline(schedule, block)
     *before, last = blocks_of(schedule)
     loops = schedule.get_loops(last)
-    spatial = [loop for loop, v in zip(loops, schedule.get(last).iter_vars, strict=False) if tvmlib.is_spatial(v)]
+    spatial = [loop for loop, v in zip(loops, schedule.get(last).iter_vars, strict=False) if _tvm.is_spatial(v)]
     rows = _common(schedule, before, last, len(spatial))
     if not rows:
         return
@@ -49,7 +49,7 @@ def _mark(schedule: Schedule, lanes: int) -> None:
     A block's innermost loops are those of its last variables, in their order."""
     for block in blocks_of(schedule):
         loops = schedule.get_loops(block)
-        reduced = [not tvmlib.is_spatial(variable) for variable in schedule.get(block).iter_vars]
+        reduced = [not _tvm.is_spatial(variable) for variable in schedule.get(block).iter_vars]
         count = sum(reduced)
         if not reduced or len(loops) <= count or not all(reduced[len(reduced) - count :]):
             continue
@@ -62,19 +62,19 @@ def _inline(schedule: Schedule, block: BlockRef) -> None:
     """Compute single elements where they are used, unless that is a function that is used twice."""
     if not elementwise(schedule, block) or not schedule.get_consumers(block):
         return
-    calls = tvmlib.found(schedule.get(block).body, tvmlib.ir.Call)
+    calls = _tvm.found(schedule.get(block).body, _tvm.ir.Call)
     if calls and len(schedule.get_consumers(block)) > 1:
         return
     try:
         schedule.compute_inline(block)
-    except tvmlib.TVM_ERRORS as error:
-        if not tvmlib.refusal(error):
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
             raise
 
 
 def _common(schedule: Schedule, before: list[Any], last: BlockRef, spatial: int) -> int:
     """How many of the outermost loops all blocks share: all but the last where only elements are computed."""
-    counts = [sum(map(tvmlib.is_spatial, schedule.get(block).iter_vars)) for block in before]
+    counts = [sum(map(_tvm.is_spatial, schedule.get(block).iter_vars)) for block in before]
     reduced = any(not elementwise(schedule, block) for block in (*before, last))
     if not before:
         return spatial if not elementwise(schedule, last) else max(1, spatial - 1)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from felixlike._util.wording import shown
 from felixlike.dynamic.ukernel import Floats, UKernels
 from felixlike.errors import InvalidOption
-from felixlike.words import shown
 
 TOP = 10
 """Programs of a size that are ranked for measuring."""

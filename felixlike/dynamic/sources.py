@@ -12,17 +12,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from felixlike import options, tvmlib
+from felixlike import _tvm
+from felixlike._util import option_checks
+from felixlike._util.wording import kind_of
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.shapes import DynamicShapes, dims_of_program, read_dynamic_shapes
 from felixlike.errors import EmptyModel, InvalidDim, InvalidModel, InvalidShape
 from felixlike.frontend.examples import drawn
 from felixlike.frontend.imported import Source
-from felixlike.frontend.primfunc import called, name_of
-from felixlike.frontend.relax import main_of, placeholders
-from felixlike.frontend.signature import Signature
-from felixlike.frontend.structure import structure_of
-from felixlike.words import kind_of
+from felixlike.frontend.importers.primfunc import called, name_of
+from felixlike.frontend.importers.relax import main_of, placeholders
+from felixlike.frontend.signature.signature import Signature
+from felixlike.frontend.signature.structure import structure_of
 
 
 def read_network(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
@@ -34,8 +35,8 @@ def read_network(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
 def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
     import torch
 
-    from felixlike.frontend import onnx
-    from felixlike.frontend import torch as pytorch
+    from felixlike.frontend.importers import onnx
+    from felixlike.frontend.importers import torch as pytorch
 
     if isinstance(model, torch.export.ExportedProgram):
         dims = dims_of_program(model)  # first: what has no bounds is said at once
@@ -44,13 +45,13 @@ def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
     if isinstance(model, torch.nn.Module):
         return _of_module(model, read)
     if isinstance(model, str | os.PathLike):
-        model = options.path(model, "model", error=InvalidModel)
+        model = option_checks.path(model, "model", error=InvalidModel)
     if type(model).__name__ == "ModelProto" or (isinstance(model, Path) and model.suffix == ".onnx"):
         return _of_relax(onnx.with_open_sizes(model), read)
-    if isinstance(model, tvmlib.PrimFunc):
+    if isinstance(model, _tvm.PrimFunc):
         module = _symbolic(model)
         return _of_relax((name_of(model), module, module), read)
-    if isinstance(model, tvmlib.IRModule):
+    if isinstance(model, _tvm.IRModule):
         return _of_relax(("main", model, model), read)
     raise InvalidModel(
         f"{kind_of(model)} cannot have dynamic sizes here",
@@ -62,7 +63,7 @@ def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
 def _of_module(model: Any, read: DynamicShapes) -> tuple[Source, dict[str, Dim]]:
     import torch
 
-    from felixlike.frontend import torch as pytorch
+    from felixlike.frontend.importers import torch as pytorch
 
     named = {dim.name: torch.export.Dim(dim.name, min=dim.least, max=max(dim.most, 2)) for dim in read.dims}
 
@@ -79,7 +80,7 @@ def _of_module(model: Any, read: DynamicShapes) -> tuple[Source, dict[str, Dim]]
     for parameter, own in zip(source.module["main"].params, order, strict=True):
         for place, name in own.items():
             symbol = parameter.ty.shape.values[place]
-            if not isinstance(symbol, tvmlib.tirx.Var):
+            if not isinstance(symbol, _tvm.tirx.Var):
                 raise InvalidModel(
                     f"{name} can have no other size than {symbol}",
                     where=source.name,
@@ -142,18 +143,18 @@ def _example(
     """An example tensor of an input; its symbolic sizes get their dimensions in `found`."""
     import torch
 
-    from felixlike.frontend.shapes import Example
+    from felixlike.frontend.importers.input_shapes import Example
 
     name, kind = str(parameter.name), parameter.ty
-    if not isinstance(kind, tvmlib.relax.TensorType) or not isinstance(kind.shape, tvmlib.relax.ShapeExpr):
+    if not isinstance(kind, _tvm.relax.TensorType) or not isinstance(kind.shape, _tvm.relax.ShapeExpr):
         raise InvalidModel(f"{name} is {kind}, no tensor of a known rank", where=where, remedy="take tensors only")
     sizes = list(kind.shape.values)
     shape = tuple(given.shape) if isinstance(given, torch.Tensor) else tuple(given)
-    wanted = f"({', '.join(str(s.name) if isinstance(s, tvmlib.tirx.Var) else str(int(s)) for s in sizes)})"
+    wanted = f"({', '.join(str(s.name) if isinstance(s, _tvm.tirx.Var) else str(int(s)) for s in sizes)})"
     if len(shape) != len(sizes):
         raise InvalidShape(f"input {name!r} has shape {wanted}, not {len(shape)} sizes", where=where)
     for place, (size, own) in enumerate(zip(sizes, shape, strict=True)):
-        if isinstance(size, tvmlib.tirx.Var):
+        if isinstance(size, _tvm.tirx.Var):
             if place not in dynamic:
                 raise InvalidShape(
                     f"size {size} of input {name!r} is open, but {own} is given",
@@ -174,14 +175,14 @@ def _named(read: DynamicShapes, name: str) -> Dim:
 
 def _symbolic(func: Any) -> Any:
     """A Relax module that calls a PrimFunc with symbolic sizes, whose last buffer is the output."""
-    relax, name = tvmlib.relax, name_of(func)
+    relax, name = _tvm.relax, name_of(func)
     buffers = list(func.params)
     if not buffers or any(getattr(buffer, "shape", None) is None for buffer in buffers):
         raise EmptyModel("the PrimFunc has no buffers, or scalars", where=name, remedy="give one of buffers alone")
-    own = {v: tvmlib.tirx.Var(str(v.name), str(v.ty.dtype)) for b in buffers for v in _symbols(b)}
-    kinds = [relax.TensorType([tvmlib.substituted(s, own) for s in b.shape], str(b.dtype)) for b in buffers]
+    own = {v: _tvm.tirx.Var(str(v.name), str(v.ty.dtype)) for b in buffers for v in _symbols(b)}
+    kinds = [relax.TensorType([_tvm.substituted(s, own) for s in b.shape], str(b.dtype)) for b in buffers]
     return called(func, name, [str(b.name) for b in buffers[:-1]], kinds)
 
 
 def _symbols(buffer: Any) -> list[Any]:
-    return [v for size in buffer.shape for v in tvmlib.found(size, tvmlib.tirx.Var)]
+    return [v for size in buffer.shape for v in _tvm.found(size, _tvm.tirx.Var)]

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
 from felixlike.dynamic.dispatch import decoded, highest_of
 from felixlike.dynamic.emit import Pool, emit
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.ukernel import Floats
 from felixlike.hardware.placement import settle
-from felixlike.measure.exclusive import alone_on_machine
+from felixlike.measure.local.machine_lock import alone_on_machine
 
 _ROUNDS = 7
 """Turns that each call of a comparison gets."""
@@ -52,17 +52,17 @@ class Bench:
         """Compile all pools, in one module."""
         functions: dict[str, Any] = {}
         for number, pool in enumerate(pools):
-            code = tvmlib.tirx.decl_buffer((1,), "int64", "code")
+            code = _tvm.tirx.decl_buffer((1,), "int64", "code")
 
             def choose(rows: Any, pool: Pool = pool, code: Any = code) -> Any:
-                return decoded(code[tvmlib.tirx.const(0, "int64")], rows, highest_of(pool))
+                return decoded(code[_tvm.tirx.const(0, "int64")], rows, highest_of(pool))
 
             kernel, packings = emit(self.operator, pool, choose, cores=self.cores, more=[code])
             functions[f"run{number}"] = kernel.with_attr("global_symbol", f"run{number}")
             for packing in packings:
                 functions[f"pack{number}"] = packing.function.with_attr("global_symbol", f"pack{number}")
                 self._shapes.append(packing.shape)
-        library = codegen.compile_primfuncs(tvmlib.IRModule(functions), self.target).jit()
+        library = codegen.compile_primfuncs(_tvm.IRModule(functions), self.target).jit()
         self._runs = [library[f"run{number}"] for number in range(len(pools))]
         self._packs = [library[f"pack{n}"] for n in range(len(pools))] if self._shapes else []
 
@@ -85,7 +85,7 @@ class Bench:
             return True
         values = dict(zip(self.operator.symbols, sizes, strict=True))
         shapes = [
-            tuple(int(tvmlib.simplify(tvmlib.substituted(size, values))) for size in parameter.shape)
+            tuple(int(_tvm.simplify(_tvm.substituted(size, values))) for size in parameter.shape)
             for parameter in self.operator.func.params
         ]
         if sum(int(np.prod(shape)) for shape in shapes) * self.operator.item_bits // 8 > _MOST_BYTES:

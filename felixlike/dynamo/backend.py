@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from felixlike._util.wording import counted
 from felixlike.dynamo import background
 from felixlike.dynamo.bound import Bound
 from felixlike.dynamo.options import Options, read_options
 from felixlike.dynamo.output_views import SplitGraph
 from felixlike.dynamo.weights import WeightGuard
 from felixlike.errors import FelixlikeError, InvalidModel, NotCompiled, first_line
-from felixlike.words import counted
 
 Graph = Callable[..., Any]
 

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 import torch
 
-from felixlike import scratch
-from felixlike.child import environment, python_command
+from felixlike._util import scratch
+from felixlike._util.child_process import environment, python_command
 from felixlike.dynamo.options import Options
 from felixlike.dynamo.weights import WeightGuard
 from felixlike.errors import FelixlikeError
@@ -108,7 +108,7 @@ class Tuning:
             return self._process
 
     def _export(self, path: Path) -> None:
-        from felixlike.modes import alone
+        from felixlike._util.torch_modes import alone
 
         with alone(exports=True), torch.no_grad():
             torch.export.save(torch.export.export(self._module, self._examples, strict=False), path)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from felixlike import options as checks
-from felixlike import storage
+from felixlike._util import option_checks as checks
+from felixlike._util import user_folders
+from felixlike._util.wording import choose_from
 from felixlike.errors import InvalidOption
-from felixlike.words import choose_from
 
 _WHERE = "backend felixlike"
 
@@ -42,7 +42,7 @@ class Options:
         """The path of the store; None for one in memory, which the user was warned of."""
         if self.store is not None:
             return self.store
-        path = storage.default_store()
+        path = user_folders.default_store()
         return None if path is None else str(path)
 
 

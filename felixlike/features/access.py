@@ -12,9 +12,9 @@ Follows TVM's per_store_feature.cc (group 2), with true regions and strides: TVM
 
 from __future__ import annotations
 
-from felixlike.algebra.comparison import at_least, equals, maximum, minimum, select
-from felixlike.algebra.expression import Expr, const
 from felixlike.features.view import StoreView
+from felixlike.symbolic.expr.comparison import at_least, equals, maximum, minimum, select
+from felixlike.symbolic.expr.expression import Expr, const
 from felixlike.symbolic.program import Buffer
 
 CACHE_LINE = 64

@@ -6,8 +6,8 @@ Follows TVM's per_store_feature.cc (group 4) with the compacted shape; bytes are
 that aligned steps leave between rows.
 """
 
-from felixlike.algebra.expression import Expr, mul
 from felixlike.features.view import StoreView
+from felixlike.symbolic.expr.expression import Expr, mul
 from felixlike.symbolic.replay.postprocessors.compact_allocation import allocation_paths
 
 

@@ -7,8 +7,8 @@ on how an index is written and not on what a schedule chooses. What tensor cores
 are faster (`hardware/precision.py`).
 """
 
-from felixlike.algebra.expression import Expr, const
 from felixlike.features.view import StoreView
+from felixlike.symbolic.expr.expression import Expr, const
 from felixlike.symbolic.program import Operation
 
 

@@ -12,9 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from felixlike import options
-from felixlike.algebra.evaluation import Graph
-from felixlike.algebra.expression import Expr, const
+from felixlike._util import option_checks
 from felixlike.features.access import access
 from felixlike.features.allocation import allocation
 from felixlike.features.arithmetic import arithmetic
@@ -26,6 +24,8 @@ from felixlike.features.traffic import traffic
 from felixlike.features.view import Memo, StoreView
 from felixlike.hardware import Device, target_device
 from felixlike.symbolic import Points, Sketch, Structure
+from felixlike.symbolic.expr.evaluation import Graph
+from felixlike.symbolic.expr.expression import Expr, const
 from felixlike.symbolic.program import WITHIN_BLOCK, Loop, Program
 
 FeatureArray = npt.NDArray[np.float64]
@@ -89,9 +89,9 @@ def formulas(sketch: Sketch, device: Device | None = None) -> Formulas:
 
     Raises UnsupportedSketch where the sketch is not understood, InvalidOption for what is no sketch or no device."""
     remedy = "give one of what felixlike.symbolic.sketches(task) returns"
-    sketch = options.of_kind(sketch, Sketch, "sketch", where="formulas", remedy=remedy)
+    sketch = option_checks.of_kind(sketch, Sketch, "sketch", where="formulas", remedy=remedy)
     if device is not None:
-        options.of_kind(device, Device, "device", where="formulas", remedy="give a felixlike.Device, or None")
+        option_checks.of_kind(device, Device, "device", where="formulas", remedy="give a felixlike.Device, or None")
     return Formulas(sketch, device)
 
 

@@ -7,9 +7,9 @@ What tensor cores do at once counts as a vector. Loops of extent 1 vanish, unles
 TVM's per_store_feature.cc (groups 1 and 5).
 """
 
-from felixlike.algebra.comparison import at_least, select
-from felixlike.algebra.expression import Expr, add, ceildiv, const, mul
 from felixlike.features.view import StoreView
+from felixlike.symbolic.expr.comparison import at_least, select
+from felixlike.symbolic.expr.expression import Expr, add, ceildiv, const, mul
 from felixlike.symbolic.program import PIPELINE, WITHIN_BLOCK
 from felixlike.symbolic.replay.postprocessors import extent_of
 

@@ -10,9 +10,9 @@ Follows TVM's per_store_feature.cc (group 2, reuse). The bytes between uses are 
 
 from __future__ import annotations
 
-from felixlike.algebra.comparison import at_least, minimum, select
-from felixlike.algebra.expression import Expr, add, const
 from felixlike.features.view import StoreView
+from felixlike.symbolic.expr.comparison import at_least, minimum, select
+from felixlike.symbolic.expr.expression import Expr, add, const
 from felixlike.symbolic.program import Buffer
 
 _NONE = {

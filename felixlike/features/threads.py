@@ -8,9 +8,9 @@ On CPUs the counts are 1, there is no such memory and no neighbour. The counts f
 (group 1).
 """
 
-from felixlike.algebra.comparison import at_least, select
-from felixlike.algebra.expression import Expr, add, const, mul
 from felixlike.features.view import StoreView
+from felixlike.symbolic.expr.comparison import at_least, select
+from felixlike.symbolic.expr.expression import Expr, add, const, mul
 from felixlike.symbolic.program import Buffer, Loop
 from felixlike.symbolic.replay.postprocessors import extent_of, shared_bytes, threads_of
 

@@ -17,10 +17,10 @@ curve (per_store_feature.cc, group 3), whose sample points say nothing of the me
 
 from __future__ import annotations
 
-from felixlike.algebra.comparison import at_most, select
-from felixlike.algebra.expression import Expr, add, const
 from felixlike.features.view import StoreView
 from felixlike.hardware import Device
+from felixlike.symbolic.expr.comparison import at_most, select
+from felixlike.symbolic.expr.expression import Expr, add, const
 from felixlike.symbolic.program import Buffer
 
 SHARED_STEPS = 4

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from felixlike.algebra.comparison import at_least, maximum, minimum
-from felixlike.algebra.expression import Expr, add, const, mul
-from felixlike.algebra.polynomial import expand
+from felixlike.symbolic.expr.comparison import at_least, maximum, minimum
+from felixlike.symbolic.expr.expression import Expr, add, const, mul
+from felixlike.symbolic.expr.polynomial import expand
 from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Store
 
 

@@ -1,12 +1,12 @@
 """From a user's model to tasks: `import_model` reads any kind of model, `make_task` a single PrimFunc."""
 
 from felixlike.frontend.imported import Imported, InputSpec, OutputSpec, TensorSpec
-from felixlike.frontend.importer import import_model
-from felixlike.frontend.relax import outputs_of
-from felixlike.frontend.shapes import parse_shapes
-from felixlike.frontend.signature import Signature
-from felixlike.frontend.sizes import Sizes
-from felixlike.frontend.structure import Structure
+from felixlike.frontend.importers.importer import import_model
+from felixlike.frontend.importers.input_shapes import parse_shapes
+from felixlike.frontend.importers.relax import outputs_of
+from felixlike.frontend.signature.signature import Signature
+from felixlike.frontend.signature.sizes import Sizes
+from felixlike.frontend.signature.structure import Structure
 from felixlike.frontend.task import Task, make_task
 
 __all__ = [

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import InvalidModel, InvalidShape
 from felixlike.frontend.imported import InputSpec
 
@@ -32,12 +32,12 @@ def check_index_width(func: Any, *, where: str) -> None:
 
     TVM would compute the place of an element in that type, also of a buffer that the function allocates.  where: the
     function's name."""
-    allocated = [buffer for block in tvmlib.found(func.body, tvmlib.s_tir.SBlock) for buffer in block.alloc_buffers]
+    allocated = [buffer for block in _tvm.found(func.body, _tvm.s_tir.SBlock) for buffer in block.alloc_buffers]
     for buffer in (*func.params, *allocated):
         sizes = list(getattr(buffer, "shape", None) or ())
-        if not sizes or not all(isinstance(size, tvmlib.tirx.IntImm) for size in sizes):
+        if not sizes or not all(isinstance(size, _tvm.tirx.IntImm) for size in sizes):
             continue
-        bits, count = min(tvmlib.bits(size.ty.dtype) for size in sizes), math.prod(map(int, sizes))
+        bits, count = min(_tvm.bits(size.ty.dtype) for size in sizes), math.prod(map(int, sizes))
         if count >= 2 ** (bits - 1):
             raise InvalidModel(
                 f"buffer {buffer.name} has {count} elements, more than its {bits}-bit sizes can count",
@@ -48,7 +48,7 @@ def check_index_width(func: Any, *, where: str) -> None:
 
 def sizes_of(shape: Iterable[Any], *, what: str, where: str) -> tuple[int, ...]:
     """TVM's sizes as numbers.  what, where: for the message of InvalidShape, raised if one is not a number."""
-    sizes = [int(size) if isinstance(size, tvmlib.tirx.IntImm) else size for size in shape]
+    sizes = [int(size) if isinstance(size, _tvm.tirx.IntImm) else size for size in shape]
     if not all(isinstance(size, int) for size in sizes):
         raise InvalidShape(
             f"{what} has shape ({', '.join(map(str, sizes))})",

@@ -9,7 +9,7 @@ layout of a buffer is free, whoever provides it; what they say is dropped.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 
 CONSTANTS = "felixlike.constants"
 """The attribute of a task's function that lists all its constant parameters."""
@@ -23,23 +23,23 @@ PACKING = "meta_schedule.layout_rewrite_preproc"
 
 def packing_blocks(statement: Any) -> list[Any]:
     """The blocks below a TVM statement that are run once, before the first call."""
-    return [block for block in tvmlib.found(statement, tvmlib.s_tir.SBlock) if PACKING in block.annotations]
+    return [block for block in _tvm.found(statement, _tvm.s_tir.SBlock) if PACKING in block.annotations]
 
 
 def constant_arguments(module: Any) -> Mapping[str, tuple[int, ...]]:
     """Name of each PrimFunc that is called → the parameters bound to constants at every call site."""
-    call_tir = tvmlib.ir.Op.get("relax.call_tir")
+    call_tir = _tvm.ir.Op.get("relax.call_tir")
     found: dict[str, set[int]] = {}
 
     def visit(node: Any) -> None:
-        if isinstance(node, tvmlib.relax.Call) and node.op == call_tir:
+        if isinstance(node, _tvm.relax.Call) and node.op == call_tir:
             name = str(node.args[0].name_hint)
-            here = {i for i, given in enumerate(node.args[1].fields) if isinstance(given, tvmlib.ir.GenericConst)}
+            here = {i for i, given in enumerate(node.args[1].fields) if isinstance(given, _tvm.ir.GenericConst)}
             found[name] = found.get(name, here) & here
 
     for function in module.functions.values():
-        if isinstance(function, tvmlib.relax.Function):
-            tvmlib.relax.analysis.post_order_visit(function, visit)
+        if isinstance(function, _tvm.relax.Function):
+            _tvm.relax.analysis.post_order_visit(function, visit)
     return {name: tuple(sorted(indices)) for name, indices in found.items()}
 
 
@@ -62,9 +62,9 @@ def _listed(func: Any, name: str) -> tuple[int, ...] | None:
 def with_marks(module: Any) -> Any:
     """A fused Relax module whose PrimFuncs say which layouts are free, and nothing else about it."""
     constants = constant_arguments(module)
-    marked = tvmlib.IRModule(dict(module.functions), attrs=module.attrs)
+    marked = _tvm.IRModule(dict(module.functions), attrs=module.attrs)
     for variable, func in module.functions.items():
-        if isinstance(func, tvmlib.PrimFunc):
+        if isinstance(func, _tvm.PrimFunc):
             free = layout_free(func, constants.get(str(variable.name_hint), ()))
             marked.update_func(variable, with_indices(func, LAYOUT_FREE, free))
     return marked
@@ -72,7 +72,7 @@ def with_marks(module: Any) -> Any:
 
 def with_indices(func: Any, name: str, indices: Sequence[int]) -> Any:
     """A PrimFunc with an attribute that lists parameters; without it where there are none."""
-    return func.with_attr(name, list(indices)) if indices else tvmlib.without_attributes(func, name)
+    return func.with_attr(name, list(indices)) if indices else _tvm.without_attributes(func, name)
 
 
 def layout_free(func: Any, constants: Iterable[int]) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ def _is_weight(buffer: Any, reads: Sequence[tuple[Any, Any]]) -> bool:
     if not str(buffer.dtype).startswith("float") or len(own) != 1:
         return False
     ((block, load),) = own
-    reduces = any(map(tvmlib.is_reduction, block.iter_vars))
+    reduces = any(map(_tvm.is_reduction, block.iter_vars))
     extents = {iterator.var: int(iterator.dom.extent) for iterator in block.iter_vars}
     moving = [(index, int(extent)) for index, extent in zip(load.indices, buffer.shape, strict=True) if extent != 1]
     plain = all(extents.get(index) == extent for index, extent in moving)
@@ -96,5 +96,5 @@ def _is_weight(buffer: Any, reads: Sequence[tuple[Any, Any]]) -> bool:
 
 def _reads(func: Any) -> list[tuple[Any, Any]]:
     """(block, load) of everything that a function reads."""
-    blocks = [block for block in tvmlib.found(func.body, tvmlib.s_tir.SBlock) if block.iter_vars]
-    return [(block, load) for block in blocks for load in tvmlib.found(block.body, tvmlib.ir.TensorLoad)]
+    blocks = [block for block in _tvm.found(func.body, _tvm.s_tir.SBlock) if block.iter_vars]
+    return [(block, load) for block in blocks for load in _tvm.found(block.body, _tvm.ir.TensorLoad)]

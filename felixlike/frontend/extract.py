@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.frontend.buffers import buffers_of
 from felixlike.frontend.constants import constant_arguments
 from felixlike.frontend.task import Task, make_task
@@ -38,34 +38,34 @@ def extract(module: Any, target: Any) -> tuple[tuple[Task, ...], Mapping[str, tu
 
 def computes_nothing(module: Any) -> bool:
     """True if no function of a fused module calls anything but views: its outputs are inputs or constants."""
-    views = [tvmlib.ir.Op.get("relax.reshape")]
+    views = [_tvm.ir.Op.get("relax.reshape")]
     calls: list[Any] = []
 
     def visit(node: Any) -> None:
-        if isinstance(node, tvmlib.relax.Call) and node.op not in views:
+        if isinstance(node, _tvm.relax.Call) and node.op not in views:
             calls.append(node)
 
     for function in _relax_functions(module):
-        tvmlib.relax.analysis.post_order_visit(function, visit)
+        _tvm.relax.analysis.post_order_visit(function, visit)
     return not calls
 
 
 def _call_counts(module: Any) -> dict[str, int]:
     """Names of the PrimFuncs called through call_tir, in order of first call, with the number of call sites."""
-    call_tir = tvmlib.ir.Op.get("relax.call_tir")
+    call_tir = _tvm.ir.Op.get("relax.call_tir")
     counts: dict[str, int] = {}
 
     def visit(node: Any) -> None:
-        if isinstance(node, tvmlib.relax.Call) and node.op == call_tir:
+        if isinstance(node, _tvm.relax.Call) and node.op == call_tir:
             name = str(node.args[0].name_hint)
             counts[name] = counts.get(name, 0) + 1
 
     for function in _relax_functions(module):
-        tvmlib.relax.analysis.post_order_visit(function, visit)
+        _tvm.relax.analysis.post_order_visit(function, visit)
     return counts
 
 
 def _relax_functions(module: Any) -> list[Any]:
     """The Relax functions, "main" first and the others by name."""
     names = sorted((str(var.name_hint) for var in module.get_global_vars()), key=lambda name: (name != "main", name))
-    return [module[name] for name in names if isinstance(module[name], tvmlib.relax.Function)]
+    return [module[name] for name in names if isinstance(module[name], _tvm.relax.Function)]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike.errors import FelixlikeWarning, InputUnchangedWarning, TrainingModeWarning
-from felixlike.frontend.signature import Signature
-from felixlike.frontend.structure import Structure
+from felixlike.frontend.signature.signature import Signature
+from felixlike.frontend.signature.structure import Structure
 from felixlike.frontend.task import Task
 
 

@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import InvalidModel
-from felixlike.frontend.arguments import arguments
+from felixlike.frontend.signature.arguments import arguments
 
 UNKNOWN = 1
 """The limit of what reaches an index in a way that is not understood: 0 is an index of every table."""
@@ -54,7 +54,7 @@ class _Limits:
 
     def visit(self, variable: Any, value: Any) -> None:
         """Hand the limit of a variable on to what it was computed from, and note what its own value indexes."""
-        relax = tvmlib.relax
+        relax = _tvm.relax
         limit = self.known.get(variable)
         if isinstance(value, relax.Call):
             name = str(getattr(value.op, "name", "")).removeprefix("relax.")
@@ -67,7 +67,7 @@ class _Limits:
 
     def limit(self, value: Any, limit: int) -> None:
         """Note that a value must stay below a limit, if it is an integer variable or a tuple of such."""
-        relax = tvmlib.relax
+        relax = _tvm.relax
         if isinstance(value, relax.Tuple):
             for inner in value.fields:
                 self.limit(inner, limit)
@@ -91,7 +91,7 @@ class _Limits:
 
     def _through_where(self, value: Any, otherwise: Any, limit: int) -> None:
         """Where negative indices are counted from the end, i + size or i, only i matters."""
-        computed: Any = self._values.get(value) if isinstance(value, tvmlib.relax.Var) else None
+        computed: Any = self._values.get(value) if isinstance(value, _tvm.relax.Var) else None
         added = computed.args if str(getattr(getattr(computed, "op", None), "name", "")) == "relax.add" else ()
         self.limit(otherwise, limit)
         if not any(argument.same_as(otherwise) for argument in added):
@@ -112,7 +112,7 @@ class _Limits:
 
 def _range(value: Any) -> tuple[int, int] | None:
     """The smallest and the largest element of an integer constant; None for anything else."""
-    if not isinstance(value, tvmlib.ir.GenericConst) or "int" not in str(value.value.dtype):
+    if not isinstance(value, _tvm.ir.GenericConst) or "int" not in str(value.value.dtype):
         return None
     array = value.value.numpy()
     return (int(array.min()), int(array.max())) if array.size else (0, 0)
@@ -131,7 +131,7 @@ def _terms(call: Any, argument: Any) -> int:
 def _sizes(value: Any) -> list[int]:
     """The sizes of a tensor; the least that it can have, 1, for those that a call decides."""
     values = getattr(value.ty.shape, "values", ())
-    return [int(size) if isinstance(size, tvmlib.tirx.IntImm) else 1 for size in values]
+    return [int(size) if isinstance(size, _tvm.tirx.IntImm) else 1 for size in values]
 
 
 def _take(limits: _Limits, call: Any) -> None:
@@ -149,7 +149,7 @@ def _points(limits: _Limits, call: Any) -> None:
 
 
 def _tensors(limits: _Limits, call: Any) -> None:
-    fields = call.args[1].fields if isinstance(call.args[1], tvmlib.relax.Tuple) else [call.args[1]]
+    fields = call.args[1].fields if isinstance(call.args[1], _tvm.relax.Tuple) else [call.args[1]]
     for index, size in zip(fields, _sizes(call.args[0]), strict=False):
         limits.limit(index, size)
 
@@ -161,7 +161,7 @@ def _one_hot(limits: _Limits, call: Any) -> None:
 def _primfunc(limits: _Limits, call: Any) -> None:
     """What a PrimFunc indexes, as its loads and stores say."""
     func = limits.module[call.args[0]]
-    given = call.args[1].fields if isinstance(call.args[1], tvmlib.relax.Tuple) else [call.args[1]]
+    given = call.args[1].fields if isinstance(call.args[1], _tvm.relax.Tuple) else [call.args[1]]
     with contextlib.suppress(InvalidModel):  # of open sizes: nothing is known
         for value, argument in zip(given, arguments(func), strict=False):
             if argument.below is not None:

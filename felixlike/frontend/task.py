@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._encoding import showable
+from felixlike._util.wording import kind_of
 from felixlike.errors import InvalidModel, InvalidOption
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, layout_free, layout_free_parameters, with_indices
-from felixlike.signs import showable
-from felixlike.words import kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,23 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constan
     Raises InvalidModel for what is no PrimFunc, InvalidOption for an index that is no input's."""
     import hashlib
 
-    if not isinstance(func, tvmlib.PrimFunc):
+    if not isinstance(func, _tvm.PrimFunc):
         raise InvalidModel(
             f"{kind_of(func)} is no PrimFunc", where="make_task", remedy="of an IRModule, give module[name]"
         )
     constants = _checked(constants, func)
     # A private copy under the one name that traces know, so that equal bodies have equal keys.
-    main = tvmlib.without_attributes(_named_apart(func), "global_symbol", "op_pattern", CONSTANTS)
+    main = _tvm.without_attributes(_named_apart(func), "global_symbol", "op_pattern", CONSTANTS)
     main = main.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
     main = with_indices(main, LAYOUT_FREE, layout_free(main, constants))
-    digest = hashlib.sha256(f"{tvmlib.structural_hash(main)} {target}".encode()).hexdigest()
-    module = tvmlib.IRModule({"main": with_indices(main, CONSTANTS, constants)})
+    digest = hashlib.sha256(f"{_tvm.structural_hash(main)} {target}".encode()).hexdigest()
+    module = _tvm.IRModule({"main": with_indices(main, CONSTANTS, constants)})
     return Task(
         name=name,
         module=module,
         target=target,
         weight=float(weight),
-        flops=float(tvmlib.estimate_tir_flops(module)),
+        flops=float(_tvm.estimate_tir_flops(module)),
         key=digest[:32],
     )
 
@@ -78,11 +78,11 @@ def _named_apart(func: Any) -> Any:
         name = next(name for name in chain([original], numbered) if name not in taken)
         taken.add(name)
         if name != original:
-            renamed[parameter] = tvmlib.ir.Var(name, parameter.ty)
+            renamed[parameter] = _tvm.ir.Var(name, parameter.ty)
     if not renamed:
         return func
     parameters = [renamed.get(parameter, parameter) for parameter in func.params]
-    return tvmlib.PrimFunc(parameters, tvmlib.substituted(func.body, renamed), func.ret_type, func.attrs)
+    return _tvm.PrimFunc(parameters, _tvm.substituted(func.body, renamed), func.ret_type, func.attrs)
 
 
 def _checked(constants: Sequence[int], func: Any) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ from felixlike.hardware.device import Device, check_device
 from felixlike.hardware.gpu import gpu_at_hand
 from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import KINDS, Kind, kind_of
-from felixlike.hardware.known import described, machines, read_description
 from felixlike.hardware.precision import (
     FLOAT32,
     PRECISIONS,
@@ -15,6 +14,7 @@ from felixlike.hardware.precision import (
     require_float32,
     with_precision,
 )
+from felixlike.hardware.presets import described, machines, read_description
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import (
     SIMULATED,

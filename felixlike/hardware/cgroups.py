@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from felixlike.mounts import mounts
+from felixlike._util.mounts import mounts
 
 _UNLIMITED = 2**60
 """Bytes from which on a memory limit is none: version 1 writes 2⁶³ rounded down to a page."""

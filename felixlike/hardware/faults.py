@@ -8,14 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from felixlike.errors import (
-    FelixlikeError,
-    GPUFailed,
-    GPUOutOfMemory,
-    KernelOverLimits,
-    NoGPU,
-    WrongArchitecture,
-)
+from felixlike.errors import FelixlikeError, GPUFailed, GPUOutOfMemory, KernelOverLimits, NoGPU, WrongArchitecture
 
 _Kind = Callable[..., FelixlikeError]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import NoGPU, WrongArchitecture
 from felixlike.hardware.device import Device
 from felixlike.hardware.driver import driver
@@ -39,7 +39,7 @@ def gpu_device(target: Any) -> Device:
 @cache
 def gpu_at_hand() -> tuple[str, str] | None:
     """(name, architecture) of the first GPU of this machine; None where there is none."""
-    device = tvmlib.tvm.runtime.device("cuda", 0)
+    device = _tvm.tvm.runtime.device("cuda", 0)
     if not device.exist:
         return None
     return str(device.device_name), "sm_" + str(device.compute_version).replace(".", "")

@@ -1,7 +1,7 @@
 """Kinds of targets: what differs between one and another, beside what is done to models, schedules and code for them.
 
-That is in tables by a kind's name where it is done: `frontend/passes.py`, `spaces/design.py` and `codegen/pipeline.py`;
-`felixlike/pipelines.py` puts them together.
+That is in tables by a kind's name where it is done: `frontend/rewrites/pipeline.py`, `spaces/design.py` and
+`codegen/pipeline.py`; `spaces/pipelines.py` puts them together.
 """
 
 from __future__ import annotations

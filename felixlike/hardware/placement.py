@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import ForkedProcess
 from felixlike.hardware.probe import usable_cores, usable_processors
 
@@ -152,15 +152,15 @@ def _launch(asked: int) -> None:
     count, own = asked or threads(), threading.get_native_id()
     most = max(count, threads()) if not _here.home else count  # the first call decides how large a pool is for good
     if sys.platform != "linux":
-        tvmlib.launch_threads([0] * most)
-        tvmlib.launch_threads([0] * count)
+        _tvm.launch_threads([0] * most)
+        _tvm.launch_threads([0] * count)
         _here.home, _here.asked = frozenset([_ANYWHERE]), asked
         return
     cores = within(usable_processors(), frozenset(os.sched_getaffinity(0)), count)
     with unbound():  # while a pool is made, TVM takes what its caller may run on for all there is
         if most > count:
-            tvmlib.launch_threads([min(core) for core in shares(cores, 0, most)])
-        numbers = tvmlib.launch_threads([min(core) for core in shares(cores, 0, count)])
+            _tvm.launch_threads([min(core) for core in shares(cores, 0, most)])
+        numbers = _tvm.launch_threads([min(core) for core in shares(cores, 0, count)])
     processor = _processor()
     first = next((i for i, core in enumerate(cores) if processor in core), 0)
     home, *others = shares(cores, first, len(numbers))  # TVM keeps a pool that others made, smaller ones too
@@ -213,7 +213,7 @@ _processor = _ask_processor()
 def _before_fork() -> None:
     """A child that ends takes its copy of the pool down, and would wait forever for workers that were asleep."""
     if _here.workers and not _here.lost:
-        tvmlib.wake_threads()
+        _tvm.wake_threads()
 
 
 def _after_fork() -> None:

@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import options, tvmlib
+from felixlike import _tvm
+from felixlike._util import option_checks
 from felixlike.errors import InvalidOption, UnknownTarget
 from felixlike.hardware.kinds import kind_of
 from felixlike.hardware.simulated import simulated
@@ -68,7 +69,7 @@ NAMES = tuple(precision.name for precision in PRECISIONS)
 
 def check_precision(name: Any) -> Precision:
     """The precision of a name. Raises InvalidOption."""
-    known = options.one_of(name, "precision", NAMES, what="a precision")
+    known = option_checks.one_of(name, "precision", NAMES, what="a precision")
     return next(precision for precision in PRECISIONS if precision.name == known)
 
 
@@ -91,7 +92,7 @@ def with_precision(target: Any, name: Any) -> Any:
             where="precision",
             remedy='use precision="float32", or a target like "cuda" of compute capability 8.0 or later',
         )
-    return tvmlib.Target({**target.export(), _ATTRIBUTE: wanted.name})
+    return _tvm.Target({**target.export(), _ATTRIBUTE: wanted.name})
 
 
 def checked_precision(target: Any) -> Any:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.hardware import cgroups
 from felixlike.hardware.device import Device
-from felixlike.hardware.known import imitated
+from felixlike.hardware.presets import imitated
 from felixlike.hardware.vectors import vector_unit
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -36,11 +36,11 @@ def host_cores() -> int:
 @cache
 def _probed() -> Device:
     info = _cpuinfo()
-    unit = vector_unit(tvmlib.host_features())
+    unit = vector_unit(_tvm.host_features())
     return Device(
         kind="cpu",
         name=info.get("model name", "unknown CPU"),
-        mcpu=tvmlib.host_cpu(),
+        mcpu=_tvm.host_cpu(),
         cores=usable_cores(),
         vector_bits=unit.bits,
         register_bytes=unit.registers * unit.bits // 8,

@@ -3,18 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._util.wording import advice, choose_from, shown
 from felixlike.errors import UnknownTarget
 from felixlike.hardware.device import Device
 from felixlike.hardware.gpu import gpu_at_hand, gpu_device, require_gpu
 from felixlike.hardware.instructions import instruction_sets
 from felixlike.hardware.kinds import kind_of
-from felixlike.hardware.known import described, imitated, machines, with_processor
 from felixlike.hardware.precision import checked_precision
+from felixlike.hardware.presets import described, imitated, machines, with_processor
 from felixlike.hardware.probe import host_device
 from felixlike.hardware.simulated import PREFIX, SIMULATED_NAMES, Simulated, simulated, simulated_by_name
 from felixlike.hardware.vectors import vector_unit
-from felixlike.words import advice, choose_from, shown
 
 Target = Any
 """A TVM target (TVM has no static types)."""
@@ -31,7 +31,7 @@ def resolve_target(target: "str | Target") -> Target:
     GPU of this machine, sm_90 where there is none; "simulated:h100", "simulated:cpu" and the like, see
     docs/simulated.md.
     Raises UnknownTarget for other names, and for targets that lack what TVM's rules need."""
-    if isinstance(target, tvmlib.Target):
+    if isinstance(target, _tvm.Target):
         kind = kind_of(target)
         missing = [name for name in kind.needs if name not in target.attrs]
         if missing:
@@ -57,7 +57,7 @@ def resolve_target(target: "str | Target") -> Target:
 
 
 def _cuda_target(arch: str, **more: str) -> Target:
-    return tvmlib.Target(
+    return _tvm.Target(
         {
             "kind": "cuda",
             "arch": arch,
@@ -75,17 +75,17 @@ def _simulated_target(device: Simulated) -> Target:
     model = PREFIX + device.name
     if device.kind == "cuda":
         return _cuda_target(device.machine, **{_MODEL: model})
-    return tvmlib.Target({"kind": "llvm", "mcpu": tvmlib.host_cpu(), "num-cores": 1, _MODEL: model})
+    return _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": 1, _MODEL: model})
 
 
 def _check_cpu(target: Target) -> None:
     """Raise UnknownTarget for a processor that LLVM does not know, and for one without cores."""
     name, cores = str(target.attrs.get("mcpu", "")), int(target.attrs["num-cores"])
-    if name and not tvmlib.knows_cpu(name, str(target.attrs.get("mtriple", ""))):
+    if name and not _tvm.knows_cpu(name, str(target.attrs.get("mtriple", ""))):
         raise UnknownTarget(
-            f"LLVM {tvmlib.llvm_version()} knows no processor {name!r}",
+            f"LLVM {_tvm.llvm_version()} knows no processor {name!r}",
             where="target",
-            remedy=f'use LLVM\'s name of it, or "cpu" for this one ({tvmlib.host_cpu()})',
+            remedy=f'use LLVM\'s name of it, or "cpu" for this one ({_tvm.host_cpu()})',
         )
     if cores < 1:
         raise UnknownTarget(f"num-cores is {cores}", where="target", remedy="give at least 1")
@@ -101,27 +101,27 @@ def host_target() -> Target:
     """The CPU this process runs on; it names the described machine that is imitated, if there is one."""
     device, found = host_device(), imitated()
     model = {} if found is None else {_MODEL: found[0]}
-    return tvmlib.Target({"kind": "llvm", "mcpu": device.mcpu, "num-cores": device.cores, **model})
+    return _tvm.Target({"kind": "llvm", "mcpu": device.mcpu, "num-cores": device.cores, **model})
 
 
 def quickly_compiled(target: Target) -> Target:
     """A CPU target whose code is compiled in a third of the time: LLVM neither unrolls nor vectorises plain loops much.
     They compute the same."""
-    return tvmlib.Target({**target.export(), "opt-level": 1})
+    return _tvm.Target({**target.export(), "opt-level": 1})
 
 
 def described_target(name: str, *, cores: int | None = None) -> Target:
     """A described machine (`machines.toml`): schedules and code for it.  cores: as many instead of the described ones.
     Raises UnknownTarget."""
     device = described(name, cores=cores)
-    return tvmlib.Target({"kind": "llvm", "mtriple": device.triple, "mcpu": device.mcpu, "num-cores": device.cores})
+    return _tvm.Target({"kind": "llvm", "mtriple": device.triple, "mcpu": device.mcpu, "num-cores": device.cores})
 
 
 def imitated_target(name: str, *, cores: int | None = None) -> Target:
     """A described machine's schedules, and code for the CPU this process runs on, whatever vectors it has.  cores: as
     many instead of the described ones.  Raises UnknownTarget."""
     device = described(name, cores=cores)
-    return tvmlib.Target({"kind": "llvm", "mcpu": tvmlib.host_cpu(), "num-cores": device.cores, _MODEL: name})
+    return _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu(), "num-cores": device.cores, _MODEL: name})
 
 
 _MODEL = "model"
@@ -143,7 +143,7 @@ def target_device(target: Target) -> Device:
         return _with_cores(described(model), target)
     host = host_device()
     base = host if mcpu in ("", host.mcpu) else with_processor(mcpu) or _modest(mcpu)
-    unit = vector_unit(tvmlib.cpu_features(target))
+    unit = vector_unit(_tvm.cpu_features(target))
     base = replace(base, vector_bits=unit.bits, register_bytes=unit.registers * unit.bits // 8)
     return _with_cores(base, target)
 
@@ -189,7 +189,7 @@ def _require_cpu(target: Target) -> None:
     host, name = host_device(), str(target.attrs.get("mcpu", ""))
     if name == host.mcpu:  # LLVM lists under its name also what a hypervisor may have hidden
         return
-    missing = sorted(instruction_sets(tvmlib.cpu_features(target)) - tvmlib.host_features())
+    missing = sorted(instruction_sets(_tvm.cpu_features(target)) - _tvm.host_features())
     if missing:
         raise UnknownTarget(
             f"this processor ({host.mcpu}) lacks {', '.join(missing)}, which code for {name or 'it'} may use",

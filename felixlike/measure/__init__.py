@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from felixlike.measure.limits import Limits, Timing
     from felixlike.measure.measurement import Measurement, Status
     from felixlike.measure.pool import MeasurePool, measure
-    from felixlike.measure.rpc import RpcPool
-    from felixlike.measure.simulated import SimulatedPool
+    from felixlike.measure.rpc.rpc_pool import RpcPool
+    from felixlike.measure.simulated.simulated_pool import SimulatedPool
 
 __all__ = [
     "Limits",
@@ -33,9 +33,9 @@ _HOME = {
     "MeasurePool": "pool",
     "Measurement": "measurement",
     "Pool": "interface",
-    "RpcPool": "rpc",
+    "RpcPool": "rpc.rpc_pool",
     "Schedulable": "candidate",
-    "SimulatedPool": "simulated",
+    "SimulatedPool": "simulated.simulated_pool",
     "Status": "measurement",
     "Timing": "limits",
     "Untuned": "candidate",

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from felixlike import codegen, options
+from felixlike import codegen
+from felixlike._util import option_checks
+from felixlike._util.wording import kind_of
 from felixlike.errors import InvalidOption
 from felixlike.frontend.task import Task
-from felixlike.words import kind_of
 
 
 class Schedulable(Protocol):
@@ -37,7 +38,9 @@ class Untuned:
     task: Task
 
     def __post_init__(self) -> None:
-        options.of_kind(self.task, Task, "task", where="Untuned", remedy="give one of extract_tasks(model, shapes)")
+        option_checks.of_kind(
+            self.task, Task, "task", where="Untuned", remedy="give one of extract_tasks(model, shapes)"
+        )
 
     def module(self) -> Any:
         """The task's own module, bound to threads for a GPU."""

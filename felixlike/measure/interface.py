@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterable
 from typing import Protocol
 
-from felixlike.deadline import OutOfTime
+from felixlike._util.deadline import OutOfTime
 from felixlike.errors import InvalidModel, ReferenceFailed
 from felixlike.frontend.task import Task
 from felixlike.measure.candidate import Schedulable

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from felixlike import options
+from felixlike._util import option_checks
 from felixlike.hardware.probe import memory_bytes
 
 _MEMORY = 4 * 2**30
@@ -61,9 +61,9 @@ def _check(given: Any) -> None:
         if name == "tolerance" and value is None:
             continue
         if option.type is Timing:
-            options.of_kind(value, Timing, name, where=where, remedy="give a Timing")
+            option_checks.of_kind(value, Timing, name, where=where, remedy="give a Timing")
         elif option.type is int:
             least = 0 if name == "turns" else 1
-            object.__setattr__(given, name, options.whole(value, name, least=least, where=where))
+            object.__setattr__(given, name, option_checks.whole(value, name, least=least, where=where))
         else:
-            object.__setattr__(given, name, options.real(value, name, positive=True, finite=False, where=where))
+            object.__setattr__(given, name, option_checks.real(value, name, positive=True, finite=False, where=where))

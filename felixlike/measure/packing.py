@@ -8,7 +8,7 @@ RemoveWeightLayoutRewriteBlock. What is measured is cut like what is deployed.
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend.constants import PACKING, packing_blocks
 
@@ -39,7 +39,7 @@ def cut(func: Any) -> tuple[Any, tuple[Packing, ...]]:
     for part, block in packed:
         old, new = block.reads[0].source, block.writes[0].source
         found = [index for index, param in enumerate(func.params) if param.same_as(old)]
-        alone = len(block.reads) == 1 and len(tvmlib.found(part, tvmlib.s_tir.SBlock)) == 1
+        alone = len(block.reads) == 1 and len(_tvm.found(part, _tvm.s_tir.SBlock)) == 1
         if len(found) != 1 or not alone or not params[found[0]].same_as(old):
             raise InvalidSchedule(
                 "it packs something else than one of the function's parameters, or in several steps",
@@ -47,8 +47,8 @@ def cut(func: Any) -> tuple[Any, tuple[Packing, ...]]:
                 remedy="let each packing block read one parameter and stand alone in a loop nest",
             )
         params[found[0]] = new
-        plain = tvmlib.structural_map(part, (tvmlib.s_tir.SBlock, _without_mark))
-        function = tvmlib.without_attributes(_function([old, new], [plain], [], None), "tirx.is_scheduled")
+        plain = _tvm.structural_map(part, (_tvm.s_tir.SBlock, _without_mark))
+        function = _tvm.without_attributes(_function([old, new], [plain], [], None), "tirx.is_scheduled")
         packings.append(Packing(found[0], tuple(int(e) for e in new.shape), str(new.dtype), function))
     kept = [b for b in func.body.block.alloc_buffers if not any(b.same_as(p) for p in params)]
     return _function(params, stay, kept, func.attrs), tuple(packings)
@@ -64,13 +64,13 @@ def _parts(func: Any) -> list[Any]:
 
 def _without_mark(block: Any) -> Any:
     rest = {key: value for key, value in block.annotations.items() if key != PACKING}
-    return tvmlib.s_tir.SBlock(
+    return _tvm.s_tir.SBlock(
         block.iter_vars, block.reads, block.writes, block.name_hint, block.body, block.init, annotations=rest
     )
 
 
 def _function(params: list[Any], parts: list[Any], allocated: list[Any], attrs: Any) -> Any:
-    body = parts[0] if len(parts) == 1 else tvmlib.tirx.SeqStmt(parts)
-    root = tvmlib.s_tir.SBlock([], [], [], "root", body, alloc_buffers=allocated)
-    func = tvmlib.PrimFunc(params, tvmlib.s_tir.SBlockRealize([], True, root), attrs=attrs)
-    return tvmlib.s_tir.renew_defs(func.with_attr("tirx.noalias", True).with_attr("tirx.is_scheduled", True))
+    body = parts[0] if len(parts) == 1 else _tvm.tirx.SeqStmt(parts)
+    root = _tvm.s_tir.SBlock([], [], [], "root", body, alloc_buffers=allocated)
+    func = _tvm.PrimFunc(params, _tvm.s_tir.SBlockRealize([], True, root), attrs=attrs)
+    return _tvm.s_tir.renew_defs(func.with_attr("tirx.noalias", True).with_attr("tirx.is_scheduled", True))

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from felixlike import options
-from felixlike.deadline import Deadline
+from felixlike._util import option_checks
+from felixlike._util.deadline import Deadline
 from felixlike.frontend.task import Task
 from felixlike.hardware import require_real, resolve_target
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.interface import Checks, Place, Results
 from felixlike.measure.limits import Limits
-from felixlike.measure.local import Local
+from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.local_pool import Local
 from felixlike.measure.measurement import Measurement
-from felixlike.measure.workshop import Workshop
 
 
 class WorkshopPool:
@@ -59,7 +59,7 @@ class WorkshopPool:
         WrongDevice if the device of every server differs from the target, WorkerFailed if there is no server for longer
         than `patience`, or a C compiler that fails."""
         if best is not None:
-            best = options.real(best, "best", positive=True, finite=False, where="MeasurePool", unit="seconds")
+            best = option_checks.real(best, "best", positive=True, finite=False, where="MeasurePool", unit="seconds")
         task, candidates = _checked(task, candidates)
         return self._place.stream(task, candidates, verify=verify, best=best)
 
@@ -106,7 +106,7 @@ class MeasurePool(WorkshopPool):
         deadline: Deadline | None = None,
     ) -> None:
         if waiting is not None:
-            waiting = options.whole(
+            waiting = option_checks.whole(
                 waiting, "waiting", least=1, where="MeasurePool", otherwise="None for a few for each worker"
             )
         target = require_real(resolve_target(target), where="MeasurePool")
@@ -115,10 +115,10 @@ class MeasurePool(WorkshopPool):
 
 
 def _checked(task: Any, candidates: Any) -> tuple[Task, Iterable[Schedulable]]:
-    options.of_kind(
+    option_checks.of_kind(
         task, Task, "task", where="measure", remedy="give one of felixlike.extract_tasks(model, shapes), and candidates"
     )
-    options.of_kind(candidates, Iterable, "candidates", where="measure", remedy="give a list of candidates")
+    option_checks.of_kind(candidates, Iterable, "candidates", where="measure", remedy="give a list of candidates")
     return task, candidates
 
 

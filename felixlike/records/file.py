@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from felixlike import scratch
+from felixlike._util import scratch
+from felixlike._util.mounts import is_network
 from felixlike.errors import StoreError
-from felixlike.mounts import is_network
 from felixlike.records.migrations import upgrade
 from felixlike.records.place import MEMORY, refuse
 from felixlike.records.schema import APPLICATION, TABLES, VERSION

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from felixlike import options
+from felixlike._util import option_checks
 from felixlike.errors import SourceLeftOut, StoreError
 from felixlike.records.place import path_of
 from felixlike.records.salvage import salvage
@@ -38,7 +38,7 @@ def merge(store: Store, path: "str | os.PathLike[str]") -> Merged:
 
     Raises StoreError if the store cannot be written; SourceLeftOut if the other one is the same, missing, no store, of
     a newer version, or so damaged that nothing of it can be read."""
-    options.of_kind(store, Store, "store", where="merge", remedy="give what records.open returns")
+    option_checks.of_kind(store, Store, "store", where="merge", remedy="give what records.open returns")
     try:
         source = path_of(path)
         if source is None:

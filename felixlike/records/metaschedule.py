@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from felixlike import options, tvmlib
+from felixlike import _tvm
+from felixlike._util import option_checks
 from felixlike.errors import FelixlikeError, InvalidPoint, InvalidSchedule, StoreError, first_line
 from felixlike.frontend import Task, make_task
 from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE, noted_constants
@@ -58,7 +59,7 @@ def export_database(
     MetaScheduleApplyDatabase come SplitLayoutRewritePreproc and FoldConstant, or every call packs them.
     Raises StoreError if the folder holds a database already or cannot be written, UnknownTarget."""
     place = _place(store, folder)
-    best = options.whole(best, "best", where="export", otherwise="0 for all")
+    best = option_checks.whole(best, "best", where="export", otherwise="0 for all")
     _refuse_used(place)
     target = resolve_target(target)
     where = device_name(target) if device is None else _device(device)
@@ -67,7 +68,7 @@ def export_database(
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place) as unfinished:
-            database = tvmlib.ms.database.JSONDatabase(work_dir=unfinished, module_equality="structural")
+            database = _tvm.ms.database.JSONDatabase(work_dir=unfinished, module_equality="structural")
             for workload in store.workloads():
                 if workload.target != str(target):
                     passed_over["of another target"] += 1
@@ -116,15 +117,15 @@ def import_database(
 def _main(line: Any) -> Any:
     """The function of a workload's line: the module's hash, and its JSON after eight bytes of its length, in base64.
 
-    MetaSchedule's own reader builds whatever the JSON asks for. Raises tvmlib.NotAllowed, or TVM's errors."""
+    MetaSchedule's own reader builds whatever the JSON asks for. Raises _tvm.NotAllowed, or TVM's errors."""
     try:
         recorded, encoded = line
         text = base64.b64decode(encoded, validate=True)[8:].decode()
     except (ValueError, TypeError) as error:
-        raise tvmlib.NotAllowed(f"it is not a workload: {first_line(error)}") from None
-    module = tvmlib.load_function(text)
-    if str(tvmlib.ms.database.Workload(module).as_json()[0]) != recorded:
-        raise tvmlib.NotAllowed("its hash is another one")
+        raise _tvm.NotAllowed(f"it is not a workload: {first_line(error)}") from None
+    module = _tvm.load_function(text)
+    if str(_tvm.ms.database.Workload(module).as_json()[0]) != recorded:
+        raise _tvm.NotAllowed("its hash is another one")
     return module["main"]
 
 
@@ -173,9 +174,9 @@ class _Database:
         text = json.dumps(target)
         if text not in self._targets:
             try:
-                theirs = self._target if target is None else tvmlib.Target(target)
-            except tvmlib.TVM_ERRORS as error:
-                if not tvmlib.raised_in_tvm(error):
+                theirs = self._target if target is None else _tvm.Target(target)
+            except _tvm.TVM_ERRORS as error:
+                if not _tvm.raised_in_tvm(error):
                     raise
                 raise _PassedOver("damaged lines") from error
             said = [(t.kind.name, *map(t.attrs.get, _DECISIVE)) for t in (theirs, self._target)]
@@ -193,8 +194,8 @@ class _Database:
                     self.sketches[task.key] = {s.key: s for s in sketches(task, space="all")}
                     self.known[task.key] = task
                 self._tasks[number] = task
-            except (*tvmlib.TVM_ERRORS, FelixlikeError) as error:
-                if not isinstance(error, FelixlikeError | tvmlib.NotAllowed) and not tvmlib.refusal(error):
+            except (*_tvm.TVM_ERRORS, FelixlikeError) as error:
+                if not isinstance(error, FelixlikeError | _tvm.NotAllowed) and not _tvm.refusal(error):
                     raise
                 self._tasks[number] = first_line(error)
         found = self._tasks[number]
@@ -250,12 +251,14 @@ def _lines(path: Path, passed_over: Counter[str], *, keep: bool = False) -> Iter
 
 
 def _place(store: Any, folder: Any) -> Path:
-    options.of_kind(store, Store, "store", where="MetaSchedule", remedy="give what records.open returns")
-    return options.path(folder, "folder", error=StoreError)
+    option_checks.of_kind(store, Store, "store", where="MetaSchedule", remedy="give what records.open returns")
+    return option_checks.path(folder, "folder", error=StoreError)
 
 
 def _device(name: Any) -> str:
-    return options.text(name, "device", remedy="give the name of a device, as in Record.device, or None for this one")
+    return option_checks.text(
+        name, "device", remedy="give the name of a device, as in Record.device, or None for this one"
+    )
 
 
 def _refuse_used(place: Path) -> None:
@@ -279,11 +282,11 @@ def _export_workload(
     if not records:
         return 0
     try:
-        main = tvmlib.load_function(workload.module)["main"] if workload.module else None
-    except tvmlib.NotAllowed:
+        main = _tvm.load_function(workload.module)["main"] if workload.module else None
+    except _tvm.NotAllowed:
         main = None
-    except tvmlib.TVM_ERRORS as error:
-        if not tvmlib.refusal(error):
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
             raise
         main = None
     if main is None:
@@ -291,7 +294,7 @@ def _export_workload(
         return 0
     task = make_task(main, target, name=workload.name, constants=noted_constants(main))
     by_key = {sketch.key: sketch for sketch in sketches(task, space="all")}
-    arguments = tvmlib.ms.arg_info.ArgInfo.from_entry_func(task.module)
+    arguments = _tvm.ms.arg_info.ArgInfo.from_entry_func(task.module)
     forms = [database.commit_workload(module) for module in _forms(task.module)]
     written = 0
     for record in records:
@@ -306,7 +309,7 @@ def _export_workload(
         found = record.measurement
         for form in forms:
             seconds = list(found.repeats) or [found.seconds]
-            database.commit_tuning_record(tvmlib.ms.database.TuningRecord(trace, form, seconds, target, arguments))
+            database.commit_tuning_record(_tvm.ms.database.TuningRecord(trace, form, seconds, target, arguments))
         written += 1
     return written
 
@@ -316,12 +319,12 @@ def _forms(module: Any) -> list[Any]:
 
     Functions that were not fused are marked as such. Free layouts are those of our own modules; or, where
     AttachAttrLayoutFreeBuffers has marked the functions of a model, all constants, and an empty list without any."""
-    main = tvmlib.without_attributes(module["main"], CONSTANTS)
+    main = _tvm.without_attributes(module["main"], CONSTANTS)
     theirs = main.with_attr(LAYOUT_FREE, list(noted_constants(module["main"])))
     found: list[Any] = []
     for func in (main, theirs):
-        plain = tvmlib.IRModule({"main": func})
-        for form in (plain, tvmlib.relax.transform.AnnotateTIROpPattern()(plain)):
-            if not any(tvmlib.structural_equal(form, other) for other in found):
+        plain = _tvm.IRModule({"main": func})
+        for form in (plain, _tvm.relax.transform.AnnotateTIROpPattern()(plain)):
+            if not any(_tvm.structural_equal(form, other) for other in found):
                 found.append(form)
     return found

@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from felixlike import options
+from felixlike._util import option_checks
 from felixlike.errors import StoreError
 
 MEMORY = ":memory:"
@@ -38,7 +38,7 @@ def path_of(store: str | os.PathLike[str] | None) -> Path | None:
             remedy=f"{_HOW}; a file of this name is ./{store}",
         )
     given = "" if isinstance(store, str) and not store.strip() else store
-    return options.path(given, "store", error=StoreError, otherwise='":memory:" or None for a store in memory')
+    return option_checks.path(given, "store", error=StoreError, otherwise='":memory:" or None for a store in memory')
 
 
 def refuse(path: Path, *, read_only: bool) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from felixlike import options
+from felixlike._util import option_checks
 from felixlike._version import __version__
 from felixlike.hardware import device_name
 from felixlike.measure.measurement import Measurement
@@ -45,8 +45,10 @@ def make_record(task: "Task", sketch: str, point: Iterable[int], measurement: Me
     point: integers, numpy's too.  Raises InvalidOption for what is no task or no measurement."""
     from felixlike.frontend.task import Task
 
-    options.of_kind(task, Task, "task", where="make_record", remedy="give one of extract_tasks(model, shapes)")
-    options.of_kind(measurement, Measurement, "measurement", where="make_record", remedy="give what measure returns")
+    option_checks.of_kind(task, Task, "task", where="make_record", remedy="give one of extract_tasks(model, shapes)")
+    option_checks.of_kind(
+        measurement, Measurement, "measurement", where="make_record", remedy="give what measure returns"
+    )
 
     return Record(
         task=task.key,

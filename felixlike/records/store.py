@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from felixlike import options, tvmlib
+from felixlike import _tvm
+from felixlike._util import option_checks
 from felixlike.errors import InvalidOption
 from felixlike.frontend.task import Task
 from felixlike.hardware import device_name
@@ -100,9 +101,11 @@ class Store:
     def extend(self, task: Task, records: Iterable[Record], sketch: "Sketch | None" = None) -> None:
         """Add many measurements of a task at once, all or none.  See append."""
         rows = []
-        task = options.of_kind(task, Task, "task", where="Store", remedy=_TASK)
+        task = option_checks.of_kind(task, Task, "task", where="Store", remedy=_TASK)
         for record in records:
-            options.of_kind(record, Record, "record", where="Store", remedy="give what records.make_record returns")
+            option_checks.of_kind(
+                record, Record, "record", where="Store", remedy="give what records.make_record returns"
+            )
             if record.task != task.key:
                 raise InvalidOption(
                     f"the record is of task {record.task}, not of {task.key} ({task.name})",
@@ -129,7 +132,11 @@ class Store:
 
     def fastest(self, task: Task | str, count: int | None, *, device: str | None = None) -> list[Record]:
         """The fastest OK measurements of a task, fastest first, at most `count`; None: all.  See best."""
-        most = -1 if count is None else options.whole(count, "count", where="Store.fastest", otherwise="None for all")
+        most = (
+            -1
+            if count is None
+            else option_checks.whole(count, "count", where="Store.fastest", otherwise="None for all")
+        )
         key, where = _place(task, device)
         with self._file.explained():
             rows = self._file.execute(
@@ -164,8 +171,8 @@ class Store:
 
     def numbered(self, numbers: Sequence[int]) -> Iterator[Record]:
         """The records with these numbers (Brief.id), in the order in which they were appended."""
-        options.of_kind(numbers, Iterable, "numbers", where="Store.numbered", remedy="give a list of Brief.id")
-        ordered = sorted(options.whole(number, "number", where="Store.numbered") for number in numbers)
+        option_checks.of_kind(numbers, Iterable, "numbers", where="Store.numbered", remedy="give a list of Brief.id")
+        ordered = sorted(option_checks.whole(number, "number", where="Store.numbered") for number in numbers)
         for start in range(0, len(ordered), _AT_ONCE):
             some = ordered[start : start + _AT_ONCE]
             query = f"{self._select()} WHERE id IN ({', '.join('?' * len(some))}) ORDER BY id"
@@ -291,14 +298,14 @@ _ON_CONFLICT = {
 def _key(task: Task | str) -> str:
     if isinstance(task, str):
         return task
-    return str(options.of_kind(task, Task, "task", where="Store", remedy=f"{_TASK}, or its key").key)
+    return str(option_checks.of_kind(task, Task, "task", where="Store", remedy=f"{_TASK}, or its key").key)
 
 
 def _place(task: Task | str, device: str | None) -> tuple[str, str]:
     """(task's key, device's name)"""
     key = _key(task)
     if device is not None:
-        return key, options.text(device, "device", remedy="give the name of a device, as in Record.device")
+        return key, option_checks.text(device, "device", remedy="give the name of a device, as in Record.device")
     if isinstance(task, str):
         raise InvalidOption(
             "a task's key alone does not say which device is meant", where="Store", remedy="give device=…, or the Task"
@@ -311,4 +318,4 @@ def _run(run: Run, seconds: float) -> Row:
 
 
 def _workload(task: Task) -> Row:
-    return task.key, task.name, str(tvmlib.ir.save_json(task.module)), str(task.target), float(task.flops)
+    return task.key, task.name, str(_tvm.ir.save_json(task.module)), str(task.target), float(task.flops)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from felixlike._util.wording import counted
 from felixlike.errors import InvalidOption
 from felixlike.measure.measurement import Status
 from felixlike.report.curves import QUALITIES, Series, best_known, quality, times_to
-from felixlike.words import counted
 
 if TYPE_CHECKING:
     from felixlike.records import Record, Store

@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from felixlike import features, options, smooth
+from felixlike import features, smooth
+from felixlike._encoding import showable
+from felixlike._util import option_checks
+from felixlike._util.wording import choose_from, nearest, shown
 from felixlike.errors import InvalidOption
 from felixlike.features.table import COLUMNS, NAMES
 from felixlike.report.layout import entry, indented, paragraph, stream_width
 from felixlike.report.picture import image_path, new_figure, save_figure
-from felixlike.signs import showable
 from felixlike.smooth.printing import smooth_text
 from felixlike.symbolic import Kind, Points, Sketch
 from felixlike.symbolic.program.program import program_text
 from felixlike.symbolic.program.variables import groups
-from felixlike.words import choose_from, nearest, shown
 
 DEFAULT_COLUMNS = ("vector_extent", "parallel_extent", "buffer1_reuse_distance_bytes", "traffic_l1")
 _STEPS = 200
@@ -234,8 +235,8 @@ def explain(
 
     store: a block's name (default: the one with most work). columns: names of features. point: where formulas are
     evaluated (default: a random valid one). Raises UnsupportedSketch, InvalidOption, InvalidPoint."""
-    options.of_kind(sketch, Sketch, "sketch", where="explain", remedy="give one of symbolic.sketches(task)")
-    options.of_kind(columns, Iterable, "columns", where="explain", remedy=f"give names, as {DEFAULT_COLUMNS}")
+    option_checks.of_kind(sketch, Sketch, "sketch", where="explain", remedy="give one of symbolic.sketches(task)")
+    option_checks.of_kind(columns, Iterable, "columns", where="explain", remedy=f"give names, as {DEFAULT_COLUMNS}")
     columns = (columns,) if isinstance(columns, str) else tuple(columns)
     for column in columns:
         _check_column(column)

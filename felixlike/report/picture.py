@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from felixlike import options
+from felixlike._util import option_checks
 from felixlike.errors import MissingDependency, OutputNotWritable, first_line
 
 _IMAGES = "give a .png, .svg or .pdf file"
@@ -48,7 +48,7 @@ def for_notebooks(figure: Any) -> Any:
 
 def image_path(path: str | Path) -> Path:
     """The path of an image whose name says of which kind it is. Raises OutputNotWritable."""
-    found = options.path(path, "plot", error=OutputNotWritable)
+    found = option_checks.path(path, "plot", error=OutputNotWritable)
     if not found.suffix:
         raise OutputNotWritable("its name does not say which kind of image", where=str(found), remedy=_IMAGES)
     return found

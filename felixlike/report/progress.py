@@ -14,11 +14,11 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from felixlike._encoding import showable
+from felixlike._util.wording import counted, shown
 from felixlike.errors import InvalidOption
 from felixlike.report.layout import stream_width, text_width
 from felixlike.report.tables import latency
-from felixlike.signs import showable
-from felixlike.words import counted, shown
 
 if TYPE_CHECKING:
     from felixlike.tuning import Event

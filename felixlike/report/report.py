@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from felixlike._encoding import showable
 from felixlike.report.layout import stream_width
 from felixlike.report.page import page_of_report, report_table, write_page
 from felixlike.report.report_data import ReportData
 from felixlike.report.tables import report_text
-from felixlike.signs import showable
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, Self, TypeVar
 
-from felixlike.report.damage import damaged, shown
-from felixlike.report.story import Story
+from felixlike.report.task_history import Story
+from felixlike.report.validation import damaged, shown
 
 _T = TypeVar("_T")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from felixlike import cache
+from felixlike._util import cache
 from felixlike.errors import first_line
 from felixlike.records.place import path_of
 

@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from felixlike._util.wording import counted
 from felixlike.report.layout import Column, paragraph, table
 from felixlike.report.report_data import ReportData, TaskReport
-from felixlike.words import counted
 
 if TYPE_CHECKING:
     from felixlike.frontend import Task

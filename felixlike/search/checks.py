@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from felixlike import options
+from felixlike._util import option_checks
 
 
 def checked(strategy: Any, **limits: int | float | tuple[float, float]) -> None:
@@ -15,9 +15,9 @@ def checked(strategy: Any, **limits: int | float | tuple[float, float]) -> None:
         value = getattr(strategy, name)
         match limit:
             case int():
-                value = options.whole(value, name, least=limit, where=where)
+                value = option_checks.whole(value, name, least=limit, where=where)
             case float():
-                value = options.real(value, name, where=where)
+                value = option_checks.real(value, name, where=where)
             case _:
-                value = options.share(value, name, *limit, where=where)
+                value = option_checks.share(value, name, *limit, where=where)
         object.__setattr__(strategy, name, value)

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from felixlike._util.torch_modes import own_modes
 from felixlike.costmodel import CostModel
 from felixlike.costmodel.bottleneck import Bottlenecks
 from felixlike.features import NAMES, FeatureArray
 from felixlike.hardware import kind_of, target_device
-from felixlike.modes import own_modes
 from felixlike.search.candidate import Candidate
 from felixlike.search.space import Space
 from felixlike.search.strategy import Known, Strategy, draw

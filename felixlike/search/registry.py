@@ -12,17 +12,17 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from felixlike import options
+from felixlike._util import option_checks
+from felixlike._util.wording import kind_of
 from felixlike.errors import InvalidOption, first_line
-from felixlike.search.adatune import AdaTune
-from felixlike.search.evolutionary import Evolutionary
-from felixlike.search.genetic import Genetic
-from felixlike.search.gradient import Gradient
-from felixlike.search.lfbo import LFBO
-from felixlike.search.metaschedule import MetaSchedule
-from felixlike.search.random import Random
+from felixlike.search.strategies.adatune import AdaTune
+from felixlike.search.strategies.evolutionary import Evolutionary
+from felixlike.search.strategies.genetic import Genetic
+from felixlike.search.strategies.gradient import Gradient
+from felixlike.search.strategies.lfbo import LFBO
+from felixlike.search.strategies.metaschedule import MetaSchedule
+from felixlike.search.strategies.random import Random
 from felixlike.search.strategy import Strategy
-from felixlike.words import kind_of
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "gradient": Gradient,
@@ -52,7 +52,7 @@ def make_strategy(strategy: Any) -> Strategy:
         raise InvalidOption(
             f"{strategy.__name__} is a class", where="strategy", remedy=f"make one: {strategy.__name__}()"
         )
-    name = options.one_of(strategy, "strategy", strategy_names(), what="a strategy")
+    name = option_checks.one_of(strategy, "strategy", strategy_names(), what="a strategy")
     return STRATEGIES[name]() if name in STRATEGIES else _made(_registered()[name])
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from felixlike.algebra.factors import divisors, factorisations
 from felixlike.symbolic import Kind, Points, Sketch, Variable
+from felixlike.symbolic.expr.factors import divisors, factorisations
 from felixlike.symbolic.program.variables import groups
 
 LogPoints = npt.NDArray[np.float64]

@@ -12,14 +12,14 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from felixlike.algebra.factors import factorisations
-from felixlike.deadline import Deadline
+from felixlike._util.deadline import Deadline
 from felixlike.errors import UnsupportedSketch
 from felixlike.features import FeatureArray, Formulas, formulas
 from felixlike.frontend.task import Task
 from felixlike.search.candidate import Candidate
 from felixlike.smooth import Relaxed, relax
 from felixlike.symbolic import Kind, Points, Sketch, SpaceName, sketches
+from felixlike.symbolic.expr.factors import factorisations
 from felixlike.symbolic.program.variables import groups
 
 

@@ -12,10 +12,10 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
-from felixlike.algebra.factors import divisors
 from felixlike.search.candidate import Candidate
 from felixlike.search.space import Space
 from felixlike.symbolic import Kind, Points, Sketch
+from felixlike.symbolic.expr.factors import divisors
 from felixlike.symbolic.program.variables import Variable, groups
 
 Columns = npt.NDArray[np.int64]

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import metadata
 
-from felixlike import cache
-from felixlike.algebra.expression import Expr
-from felixlike.algebra.node import Op
-from felixlike.algebra.traversal import topological
+from felixlike._util import cache
 from felixlike.smooth.graph import InvalidGraph, SmoothGraph
 from felixlike.smooth.rules import VERSION, program
+from felixlike.symbolic.expr.expression import Expr
+from felixlike.symbolic.expr.node import Op
+from felixlike.symbolic.expr.traversal import topological
 
 _KIND = "smooth"
 

@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from felixlike.algebra.expression import Expr
-from felixlike.algebra.node import Number, Op, linear_parts
-from felixlike.algebra.traversal import topological
+from felixlike.symbolic.expr.expression import Expr
+from felixlike.symbolic.expr.node import Number, Op, linear_parts
+from felixlike.symbolic.expr.traversal import topological
 
 TABLES: dict[str, tuple[str, ...]] = {
     "Number": ("f64",),

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from felixlike.algebra.expression import Expr, add, const
-from felixlike.algebra.node import Op
 from felixlike.smooth.graph import SmoothGraph
 from felixlike.smooth.lower import Lowered
+from felixlike.symbolic.expr.expression import Expr, add, const
+from felixlike.symbolic.expr.node import Op
 from felixlike.symbolic.program.constraints import Constraint
 
 

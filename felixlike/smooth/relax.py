@@ -16,18 +16,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from felixlike import options
-from felixlike.algebra.expression import Expr
+from felixlike._util import option_checks
+from felixlike._util.torch_modes import own_modes
+from felixlike._util.wording import kind_of, shown
 from felixlike.errors import InvalidOption, InvalidPoint
 from felixlike.features import NAMES, Formulas
-from felixlike.modes import own_modes
 from felixlike.smooth import cache
 from felixlike.smooth.graph import SmoothGraph
 from felixlike.smooth.limits import Excess, sides
 from felixlike.smooth.lower import Lowered
 from felixlike.smooth.saturate import saturate
 from felixlike.symbolic import Points
-from felixlike.words import kind_of, shown
+from felixlike.symbolic.expr.expression import Expr
 
 WIDTH = 0.05
 """Default width of smooth gates, maxima and minima, in log units: 5 %."""
@@ -157,10 +157,10 @@ def relax(formulas: Formulas, *, width: float = WIDTH, dtype: torch.dtype = torc
     """The smooth features of a sketch as a torch module: log_x [n, v] → log(1 + feature) [n, stores, columns].
 
     width: greater than 0.  dtype: float64 or float32. Raises InvalidOption."""
-    formulas = options.of_kind(
+    formulas = option_checks.of_kind(
         formulas, Formulas, "formulas", where="relax", remedy="give what felixlike.features.formulas(sketch) returns"
     )
-    width = options.real(width, "width", positive=True, where="relax")
+    width = option_checks.real(width, "width", positive=True, where="relax")
     if dtype not in (torch.float32, torch.float64):
         raise InvalidOption(f"dtype is {shown(dtype)}", where="relax", remedy="use torch.float64 or torch.float32")
     return Relaxed(formulas, width=width, dtype=dtype)

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import scratch
-from felixlike.algebra.expression import Expr
+from felixlike._util import scratch
 from felixlike.errors import FelixlikeError
 from felixlike.smooth.encode import Encoder
 from felixlike.smooth.graph import SmoothGraph, SmoothNode
 from felixlike.smooth.rules import COSTS, program
+from felixlike.symbolic.expr.expression import Expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Design spaces of a task: MetaSchedule's own, and one whose sketches hold kernels as fast as hand-written ones."""
 
-from felixlike.spaces.bounds import noted_bounds
+from felixlike.spaces.cpu.register_bounds import noted_bounds
 from felixlike.spaces.design import (
     FITS_REGISTERS,
     KEEPS_TO_BOUNDS,

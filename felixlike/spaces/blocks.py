@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.tvmlib.typing import Block, BlockRealize, BlockRef, Buffer, LoopRef, Node, Schedule
+from felixlike import _tvm
+from felixlike._tvm.typing import Block, BlockRealize, BlockRef, Buffer, LoopRef, Node, Schedule
 
 ROOT = "root"
 """The name of the block around all others."""
@@ -17,7 +17,7 @@ ROOT = "root"
 
 def realizes(root: Node) -> list[Any]:
     """The blocks below a TVM object with the values of their iterators, in their order, without the root."""
-    found = tvmlib.found(root, tvmlib.s_tir.SBlockRealize)
+    found = _tvm.found(root, _tvm.s_tir.SBlockRealize)
     return [realize for realize in found if realize.block.name_hint != ROOT]
 
 
@@ -29,7 +29,7 @@ def blocks_of(schedule: Schedule) -> list[Any]:
 def realize_of(schedule: Schedule, block: BlockRef) -> Any | None:
     """A block with the values of its iterators; None where it does not stand alone in its innermost loop."""
     found = getattr(schedule.get_sref(block).parent.stmt, "body", None)
-    return found if isinstance(found, tvmlib.s_tir.SBlockRealize) else None
+    return found if isinstance(found, _tvm.s_tir.SBlockRealize) else None
 
 
 def bound(realize: BlockRealize) -> list[tuple[Any, Any]]:
@@ -39,7 +39,7 @@ def bound(realize: BlockRealize) -> list[tuple[Any, Any]]:
 
 def moving(realize: BlockRealize) -> list[tuple[Any, Any]]:
     """The same without those that a constant is bound to, as in single elements."""
-    return [(i, value) for i, value in bound(realize) if not isinstance(value, tvmlib.tirx.IntImm)]
+    return [(i, value) for i, value in bound(realize) if not isinstance(value, _tvm.tirx.IntImm)]
 
 
 def are_loops(schedule: Schedule, values: Sequence[Any], loops: Sequence[LoopRef]) -> bool:
@@ -50,13 +50,13 @@ def are_loops(schedule: Schedule, values: Sequence[Any], loops: Sequence[LoopRef
 
 def loads_of(root: Node, buffer: Buffer) -> list[Any]:
     """The loads of a buffer below a TVM object."""
-    return [load for load in tvmlib.found(root, tvmlib.ir.TensorLoad) if load.source.same_as(buffer)]
+    return [load for load in _tvm.found(root, _tvm.ir.TensorLoad) if load.source.same_as(buffer)]
 
 
 def elementwise(schedule: Schedule, block: BlockRef) -> bool:
     """Whether all its axes are data-parallel."""
     statement = schedule.get(block)
-    return statement.init is None and all(map(tvmlib.is_spatial, statement.iter_vars))
+    return statement.init is None and all(map(_tvm.is_spatial, statement.iter_vars))
 
 
 def is_intermediate(schedule: Schedule, block: BlockRef) -> bool:
@@ -69,7 +69,7 @@ def is_intermediate(schedule: Schedule, block: BlockRef) -> bool:
 
 def costs(schedule: Schedule, block: BlockRef) -> bool:
     """Whether a condition says where it reads, or a function is called: neither may stand in the hot loop."""
-    return bool(tvmlib.found(schedule.get(block).body, tvmlib.ir.Call))
+    return bool(_tvm.found(schedule.get(block).body, _tvm.ir.Call))
 
 
 def in_step(schedule: Schedule, block: BlockRef, tile: BlockRef) -> bool:
@@ -86,7 +86,7 @@ def chooses_for_all(block: Block) -> bool:
     """Whether a choice between two values hangs on what is the same for all neighbours along a block's last axis: where
     these are a vector, the CUDA source that TVM writes takes four conditions for four numbers, and does not compile."""
     last = block.iter_vars[-1].var
-    return any(not tvmlib.uses(choice.condition, last) for choice in tvmlib.found(block.body, tvmlib.tirx.Select))
+    return any(not _tvm.uses(choice.condition, last) for choice in _tvm.found(block.body, _tvm.tirx.Select))
 
 
 def in_step_on_gpus(schedule: Schedule, block: BlockRef, tile: BlockRef) -> bool:

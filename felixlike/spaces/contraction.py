@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import BlockRef, Buffer, LoopRef, Schedule, TirExpr
 from felixlike.frontend.constants import layout_free_parameters
 from felixlike.spaces.blocks import are_loops, realize_of
-from felixlike.tvmlib.typing import BlockRef, Buffer, LoopRef, Schedule, TirExpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Operand:
     def contiguous(self, axis: Axis) -> bool:
         """Whether a step of the axis leads to the next element in memory."""
         *outer, last = self.indices[: len(self.indices) - self.points]
-        step = tvmlib.simplify(last - axis.variable)
-        return not any(tvmlib.uses(index, axis.variable) for index in (*outer, step))
+        step = _tvm.simplify(last - axis.variable)
+        return not any(_tvm.uses(index, axis.variable) for index in (*outer, step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
         return None
     iterators = [v.var for v in statement.iter_vars]
     axes = tuple(
-        Axis(place, v.var, int(schedule.get(loop).extent), tvmlib.is_reduction(v))
+        Axis(place, v.var, int(schedule.get(loop).extent), _tvm.is_reduction(v))
         for place, (loop, v) in enumerate(zip(loops, statement.iter_vars, strict=True))
     )
     target, value = statement.body.buffer, statement.body.value
@@ -90,27 +90,27 @@ def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
     if type(product).__name__ != "Mul":
         return None
     constants = layout_free_parameters(schedule.mod["main"])
-    analyzer = tvmlib.sym.Analyzer()
+    analyzer = _tvm.sym.Analyzer()
     for axis in axes:
-        analyzer.bind(axis.variable, tvmlib.ir.Range(0, axis.extent))
+        analyzer.bind(axis.variable, _tvm.ir.Range(0, axis.extent))
     operands = []
     for factor in (bare(product.a), bare(product.b)):
         if type(factor).__name__ != "TensorLoad":
             return None
         reads = [i for i, region in enumerate(statement.reads) if region.source.same_as(factor.source)]
         indices = tuple(analyzer.simplify(index) for index in factor.indices)
-        held = frozenset(i for i, v in enumerate(iterators) if any(tvmlib.uses(index, v) for index in indices))
+        held = frozenset(i for i, v in enumerate(iterators) if any(_tvm.uses(index, v) for index in indices))
         if len(reads) != 1:
             return None
         constant = any(factor.source.same_as(buffer) for buffer in constants)
-        sizes = [size.value if isinstance(size, tvmlib.tirx.IntImm) else 0 for size in factor.source.shape[1:]]
+        sizes = [size.value if isinstance(size, _tvm.tirx.IntImm) else 0 for size in factor.source.shape[1:]]
         points = next((n for n, size in enumerate(reversed(sizes)) if size != 1), len(sizes))
         operands.append(Operand(reads[0], indices, held, constant, points=points))
     written = tuple(
-        next((i for i, v in enumerate(iterators) if not tvmlib.uses(tvmlib.simplify(index - v), v)), None)
+        next((i for i, v in enumerate(iterators) if not _tvm.uses(_tvm.simplify(index - v), v)), None)
         for index in statement.body.indices
     )
-    return Contraction(axes, (operands[0], operands[1]), written, tvmlib.bits(target.dtype))
+    return Contraction(axes, (operands[0], operands[1]), written, _tvm.bits(target.dtype))
 
 
 def without_groups(schedule: Schedule, block: BlockRef) -> None:
@@ -120,7 +120,7 @@ def without_groups(schedule: Schedule, block: BlockRef) -> None:
     statement = schedule.get(block)
     sizes: dict[int, set[int]] = {}
 
-    for division in tvmlib.found(statement.body, tvmlib.tirx.FloorDiv):
+    for division in _tvm.found(statement.body, _tvm.tirx.FloorDiv):
         for place, iterator in enumerate(statement.iter_vars):
             if division.a.same_as(iterator.var) and type(division.b).__name__ == "IntImm":
                 sizes.setdefault(place, set()).add(int(division.b.value))
@@ -128,7 +128,7 @@ def without_groups(schedule: Schedule, block: BlockRef) -> None:
     extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)]
     groups = {p: size for p, size in groups.items() if 1 < size < extents[p] and extents[p] % size == 0}
     if groups:
-        mapping = tvmlib.tirx.IndexMap.from_func(
+        mapping = _tvm.tirx.IndexMap.from_func(
             lambda *axes: [part for place, axis in enumerate(axes) for part in _parts(axis, groups.get(place))],
             ndim=len(extents),
             index_dtype=str(statement.iter_vars[0].var.ty.dtype),
@@ -140,9 +140,9 @@ def without_points(schedule: Schedule, block: BlockRef) -> None:
     """Take windows of one step from a block: TVM pads none whose indices add one, as that of a 1×1 convolution."""
     statement = schedule.get(block)
     axes = list(zip(statement.iter_vars, schedule.get_loops(block), strict=True))
-    kept = [tvmlib.is_spatial(i) or int(schedule.get(loop).extent) > 1 for i, loop in axes]
-    if not all(kept) and any(tvmlib.is_reduction(i) for (i, _), stays in zip(axes, kept, strict=True) if stays):
-        mapping = tvmlib.tirx.IndexMap.from_func(
+    kept = [_tvm.is_spatial(i) or int(schedule.get(loop).extent) > 1 for i, loop in axes]
+    if not all(kept) and any(_tvm.is_reduction(i) for (i, _), stays in zip(axes, kept, strict=True) if stays):
+        mapping = _tvm.tirx.IndexMap.from_func(
             lambda *own: [axis for axis, stays in zip(own, kept, strict=True) if stays],
             ndim=len(axes),
             index_dtype=str(statement.iter_vars[0].var.ty.dtype),
@@ -157,7 +157,7 @@ def _parts(axis: Any, size: int | None) -> tuple[Any, ...]:
 def _plain(schedule: Schedule, block: BlockRef, loops: Sequence[LoopRef]) -> bool:
     """Whether the block's iterators are its loops, in order, of known extents, in a nest of its own."""
     realize = realize_of(schedule, block)
-    known = all(isinstance(schedule.get(loop).extent, tvmlib.tirx.IntImm) for loop in loops)
+    known = all(isinstance(schedule.get(loop).extent, _tvm.tirx.IntImm) for loop in loops)
     return realize is not None and known and are_loops(schedule, realize.iter_values, loops)
 
 

@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import Schedule, Trace
 from felixlike.frontend.constants import packing_blocks
 from felixlike.frontend.task import Task
 from felixlike.hardware import Device, kind_of, target_device
 from felixlike.spaces import metaschedule
-from felixlike.spaces.bounds import keeps_to_bounds
-from felixlike.spaces.cases import case_by_case
-from felixlike.spaces.flat import flat
-from felixlike.spaces.flat_threads import flat_threads
-from felixlike.spaces.register_tile import register_tiles
-from felixlike.spaces.row_threads import row_threads
-from felixlike.spaces.rows import row_by_row
+from felixlike.spaces.cpu.flat import flat
+from felixlike.spaces.cpu.register_bounds import keeps_to_bounds
+from felixlike.spaces.cpu.register_tile import register_tiles
+from felixlike.spaces.cpu.rows import row_by_row
+from felixlike.spaces.cpu.tile_cases import case_by_case
+from felixlike.spaces.cpu.transposed_copies import transposed_copies
+from felixlike.spaces.gpu.flat_threads import flat_threads
+from felixlike.spaces.gpu.row_threads import row_threads
+from felixlike.spaces.gpu.thread_bounds import fits_registers
+from felixlike.spaces.gpu.thread_tile import thread_tiles
 from felixlike.spaces.stages import item_bits
-from felixlike.spaces.thread_bounds import fits_registers
-from felixlike.spaces.thread_tile import thread_tiles
-from felixlike.spaces.transposed_copies import transposed_copies
-from felixlike.tvmlib.typing import Schedule, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ def postprocessors(task: Task, names: Sequence[str], own: Sequence[bool]) -> tup
 
 
 def _theirs(name: str) -> Postprocessor:
-    return Postprocessor(name, getattr(tvmlib.ms.postproc, name)())
+    return Postprocessor(name, getattr(_tvm.ms.postproc, name)())
 
 
 def _rewrite_layout(schedule: Schedule) -> bool:
     """MetaSchedule's RewriteLayout, except where constants are packed already: it cannot lay those out again."""
-    return bool(packing_blocks(schedule.mod["main"].body) or tvmlib.ms.postproc.RewriteLayout().apply(schedule))
+    return bool(packing_blocks(schedule.mod["main"].body) or _tvm.ms.postproc.RewriteLayout().apply(schedule))
 
 
 def _schedules(trace: Trace) -> bool:

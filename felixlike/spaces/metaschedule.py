@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import BlockRef, Module, Schedule
 from felixlike.hardware.probe import usable_cores
-from felixlike.tvmlib.typing import BlockRef, Module, Schedule
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
 
@@ -33,14 +33,14 @@ def without_tensor_intrinsics() -> Iterator[None]:
         return
     stand_in = types.ModuleType(_INTRINSICS)
     sys.modules[_INTRINSICS] = stand_in
-    tvmlib.s_tir.tensor_intrin = stand_in
+    _tvm.s_tir.tensor_intrin = stand_in
     try:
         yield
     finally:
         if sys.modules.get(_INTRINSICS) is stand_in:
             del sys.modules[_INTRINSICS]
-        if getattr(tvmlib.s_tir, "tensor_intrin", None) is stand_in:
-            del tvmlib.s_tir.tensor_intrin
+        if getattr(_tvm.s_tir, "tensor_intrin", None) is stand_in:
+            del _tvm.s_tir.tensor_intrin
 
 
 def tune_context(module: Module, target: Any, *, seed: int = 1, space: Any = None) -> Any:
@@ -50,10 +50,10 @@ def tune_context(module: Module, target: Any, *, seed: int = 1, space: Any = Non
     because TVM otherwise picks those with tensor intrinsics, silently."""
     rules = str(target.kind.name)
     with without_tensor_intrinsics():
-        return tvmlib.ms.TuneContext(
+        return _tvm.ms.TuneContext(
             mod=module,
             target=target,
-            space_generator=space or tvmlib.PostOrderApply(sch_rules=rules, postprocs=rules, mutator_probs=rules),
+            space_generator=space or _tvm.PostOrderApply(sch_rules=rules, postprocs=rules, mutator_probs=rules),
             search_strategy="replay-trace",
             task_name="main",
             rand_state=seed,
@@ -63,8 +63,8 @@ def tune_context(module: Module, target: Any, *, seed: int = 1, space: Any = Non
 
 def store_features(module: Module, target: Any, schedules: Sequence[Schedule]) -> list[npt.NDArray[np.float64]]:
     """TVM's PerStoreFeature of schedules of a module: float64[stores, 164] each, most columns log2(1 + feature)."""
-    extractor = tvmlib.ms.feature_extractor.PerStoreFeature()
-    candidates = [tvmlib.ms.MeasureCandidate(schedule, []) for schedule in schedules]
+    extractor = _tvm.ms.feature_extractor.PerStoreFeature()
+    candidates = [_tvm.ms.MeasureCandidate(schedule, []) for schedule in schedules]
     return [found.numpy() for found in extractor.extract_from(tune_context(module, target), candidates)]
 
 
@@ -76,12 +76,12 @@ def evolution(
     postprocessors: `runner`s of what schedules undergo, and whether each is `own`: ours are Python, so that one thread
     calls them."""
     mutators = str(target.kind.name)
-    holder = tvmlib.PostOrderApply(sch_rules=[], postprocs=[p.runner for p in postprocessors], mutator_probs=mutators)
-    search = tvmlib.ms.search_strategy.EvolutionarySearch(
+    holder = _tvm.PostOrderApply(sch_rules=[], postprocs=[p.runner for p in postprocessors], mutator_probs=mutators)
+    search = _tvm.ms.search_strategy.EvolutionarySearch(
         population_size=population, genetic_num_iters=generations, init_min_unmeasured=min(50, population // 2)
     )
     with without_tensor_intrinsics():
-        return tvmlib.ms.TuneContext(
+        return _tvm.ms.TuneContext(
             mod=module,
             target=target,
             space_generator=holder,
@@ -115,9 +115,9 @@ def no_rule_is_unknown(module: Module, target: Any) -> Iterator[None]:
     with _asking_for_rules, ExitStack() as stack:
         for rule in sorted(wanted - {"None"}):
             names = [f"s_tir.meta_schedule.{key}.{rule}" for key in target.keys]
-            if names and all(tvmlib.tvm_ffi.get_global_func(name, allow_missing=True) is None for name in names):
-                tvmlib.tvm_ffi.register_global_func(names[0], _take_note_off)
-                stack.callback(tvmlib.tvm_ffi.registry.remove_global_func, names[0])
+            if names and all(_tvm.tvm_ffi.get_global_func(name, allow_missing=True) is None for name in names):
+                _tvm.tvm_ffi.register_global_func(names[0], _take_note_off)
+                stack.callback(_tvm.tvm_ffi.registry.remove_global_func, names[0])
         yield
 
 
@@ -130,23 +130,23 @@ def _take_note_off(schedule: Schedule, block: BlockRef) -> list[Any]:
 
 
 def _blocks(module: Module) -> list[Any]:
-    functions = [function for function in module.functions.values() if isinstance(function, tvmlib.PrimFunc)]
-    return [block for function in functions for block in tvmlib.found(function.body, tvmlib.s_tir.SBlock)]
+    functions = [function for function in module.functions.values() if isinstance(function, _tvm.PrimFunc)]
+    return [block for function in functions for block in _tvm.found(function.body, _tvm.s_tir.SBlock)]
 
 
 def generator(rules: Sequence[Any], postprocessors: Sequence[Any]) -> Any:
     """A space generator of our own schedule rules and just these postprocessors.
 
     MetaSchedule's RewriteParallelVectorizeUnroll had better not be among them: it refuses loops that are parallel."""
-    return tvmlib.PostOrderApply(sch_rules=list(rules), postprocs=list(postprocessors), mutator_probs={})
+    return _tvm.PostOrderApply(sch_rules=list(rules), postprocs=list(postprocessors), mutator_probs={})
 
 
 @cache
 def _adapters() -> tuple[Any, Any]:
     """The classes behind `schedule_rule` and `postprocessor`, made when they are needed: their bases are TVM's."""
 
-    @tvmlib.derived_object
-    class Rule(tvmlib.ms.schedule_rule.PyScheduleRule):  # type: ignore[misc]
+    @_tvm.derived_object
+    class Rule(_tvm.ms.schedule_rule.PyScheduleRule):  # type: ignore[misc]
         def __init__(self, function: Any) -> None:
             super().__init__()
             self.function = function
@@ -160,8 +160,8 @@ def _adapters() -> tuple[Any, Any]:
         def clone(self) -> Any:
             return Rule(self.function)
 
-    @tvmlib.derived_object
-    class Postprocessor(tvmlib.ms.postproc.PyPostproc):  # type: ignore[misc]
+    @_tvm.derived_object
+    class Postprocessor(_tvm.ms.postproc.PyPostproc):  # type: ignore[misc]
         def __init__(self, function: Any) -> None:
             super().__init__()
             self.function = function

@@ -5,8 +5,8 @@
                                           for i in 198, j in 1008, k: C[i, j] += A_pad[i, k] · B_pad[k, j]
 
 A predicate in the hot loop would keep it from vectors. What is constant is padded once, when a model is compiled; what
-lies in vectors is padded on its way into panels; rows are not copied: `codegen/passes/guards.py` gives the last tile
-fewer. So rows may be padded only to have better tiles: 6×4 vectors, of 512 rows, load less than 4×4.
+lies in vectors is padded on its way into panels; rows are not copied: `codegen/passes/remove_guards.py` gives the last
+tile fewer. So rows may be padded only to have better tiles: 6×4 vectors, of 512 rows, load less than 4×4.
 Only for plain products: where a window slides, TVM has no primitive that pads.
 """
 
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from felixlike._tvm.typing import BlockRef, Schedule
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import estimate
 from felixlike.hardware.vectors import MOST_ROWS, MOST_VECTORS, widths
 from felixlike.spaces.contraction import Axis, Contraction
-from felixlike.tvmlib.typing import BlockRef, Schedule
 
 _MULTIPLES = (1, 12, 8, 10, 9, 7, 11)
 """What rows may be padded to multiples of: the divisors of 12 suit any vector unit; the others, tried after it, are the

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.hardware import Device, estimate
 from felixlike.hardware.vectors import widths
 from felixlike.spaces.contraction import Axis, Contraction, Operand
@@ -114,6 +114,6 @@ def slides(contraction: Contraction, axis: Axis) -> bool:
     others = [a for a in contraction.axes if a.reduced != axis.reduced]
     indices = [index for operand in contraction.operands for index in operand.indices]
     return any(
-        tvmlib.uses(index, axis.variable) and any(tvmlib.uses(index, other.variable) for other in others)
+        _tvm.uses(index, axis.variable) and any(_tvm.uses(index, other.variable) for other in others)
         for index in indices
     )

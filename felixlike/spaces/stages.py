@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import Schedule, Var
 from felixlike.spaces.blocks import are_loops, moving, realizes
-from felixlike.tvmlib.typing import Schedule, Var
 
 _CHEAP = frozenset(["prim.if_then_else", "prim.likely", "tirx.reinterpret"])
 """Calls that may be computed again wherever their value is read; others, like exp, are worth a buffer."""
@@ -46,13 +46,13 @@ class Stage:
     def step(self, access: Access, variable: Var) -> int:
         """By how many elements an access moves where a variable, all others 0, goes from 0 to 1; -1 if data decide."""
         buffer, indices = access
-        address = tvmlib.tirx.const(0, "int64")
+        address = _tvm.tirx.const(0, "int64")
         for index, extent in zip(indices, buffer.shape, strict=True):
             address = address * extent + index.astype("int64")
 
         start = dict.fromkeys(self.extents, 0)
-        moved = tvmlib.simplify(tvmlib.substituted(address, start | {variable: 1}) - tvmlib.substituted(address, start))
-        return int(moved) if isinstance(moved, tvmlib.tirx.IntImm) else -1
+        moved = _tvm.simplify(_tvm.substituted(address, start | {variable: 1}) - _tvm.substituted(address, start))
+        return int(moved) if isinstance(moved, _tvm.tirx.IntImm) else -1
 
     def innermost(self, variables: Sequence[Var]) -> Any:
         """The last of some variables that is more than one iteration, or the last."""
@@ -65,16 +65,16 @@ def stages_of(sch: Schedule) -> list[Stage]:
     stages = []
     for realize in realizes(main.body):
         block = realize.block
-        calls = {str(getattr(call.op, "name", "")) for call in tvmlib.found(block.body, tvmlib.ir.Call)}
+        calls = {str(getattr(call.op, "name", "")) for call in _tvm.found(block.body, _tvm.ir.Call)}
         written = [region.source for region in block.writes]
         stages.append(
             Stage(
                 name=str(block.name_hint),
                 extents={i.var: int(i.dom.extent) for i, _ in moving(realize)},
-                reduced=tuple(i.var for i in block.iter_vars if tvmlib.is_reduction(i)),
+                reduced=tuple(i.var for i in block.iter_vars if _tvm.is_reduction(i)),
                 reads=tuple(
                     (load.source, tuple(load.indices))
-                    for load in tvmlib.found(block.body, tvmlib.ir.TensorLoad)
+                    for load in _tvm.found(block.body, _tvm.ir.TensorLoad)
                     if load.source not in written
                 ),
                 writes=tuple((r.source, tuple(x.min for x in r.region)) for r in block.writes),
@@ -91,7 +91,7 @@ def item_bits(sch: Any) -> int:
     processors compute in float32 what is narrower."""
     written = {str(r.source.dtype) for realize in realizes(sch.mod["main"].body) for r in realize.block.writes}
     fractions = {dtype for dtype in written if "float" in dtype}
-    return max((_LEAST_BITS, *map(tvmlib.bits, fractions or written)))
+    return max((_LEAST_BITS, *map(_tvm.bits, fractions or written)))
 
 
 _LEAST_BITS = 32

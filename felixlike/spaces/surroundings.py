@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import BlockRef, Schedule
 from felixlike.spaces.blocks import costs, elementwise, loads_of
-from felixlike.tvmlib.typing import BlockRef, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ def settle_surroundings(schedule: Schedule, block: BlockRef) -> Surroundings | N
         return _settled(schedule, block)
     except _NoPlace:
         return None
-    except tvmlib.TVM_ERRORS as error:
-        if not tvmlib.refusal(error):
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
             raise
         return None
 
@@ -102,7 +102,7 @@ def _follow(schedule: Schedule, epilogue: BlockRef, block: BlockRef) -> None:
     statement, source = schedule.get(epilogue), schedule.get(block).writes[0].source
     variables = [iterator.var for iterator in statement.iter_vars]
     (indices, *others) = [load.indices for load in loads_of(statement.body, source)]
-    if any(not tvmlib.structural_equal(indices, other) for other in others):
+    if any(not _tvm.structural_equal(indices, other) for other in others):
         raise _NoPlace("the epilogue reads two elements")
     if not all(any(index.same_as(variable) for variable in variables) for index in indices):
-        schedule.transform_block_layout(epilogue, tvmlib.tirx.IndexMap(variables, list(indices), None))
+        schedule.transform_block_layout(epilogue, _tvm.tirx.IndexMap(variables, list(indices), None))

@@ -1,12 +1,12 @@
 """Sketches as symbolic programs: variables, constraints, loop nests with formulas for extents."""
 
-from felixlike.symbolic.kept import kept_sketch, sketch_data
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.nest import NestLoop, concrete_nest
 from felixlike.symbolic.program.variables import Kind, Variable
 from felixlike.symbolic.replay.points import Points
 from felixlike.symbolic.replay.sketch import Sketch
 from felixlike.symbolic.replay.structure import Structure
+from felixlike.symbolic.sketch_io import kept_sketch, sketch_data
 from felixlike.symbolic.space import SpaceName, check_space, sketches, stored_sketch
 
 __all__ = [

@@ -5,7 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from felixlike import options, tvmlib
+from felixlike import _tvm
+from felixlike._util import option_checks
+from felixlike._util.wording import kind_of
 from felixlike.errors import InvalidModel
 from felixlike.frontend.buffers import buffers_of
 from felixlike.frontend.task import Task, make_task
@@ -13,7 +15,6 @@ from felixlike.hardware import kind_of as target_kind
 from felixlike.hardware import resolve_target
 from felixlike.spaces import DesignSpace, default_space, own_space
 from felixlike.symbolic.replay.sketch import Sketch
-from felixlike.words import kind_of
 
 _HOW = "give one of felixlike.extract_tasks(model, shapes), or a PrimFunc: of an IRModule, module[name]"
 
@@ -37,7 +38,7 @@ def sketches(task: Task | Any, target: Any = "cpu", *, space: str = SpaceName.DE
     space: see `SpaceName`.  Raises UnknownTarget, InvalidOption; a sketch that is not understood symbolically is among
     them, with its reason. Raises InvalidModel for anything but a task or a PrimFunc, InvalidShape for open sizes."""
     if not isinstance(task, Task):
-        if not isinstance(task, tvmlib.PrimFunc):
+        if not isinstance(task, _tvm.PrimFunc):
             raise InvalidModel(f"{kind_of(task)} is neither a task nor a PrimFunc", where="sketches", remedy=_HOW)
         buffers_of(task, where="sketches")
         task = make_task(task, resolve_target(target), name="main")
@@ -48,13 +49,13 @@ def sketches(task: Task | Any, target: Any = "cpu", *, space: str = SpaceName.DE
 def stored_sketch(task: Task, trace: str) -> Sketch | None:
     """The sketch of a task that a store keeps the trace of, also where the spaces no longer make it; None where TVM
     cannot read or replay it.  trace: JSON, as `trace_json` writes it."""
-    schedule = tvmlib.Schedule(task.module)
+    schedule = _tvm.Schedule(task.module)
     try:
-        tvmlib.Trace.apply_json_to_schedule(tvmlib.trace_steps(trace), schedule)
-    except tvmlib.NotAllowed:
+        _tvm.Trace.apply_json_to_schedule(_tvm.trace_steps(trace), schedule)
+    except _tvm.NotAllowed:
         return None
-    except tvmlib.TVM_ERRORS as error:
-        if not tvmlib.refusal(error):
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
             raise
         return None
     design = own_space(task) if _is_own(schedule.trace, task.target) else default_space(task)
@@ -74,7 +75,7 @@ def _is_own(trace: Any, target: Any) -> bool:
 
 def check_space(space: str) -> SpaceName:
     """The space of a name.  Raises InvalidOption for others."""
-    return SpaceName(options.one_of(space, "space", SpaceName, what="a design space"))
+    return SpaceName(option_checks.one_of(space, "space", SpaceName, what="a design space"))
 
 
 def _spaces(task: Task, space: str) -> list[DesignSpace]:

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from felixlike._util.wording import kind_of
 from felixlike.errors import TCCallError
 from felixlike.tc.call import Given, sizes_of
 from felixlike.tc.instance import Instance, instance
 from felixlike.tc.program import Output, Program
 from felixlike.tc.scalars import spoken
-from felixlike.words import kind_of
 
 if TYPE_CHECKING:
     import torch

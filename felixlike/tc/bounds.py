@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from felixlike.errors import TCRangeError
-from felixlike.tc.grids import Unknown, on_grid
+from felixlike.tc.const_eval import Unknown, on_grid
 from felixlike.tc.linear import Interval, depends_on_data, interval, linear
 from felixlike.tc.program import Binary, Choose, Index, Program, Read, Step, Value, children, walk
 from felixlike.tc.ranges import Ranges

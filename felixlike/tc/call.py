@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from felixlike._util.wording import counted
 from felixlike.errors import TCCallError
 from felixlike.tc.program import Program, Tensor
 from felixlike.tc.scalars import spoken
-from felixlike.words import counted
 
 
 @dataclass(frozen=True, slots=True)

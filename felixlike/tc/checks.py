@@ -9,12 +9,12 @@ from __future__ import annotations
 from felixlike.errors import TCSemanticError
 from felixlike.tc import tree
 from felixlike.tc.functions import ARITY
+from felixlike.tc.lint import slips
 from felixlike.tc.names import Names
 from felixlike.tc.program import Index, Output, Program, Step, Tensor, Value, walk
 from felixlike.tc.scalars import canonical, matched, spoken
-from felixlike.tc.slips import slips
 from felixlike.tc.source import Source, Span
-from felixlike.tc.typist import Typist
+from felixlike.tc.type_checker import Typist
 
 
 def check(source: Source, definition: tree.Definition) -> Program:

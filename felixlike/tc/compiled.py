@@ -7,7 +7,7 @@ to the next. Anything unreadable counts as absent, and what cannot be written is
 deleted.
 
 An artefact holds machine code, which loading runs: only entries that no other user can have written are loaded (see
-`felixlike.private`).
+`felixlike._util.private_files`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import platform
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from felixlike import cache, deploy, storage, tvmlib
+from felixlike import _tvm, runtime
+from felixlike._util import cache, user_folders
 from felixlike._version import __version__
-from felixlike.deploy import Compiled
 from felixlike.errors import FelixlikeError, InvalidArtefact, OutputNotWritable
+from felixlike.runtime import Compiled
 from felixlike.tc.call import Given
 from felixlike.tc.printing import canonical
 from felixlike.tc.program import Program
@@ -41,7 +42,7 @@ def key_of(program: Program, given: Sequence[Given], target: Any, options: str) 
         "target": str(target),
         "options": options,
         "machine": [platform.system(), platform.machine()],
-        "versions": [FORMAT, __version__, tvmlib.version()],
+        "versions": [FORMAT, __version__, _tvm.version()],
     }
     return cache.digest(json.dumps(parts, sort_keys=True))
 
@@ -57,7 +58,7 @@ def load(key: str) -> tuple[Compiled, dict[str, Any]] | None:
         return _memory.get(key)
     try:
         with file:
-            return deploy.load(file)
+            return runtime.load(file)
     except (FelixlikeError, OSError) as error:
         folder = cache.folder(_KIND)
         if isinstance(error, InvalidArtefact) and folder is not None:
@@ -75,9 +76,9 @@ def store(key: str, compiled: Compiled, note: dict[str, Any], *, held: bool = Fa
         if _seconds(note) > _known(key):
             return
         try:
-            content = deploy.to_bytes(compiled, report=note)
+            content = runtime.to_bytes(compiled, report=note)
         except (OSError, OutputNotWritable) as error:  # temporary files cannot be written
-            storage.unusable("the folder for temporary files", error)
+            user_folders.unusable("the folder for temporary files", error)
             written = False
         except FelixlikeError:  # there is no C compiler
             return
@@ -94,7 +95,7 @@ def _known(key: str) -> float:
         return _seconds(_memory[key][1]) if key in _memory else math.inf
     try:
         with file:
-            return _seconds(deploy.read_report(file))
+            return _seconds(runtime.read_report(file))
     except (FelixlikeError, OSError):
         return math.inf
 
@@ -109,7 +110,7 @@ def locked(key: str) -> Iterator[None]:
     """Only one process at a time, among those that use an entry; ends with the process that holds it. Goes on without
     the lock where it cannot be had in time, or not at all."""
     folder = cache.writable_folder(_KIND)
-    with contextlib.nullcontext() if folder is None else storage.locked(folder / f"{key}.lock"):
+    with contextlib.nullcontext() if folder is None else user_folders.locked(folder / f"{key}.lock"):
         yield
 
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from felixlike import deploy, storage
-from felixlike.deploy import Compiled
-from felixlike.deploy.operator import looked_on
+from felixlike import runtime
+from felixlike._util import user_folders
+from felixlike._util.torch_modes import own_modes
 from felixlike.errors import InputMismatch, TCRangeError
 from felixlike.hardware import kind_of
-from felixlike.modes import own_modes
+from felixlike.runtime import Compiled
+from felixlike.runtime.torch_operator import looked_on
 from felixlike.tc import compiled as kept
 from felixlike.tc.arguments import Arguments
 from felixlike.tc.call import Given
@@ -172,11 +173,11 @@ class Comprehension:
         kernel = self._kernels.get(name)
         if kernel is not None:
             return kernel
-        with self._lock, own_modes(), storage.held_back():
+        with self._lock, own_modes(), user_folders.held_back():
             if name not in self._kernels:
                 self._kernels[name] = self._found_or_made(tensors, out)
             kernel = self._kernels[name]
-        storage.warn()
+        user_folders.warn()
         return kernel
 
     def _found_or_made(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> _Kernel:
@@ -201,7 +202,7 @@ class Comprehension:
         steps = sum(math.prod(map(extent, n.intervals.values())) for group in made.groups for n in group.nodes)
         small = steps < _SMALL and not self._options.hints and kind_of(self._target).on_host
         if small or not model.inputs:
-            return deploy.compile_model(model)
+            return runtime.compile_model(model)
         from felixlike import api
 
         rounds = len(model.tasks) if self._options.hints else 0
@@ -269,9 +270,9 @@ class Comprehension:
 
 def _unpickled(program: Program, target: str, options: Options) -> Comprehension:
     """In another process, which compiles it anew or finds what this one has kept."""
-    from felixlike import tvmlib
+    from felixlike import _tvm
     from felixlike.hardware import resolve_target
     from felixlike.tc import operator
 
     operator.prepare()
-    return Comprehension(program, resolve_target(tvmlib.Target(target)), options)
+    return Comprehension(program, resolve_target(_tvm.Target(target)), options)

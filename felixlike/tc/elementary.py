@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 
 _Expr = Any
 
@@ -39,51 +39,51 @@ def elementary(function: str, arguments: list[_Expr], *, by_library: bool = Fals
 
     by_library: a call of the C library wherever it has the function, instead of what becomes arithmetic in vectors."""
     if function == "rsqrt" and by_library:
-        return _reciprocal(tvmlib.tirx.sqrt(*arguments))
+        return _reciprocal(_tvm.tirx.sqrt(*arguments))
     if function in _TVMS and not (by_library and function in _IN_LIBRARIES):
-        return getattr(tvmlib.tirx, function)(*arguments)
+        return getattr(_tvm.tirx, function)(*arguments)
     if function in _LIBRARY or (by_library and function in _IN_LIBRARIES):
         dtype = str(arguments[0].ty.dtype)
         name = function if dtype == "float64" else f"{function}f"
-        return tvmlib.tirx.call_pure_extern(dtype, name, *arguments)
+        return _tvm.tirx.call_pure_extern(dtype, name, *arguments)
     return _FORMULAS[function](*arguments)
 
 
 def _const(value: float, like: _Expr) -> _Expr:
-    return tvmlib.tirx.const(value, str(like.ty.dtype))
+    return _tvm.tirx.const(value, str(like.ty.dtype))
 
 
 def _greater(x: _Expr, y: _Expr) -> _Expr:
     """C's fmax: of a number and NaN the number."""
-    return tvmlib.tirx.Select(_wins(x > y, y), x, y)
+    return _tvm.tirx.Select(_wins(x > y, y), x, y)
 
 
 def _less(x: _Expr, y: _Expr) -> _Expr:
     """C's fmin: of a number and NaN the number."""
-    return tvmlib.tirx.Select(_wins(x < y, y), x, y)
+    return _tvm.tirx.Select(_wins(x < y, y), x, y)
 
 
 def _wins(test: _Expr, other: _Expr) -> _Expr:
     """A test, or that the other is NaN, which literals are not."""
-    literal = isinstance(other, tvmlib.tirx.FloatImm)
-    return test if literal else tvmlib.tirx.Or(test, tvmlib.tirx.isnan(other))
+    literal = isinstance(other, _tvm.tirx.FloatImm)
+    return test if literal else _tvm.tirx.Or(test, _tvm.tirx.isnan(other))
 
 
 def _difference(x: _Expr, y: _Expr) -> _Expr:
-    return tvmlib.tirx.Select(x > y, x - y, _const(0.0, x))
+    return _tvm.tirx.Select(x > y, x - y, _const(0.0, x))
 
 
 def _of_half_turns(x: _Expr, function: str) -> _Expr:
     """sin or cos of π x, x brought into -1…1 first."""
-    turns = x - _const(2.0, x) * tvmlib.tirx.round(x * _const(0.5, x))
-    return getattr(tvmlib.tirx, function)(turns * _const(math.pi, x))
+    turns = x - _const(2.0, x) * _tvm.tirx.round(x * _const(0.5, x))
+    return getattr(_tvm.tirx, function)(turns * _const(math.pi, x))
 
 
 def _norm(*parts: _Expr) -> _Expr:
     total = parts[0] * parts[0]
     for part in parts[1:]:
         total = total + part * part
-    return tvmlib.tirx.sqrt(total)
+    return _tvm.tirx.sqrt(total)
 
 
 def _reciprocal(x: _Expr) -> _Expr:
@@ -111,22 +111,22 @@ _FAR = (
 def _inverse_erf(x: _Expr, w: _Expr) -> _Expr:
     """erf⁻¹(x).  w: -log(1 - x²)."""
     near = _polynomial(w - _const(2.5, x), _NEAR)
-    far = _polynomial(tvmlib.tirx.sqrt(w) - _const(3.0, x), _FAR)
-    found = tvmlib.tirx.Select(w < _const(5.0, x), near, far) * x
+    far = _polynomial(_tvm.tirx.sqrt(w) - _const(3.0, x), _FAR)
+    found = _tvm.tirx.Select(w < _const(5.0, x), near, far) * x
     steps = 2 if str(x.ty.dtype) == "float64" else 0  # Newton's, since the polynomials are those of float
     for _ in range(steps):
-        slope = _const(2 / math.sqrt(math.pi), x) * tvmlib.tirx.exp(-found * found)
-        found = found - (tvmlib.tirx.erf(found) - x) / slope
-    return tvmlib.tirx.Select(w < _const(math.inf, x), found, x * _const(math.inf, x))
+        slope = _const(2 / math.sqrt(math.pi), x) * _tvm.tirx.exp(-found * found)
+        found = found - (_tvm.tirx.erf(found) - x) / slope
+    return _tvm.tirx.Select(w < _const(math.inf, x), found, x * _const(math.inf, x))
 
 
 def _erfinv(x: _Expr) -> _Expr:
     one = _const(1.0, x)
-    return _inverse_erf(x, -tvmlib.tirx.log((one - x) * (one + x)))
+    return _inverse_erf(x, -_tvm.tirx.log((one - x) * (one + x)))
 
 
 def _erfcinv(y: _Expr) -> _Expr:
-    return _inverse_erf(_const(1.0, y) - y, -tvmlib.tirx.log(y * (_const(2.0, y) - y)))
+    return _inverse_erf(_const(1.0, y) - y, -_tvm.tirx.log(y * (_const(2.0, y) - y)))
 
 
 def _erfcx(x: _Expr) -> _Expr:
@@ -135,8 +135,8 @@ def _erfcx(x: _Expr) -> _Expr:
     for step in range(_ERFCX_STEPS, 0, -1):
         tail = _const(step / 2, x) / (x + tail)
     fraction = _const(1 / math.sqrt(math.pi), x) / (x + tail)
-    plain = tvmlib.tirx.exp(x * x) * elementary("erfc", [x])
-    return tvmlib.tirx.Select(x > _const(_ERFCX_FROM, x), fraction, plain)
+    plain = _tvm.tirx.exp(x * x) * elementary("erfc", [x])
+    return _tvm.tirx.Select(x > _const(_ERFCX_FROM, x), fraction, plain)
 
 
 _I0_NEAR = (0.0045813, 0.0360768, 0.2659732, 1.2067492, 3.0899424, 3.5156229, 1.0)
@@ -168,23 +168,23 @@ _BESSEL_FROM = 3.75
 
 def _bessel(x: _Expr, near: tuple[float, ...], far: tuple[float, ...]) -> _Expr:
     """I₀(x), or I₁(|x|) / |x| near 0 and I₁(|x|) elsewhere."""
-    size = tvmlib.tirx.abs(x)
+    size = _tvm.tirx.abs(x)
     ratio = x / _const(_BESSEL_FROM, x)
     inside = _polynomial(ratio * ratio, near)
-    grown = tvmlib.tirx.exp(size) / tvmlib.tirx.sqrt(size)
+    grown = _tvm.tirx.exp(size) / _tvm.tirx.sqrt(size)
     outside = grown * _polynomial(_const(_BESSEL_FROM, x) / size, far)
     return inside, outside
 
 
 def _bessel_0(x: _Expr) -> _Expr:
     inside, outside = _bessel(x, _I0_NEAR, _I0_FAR)
-    return tvmlib.tirx.Select(tvmlib.tirx.abs(x) < _const(_BESSEL_FROM, x), inside, outside)
+    return _tvm.tirx.Select(_tvm.tirx.abs(x) < _const(_BESSEL_FROM, x), inside, outside)
 
 
 def _bessel_1(x: _Expr) -> _Expr:
     inside, outside = _bessel(x, _I1_NEAR, _I1_FAR)
-    signed = tvmlib.tirx.Select(x < _const(0.0, x), -outside, outside)
-    return tvmlib.tirx.Select(tvmlib.tirx.abs(x) < _const(_BESSEL_FROM, x), inside * x, signed)
+    signed = _tvm.tirx.Select(x < _const(0.0, x), -outside, outside)
+    return _tvm.tirx.Select(_tvm.tirx.abs(x) < _const(_BESSEL_FROM, x), inside * x, signed)
 
 
 _FORMULAS: dict[str, Callable[..., _Expr]] = {
@@ -194,7 +194,7 @@ _FORMULAS: dict[str, Callable[..., _Expr]] = {
     "erfcinv": _erfcinv,
     "erfcx": _erfcx,
     "erfinv": _erfinv,
-    "fabs": lambda x: tvmlib.tirx.abs(x),
+    "fabs": lambda x: _tvm.tirx.abs(x),
     "fdim": _difference,
     "fdivide": lambda x, y: x / y,
     "fma": lambda x, y, z: x * y + z,
@@ -204,9 +204,9 @@ _FORMULAS: dict[str, Callable[..., _Expr]] = {
     "norm4d": _norm,
     "normcdf": lambda x: _const(0.5, x) * elementary("erfc", [x * _const(-math.sqrt(0.5), x)]),
     "normcdfinv": lambda x: _const(-math.sqrt(2.0), x) * _erfcinv(x * _const(2.0, x)),
-    "pow": lambda x, y: tvmlib.tirx.power(x, y),
+    "pow": lambda x, y: _tvm.tirx.power(x, y),
     "rcbrt": lambda x: _reciprocal(elementary("cbrt", [x])),
-    "rhypot": lambda x, y: _reciprocal(tvmlib.tirx.hypot(x, y)),
+    "rhypot": lambda x, y: _reciprocal(_tvm.tirx.hypot(x, y)),
     "rnorm3d": lambda *parts: _reciprocal(_norm(*parts)),
     "rnorm4d": lambda *parts: _reciprocal(_norm(*parts)),
     "sinpi": lambda x: _of_half_turns(x, "sin"),

@@ -8,16 +8,16 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from felixlike.deploy.operator import prepare
+from felixlike._util.wording import choose_from, kind_of
 from felixlike.errors import InvalidOption, SuspiciousName, TCSemanticError, TCSyntaxError, callers_level
 from felixlike.hardware import resolve_target
+from felixlike.runtime.torch_operator import prepare
 from felixlike.tc import operator
 from felixlike.tc.checks import check
 from felixlike.tc.comprehension import Comprehension
 from felixlike.tc.options import Options
 from felixlike.tc.program import Program
 from felixlike.tc.source import Source
-from felixlike.words import choose_from, kind_of
 
 
 def define(

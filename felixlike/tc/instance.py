@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.frontend import Imported, Signature
 from felixlike.frontend.extract import extract
-from felixlike.frontend.relax import inputs_of
-from felixlike.frontend.structure import structure_of
+from felixlike.frontend.importers.relax import inputs_of
+from felixlike.frontend.signature.structure import structure_of
 from felixlike.tc.bounds import Bounds, Check, examine
 from felixlike.tc.call import Given, sizes_of
 from felixlike.tc.groups import Group, grouped
@@ -128,7 +128,7 @@ def inputs(made: Instance) -> list[tuple[str, tuple[int, ...], str]]:
 
 def relax_module(made: Instance) -> Any:
     """One function a group, called in order."""
-    relax = tvmlib.relax
+    relax = _tvm.relax
     builder = relax.BlockBuilder()
     params = [relax.Var(identifier(name), relax.TensorType(shape, dtype)) for name, shape, dtype in inputs(made)]
     with builder.function("main", params):
@@ -150,7 +150,7 @@ def emitted(made: Instance, builder: Any, given: Sequence[Any]) -> dict[str, Any
     """Calls of the functions of all groups, put into a Relax function; the value of each tensor that is seen by others.
 
     given: Relax values for `inputs`."""
-    relax = tvmlib.relax
+    relax = _tvm.relax
     known = {name: (shape, dtype) for name, shape, dtype in inputs(made)}
     values = {name: value for (name, _, _), value in zip(inputs(made), given, strict=True)}
     nodes = {node.name: node for group in made.groups for node in group.nodes}
@@ -163,7 +163,7 @@ def emitted(made: Instance, builder: Any, given: Sequence[Any]) -> dict[str, Any
         func = function(group.nodes, [(name, *known[name]) for name in read], out, facts)
         name = identifier(f"{made.program.name}_{'_'.join(out)}")
         variable = builder.add_func(
-            tvmlib.without_attributes(func, "global_symbol").with_attr("op_pattern", _OPAQUE), name
+            _tvm.without_attributes(func, "global_symbol").with_attr("op_pattern", _OPAQUE), name
         )
         types = [relax.TensorType(nodes[n].shape, nodes[n].dtype) for n in out]
         call = relax.call_tir(variable, [values[n] for n in read], types[0] if len(out) == 1 else types)

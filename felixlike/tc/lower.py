@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.tc.bounds import Kept
+from felixlike.tc.const_eval import Unknown, on_grid
 from felixlike.tc.elementary import elementary
 from felixlike.tc.functions import WRITTEN_OUT
-from felixlike.tc.grids import Unknown, on_grid
 from felixlike.tc.linear import Interval, interval
 from felixlike.tc.nodes import Node, extent
 from felixlike.tc.program import Binary, Call, Choose, Convert, Index, Literal, Read, Size, Unary, Value, children, walk
@@ -46,7 +46,7 @@ def function(
 ) -> Any:
     """A PrimFunc.  inputs: (name, shape, type) of what nodes read that is none of them.  outputs: names of the nodes
     that are its results."""
-    te = tvmlib.te
+    te = _tvm.te
     given = [te.placeholder(shape, dtype, name=identifier(name)) for name, shape, dtype in inputs]
     tensors = {name: tensor for (name, _, _), tensor in zip(inputs, given, strict=True)}
     for node in nodes:
@@ -61,7 +61,7 @@ def identifier(name: str) -> str:
 
 def _computed(node: Node, tensors: Mapping[str, Any], facts: Facts) -> Any:
     """The tensor of a node."""
-    te, name = tvmlib.te, identifier(node.name)
+    te, name = _tvm.te, identifier(node.name)
 
     def at(*axes: _Expr) -> Callable[[Value], _Expr]:
         names = (*node.indices, *node.reduced)
@@ -80,14 +80,14 @@ def _computed(node: Node, tensors: Mapping[str, Any], facts: Facts) -> Any:
 
     found = te.compute(node.shape, element, name=f"{name}_bits" if of_bools else name)
     if of_bools:
-        return te.compute(node.shape, lambda *axes: found(*axes) != tvmlib.tirx.const(0, "uint8"), name=name)
+        return te.compute(node.shape, lambda *axes: found(*axes) != _tvm.tirx.const(0, "uint8"), name=name)
     return found
 
 
 def _reducer(operator: str) -> Any:
-    te = tvmlib.te
+    te = _tvm.te
     if operator == "*":
-        return te.comm_reducer(lambda a, b: a * b, lambda dtype: tvmlib.tirx.const(1, dtype), name="product")
+        return te.comm_reducer(lambda a, b: a * b, lambda dtype: _tvm.tirx.const(1, dtype), name="product")
     return {"+": te.sum, "min": te.min, "max": te.max}[operator]
 
 
@@ -104,12 +104,12 @@ class _Lowering:
         """TVM's for a value."""
         match value:
             case Literal():
-                return tvmlib.tirx.const(value.value, value.dtype)
+                return _tvm.tirx.const(value.value, value.dtype)
             case Size():
-                return tvmlib.tirx.const(self.facts.sizes[value.name], "int32")
+                return _tvm.tirx.const(self.facts.sizes[value.name], "int32")
             case Index():
                 low, high = self.node.intervals[value.name]
-                return tvmlib.tirx.const(low, "int32") if low == high else self.places[value.name]
+                return _tvm.tirx.const(low, "int32") if low == high else self.places[value.name]
             case Read():
                 return self._read(value)
             case Convert():
@@ -131,7 +131,7 @@ class _Lowering:
             with contextlib.suppress(Unknown, ZeroDivisionError):
                 number = float(on_grid(call, single, self.facts.sizes))
                 if math.isfinite(number):
-                    return tvmlib.tirx.const(number, call.dtype)
+                    return _tvm.tirx.const(number, call.dtype)
         by_library = max(map(_height, call.arguments)) > _FORMULAS or not any(isinstance(p, Read) for p in parts)
         arguments = [self.expression(argument) for argument in call.arguments]
         return elementary(call.function, arguments, by_library=by_library)
@@ -145,9 +145,7 @@ class _Lowering:
                 place = place.astype("int32" if bits(subscript.dtype) < 32 else "int64")
             if kept is Kept.BY_CHECK and not self._within(subscript, low, high):
                 dtype = str(place.ty.dtype)
-                place = tvmlib.tirx.max(
-                    tvmlib.tirx.min(place, tvmlib.tirx.const(high, dtype)), tvmlib.tirx.const(low, dtype)
-                )
+                place = _tvm.tirx.max(_tvm.tirx.min(place, _tvm.tirx.const(high, dtype)), _tvm.tirx.const(low, dtype))
             if str(place.ty.dtype) != "int32":
                 place = place.astype("int32")
             subscripts.append(place - low)
@@ -160,13 +158,13 @@ class _Lowering:
     def _unary(self, value: Unary) -> _Expr:
         inner = self.expression(value.value)
         if value.operator == "!":
-            return tvmlib.tirx.Not(inner)
+            return _tvm.tirx.Not(inner)
         if is_float(value.dtype):
             return -inner
-        return tvmlib.tirx.const(0, value.dtype) - inner
+        return _tvm.tirx.const(0, value.dtype) - inner
 
     def _binary(self, value: Binary) -> _Expr:
-        tirx = tvmlib.tirx
+        tirx = _tvm.tirx
         left, right = self.expression(value.left), self.expression(value.right)
         boolean = value.left.dtype == "bool"
         if value.operator in ("&&", "||"):
@@ -180,7 +178,7 @@ class _Lowering:
         return _PLAIN[value.operator](left, right)
 
     def _logical(self, value: Binary, left: _Expr, right: _Expr) -> _Expr:
-        tirx, both = tvmlib.tirx, value.operator == "&&"
+        tirx, both = _tvm.tirx, value.operator == "&&"
         if self._only_by_tests(value.right):
             settled = tirx.const(not both, "bool")
             return tirx.if_then_else(left, right, settled) if both else tirx.if_then_else(left, settled, right)
@@ -189,8 +187,8 @@ class _Lowering:
     def _choice(self, value: Choose) -> _Expr:
         parts = [self.expression(part) for part in (value.condition, value.left, value.right)]
         if self._only_by_tests(value.left, value.right):
-            return tvmlib.tirx.if_then_else(*parts)
-        return tvmlib.tirx.Select(*parts)
+            return _tvm.tirx.if_then_else(*parts)
+        return _tvm.tirx.Select(*parts)
 
     def _only_by_tests(self, *values: Value) -> bool:
         """Whether something in values must not be read where a test around it fails."""
@@ -201,7 +199,7 @@ class _Lowering:
 
     def _divided(self, value: Binary, left: _Expr, right: _Expr) -> _Expr:
         """Rounded towards negative infinity; by 0 it gives 0, and by -1 it does not trap."""
-        tirx, dtype = tvmlib.tirx, value.dtype
+        tirx, dtype = _tvm.tirx, value.dtype
         if is_float(dtype):
             return left / right if value.operator == "/" else _float_remainder(left, right)
         divide = tirx.floordiv if value.operator == "/" else tirx.floormod
@@ -229,7 +227,7 @@ def _height(value: Value) -> int:
 
 def _float_remainder(left: _Expr, right: _Expr) -> _Expr:
     """Of the sign of the divisor.  What is divided stands in it twice, not more: remainders may be nested."""
-    tirx, dtype = tvmlib.tirx, str(left.ty.dtype)
+    tirx, dtype = _tvm.tirx, str(left.ty.dtype)
     rest, zero = elementary("fmod", [left, right]), tirx.const(0.0, dtype)
     sign = tirx.Select(right < zero, tirx.const(-1.0, dtype), tirx.const(1.0, dtype))
     return rest + tirx.Select(rest * sign < zero, right, zero)
@@ -240,7 +238,7 @@ def _converted(inner: _Expr, source: str, dtype: str) -> _Expr:
     if source == dtype:
         return inner
     if dtype == "bool":
-        return inner != tvmlib.tirx.const(0, source)
+        return inner != _tvm.tirx.const(0, source)
     if is_float(source) and not is_float(dtype) and dtype not in ("int32", "int64"):
         inner = inner.astype("int32" if bits(dtype) < 32 else "int64")
     return inner.astype(dtype)
@@ -250,12 +248,12 @@ _PLAIN: dict[str, Callable[[_Expr, _Expr], _Expr]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
-    "min": lambda a, b: tvmlib.tirx.min(a, b),
-    "max": lambda a, b: tvmlib.tirx.max(a, b),
+    "min": lambda a, b: _tvm.tirx.min(a, b),
+    "max": lambda a, b: _tvm.tirx.max(a, b),
     "<": lambda a, b: a < b,
     ">": lambda a, b: a > b,
     "<=": lambda a, b: a <= b,
     ">=": lambda a, b: a >= b,
-    "==": lambda a, b: tvmlib.tirx.EQ(a, b),
-    "!=": lambda a, b: tvmlib.tirx.NE(a, b),
+    "==": lambda a, b: _tvm.tirx.EQ(a, b),
+    "!=": lambda a, b: _tvm.tirx.NE(a, b),
 }

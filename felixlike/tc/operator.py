@@ -14,9 +14,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from felixlike._util.torch_modes import alone, once
 from felixlike.errors import GradientsStop, callers_level
-from felixlike.frontend.converters import CONVERTERS
-from felixlike.modes import alone, once
+from felixlike.frontend.importers.converters import CONVERTERS
 from felixlike.tc.call import Given
 from felixlike.tc.instance import Instance, emitted, instance, results
 
@@ -119,10 +119,10 @@ def _one_by_one(info: Any, in_dims: Any, source: str, name: str, inputs: list[An
 
 def _converted(node: Any, importer: Any) -> Any:
     """The calls of its functions, put into the model that is imported."""
-    from felixlike import tvmlib
+    from felixlike import _tvm
 
     source, name, arguments = node.args
     made = _made(source, name, [argument.meta["val"] for argument in arguments])
     values = emitted(made, importer.block_builder, [importer.env[argument] for argument in arguments])
     outputs = results(made)[: len(made.program.outputs)]
-    return importer.block_builder.emit(tvmlib.relax.Tuple([values[output] for output in outputs]))
+    return importer.block_builder.emit(_tvm.relax.Tuple([values[output] for output in outputs]))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from felixlike._util.wording import choose_from, shown
 from felixlike.errors import InvalidOption
-from felixlike.words import choose_from, shown
 
 _FUSIONS = ("Max", "Preserve3Coincident", "Min")
 

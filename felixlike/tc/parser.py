@@ -12,10 +12,10 @@ from typing import Any
 
 import lark
 
+from felixlike._util.wording import nearest
 from felixlike.errors import TCSyntaxError
 from felixlike.tc import tree
 from felixlike.tc.source import Source, Span
-from felixlike.words import nearest
 
 DEEPEST = 150
 """Operators inside each other: more would overflow the stacks of those who walk through them."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from felixlike.errors import TCRangeError
-from felixlike.tc.grids import Unknown, on_grid
+from felixlike.tc.const_eval import Unknown, on_grid
 from felixlike.tc.linear import Interval, Linear, depends_on_data, indices_of, interval_of, linear
 from felixlike.tc.program import Index, Program, Read, Step, Value, walk
 from felixlike.tc.source import Source

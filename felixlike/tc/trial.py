@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from felixlike._util.wording import choose_from
 from felixlike.errors import InvalidOption
 from felixlike.tc.call import Given
 from felixlike.tc.instance import instance
 from felixlike.tc.program import Program
 from felixlike.tc.scalars import is_float, limits
-from felixlike.words import choose_from
 
 _CALLS, _SECONDS = 200, 1.0
 """Most calls that are timed, and for how long."""

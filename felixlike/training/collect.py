@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from felixlike._util.torch_modes import own_modes
 from felixlike.errors import FelixlikeError, StoreError, WorkerFailed, first_line
 from felixlike.frontend import Task, import_model
 from felixlike.measure import Limits, MeasurePool, Status, Timing
-from felixlike.modes import own_modes
 from felixlike.records import Store, make_record
 from felixlike.search import Candidate, Known, Space
 from felixlike.symbolic import Sketch, SpaceName

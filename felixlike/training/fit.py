@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from felixlike._util.torch_modes import own_modes
 from felixlike.costmodel import Dataset, Network, Training, train
+from felixlike.costmodel.boosted_trees import Trees
 from felixlike.costmodel.dataset import labels
 from felixlike.costmodel.summary import per_operation, summary_of_logs
-from felixlike.modes import own_modes
 from felixlike.training.samples import Workload, nothing_to_learn
 from felixlike.training.scores import Quality, Scorer, Scores, judge, mean_quality
 from felixlike.training.split import held_out
-from felixlike.trees import Trees
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from felixlike import options, records, scratch
+from felixlike import records
+from felixlike._util import option_checks, scratch
 from felixlike.errors import StoreError
 from felixlike.records import Store
 
@@ -21,7 +22,7 @@ SUFFIX = ".xz"
 @contextmanager
 def opened(path: str | Path) -> Iterator[Store]:
     """The store of a path, read only.  Raises StoreError as `records.open`, also for what cannot be unpacked."""
-    given = options.path(path, "store", error=StoreError)
+    given = option_checks.path(path, "store", error=StoreError)
     if given.suffix != SUFFIX:
         with records.open(given, read_only=True) as store:
             yield store

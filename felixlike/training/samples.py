@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import InvalidOption, UnsupportedSketch
 from felixlike.features import FeatureArray, formulas
 from felixlike.frontend import Task
@@ -113,12 +113,12 @@ _OPERATORS = (
 def restored(stored: StoredWorkload) -> Task | None:
     """The task that a store describes; None where its module was lost or TVM cannot read it."""
     try:
-        module, target = tvmlib.load_function(stored.module), tvmlib.Target(stored.target)
-        flops = float(tvmlib.estimate_tir_flops(module))
-    except tvmlib.NotAllowed:
+        module, target = _tvm.load_function(stored.module), _tvm.Target(stored.target)
+        flops = float(_tvm.estimate_tir_flops(module))
+    except _tvm.NotAllowed:
         return None
-    except tvmlib.TVM_ERRORS as error:
-        if not tvmlib.refusal(error):
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
             raise
         return None
     return Task(name=stored.name, module=module, target=target, weight=1.0, flops=flops, key=stored.task)

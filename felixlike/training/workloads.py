@@ -13,8 +13,8 @@ from importlib import resources
 import torch
 from torch import Tensor, nn
 
+from felixlike._util.wording import choose_from
 from felixlike.errors import InvalidOption
-from felixlike.words import choose_from
 
 Made = tuple[nn.Module, tuple[Tensor, ...]]
 

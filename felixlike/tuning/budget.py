@@ -11,7 +11,7 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from felixlike import options
+from felixlike._util import option_checks
 from felixlike.errors import InvalidBudget
 
 DEFAULT_ROUNDS_PER_TASK = 4
@@ -43,7 +43,7 @@ class Budget:
         if self.trials is not None:
             self.trials = _whole(self.trials, "trials")
         if self.seconds is not None:
-            self.seconds = options.real(
+            self.seconds = option_checks.real(
                 self.seconds, "seconds", finite=False, error=InvalidBudget, where="budget", otherwise=_NO_LIMIT
             )
 
@@ -100,4 +100,4 @@ class Budget:
 
 
 def _whole(value: int, name: str) -> int:
-    return options.whole(value, name, error=InvalidBudget, where="budget", otherwise=_NO_LIMIT)
+    return option_checks.whole(value, name, error=InvalidBudget, where="budget", otherwise=_NO_LIMIT)

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from felixlike._util.deadline import OutOfTime
+from felixlike._util.interrupts import Interrupts
+from felixlike._util.torch_modes import own_modes
 from felixlike.costmodel import CostModel
-from felixlike.deadline import OutOfTime
 from felixlike.errors import InvalidModel, ReferenceFailed, first_line
 from felixlike.frontend import Task
-from felixlike.interrupts import Interrupts
 from felixlike.measure import Measurement, Pool, Status, Untuned
 from felixlike.measure.interface import Checked
-from felixlike.modes import own_modes
 from felixlike.search import Candidate, Known, Predicted
 from felixlike.tuning.predictions import Predictions
 from felixlike.tuning.state import TaskState

@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib import metadata
 from typing import Any
 
-from felixlike import cache
+from felixlike._util import cache
 from felixlike.costmodel import CostModel
 from felixlike.hardware import target_device
 from felixlike.search import Candidate

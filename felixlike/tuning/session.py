@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from felixlike._util.deadline import Deadline, OutOfTime
+from felixlike._util.torch_modes import own_modes
 from felixlike.costmodel import CostModel
-from felixlike.deadline import Deadline, OutOfTime
 from felixlike.errors import FelixlikeError, InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
-from felixlike.modes import own_modes
 from felixlike.records import Brief, Store, make_record, make_run
 from felixlike.search import Candidate, Key, Known, Measured, Progress, Strategy, next_task
 from felixlike.symbolic import SpaceName

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from felixlike.deadline import Deadline, OutOfTime
+from felixlike._util.deadline import Deadline, OutOfTime
 from felixlike.errors import first_line
 from felixlike.frontend import Task
 from felixlike.measure import Measurement

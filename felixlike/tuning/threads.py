@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from felixlike.modes import SharedSetting
+from felixlike._util.torch_modes import SharedSetting
 
 
 @contextmanager

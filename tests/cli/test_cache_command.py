@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.stores import fill
 
-from felixlike import cache, storage
+from felixlike._util import cache, user_folders
 from felixlike.cli import main
 from felixlike.report import RunLog
-from felixlike.testing.stores import fill
 
 
 @pytest.fixture
 def store(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The store of torch.compile, with a run's log, beside three entries of the cache."""
     monkeypatch.setenv("XDG_DATA_HOME", str(own_cache.parent / "data"))
-    path = storage.default_store()
+    path = user_folders.default_store()
     assert path is not None
     fill(path, 3)
     with RunLog(path) as log:
@@ -63,7 +63,7 @@ def test_a_user_without_anything(
     assert "in all: 0 files, 0 bytes" in printed
     assert printed.endswith(f"{own_cache}/data/felixlike/compiled.sqlite: none yet\n  run logs: 0 files, 0 bytes\n")
     assert not own_cache.exists()
-    monkeypatch.setattr(storage, "cache_folder", lambda: None)
-    monkeypatch.setattr(storage, "store_path", lambda: None)
+    monkeypatch.setattr(user_folders, "cache_folder", lambda: None)
+    monkeypatch.setattr(user_folders, "store_path", lambda: None)
     assert main(["cache"]) == 0
     assert "cache: none, since the home of this user is not known" in capsys.readouterr().out

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from pages import Read
+from support.stores import fill
 
 from felixlike.cli import doctor, main
 from felixlike.hardware import placement, probe
 from felixlike.hardware.placement import Share
-from felixlike.testing.stores import fill
 
 OLD = Path(__file__).parents[1] / "data" / "store_version_1.sqlite"
 

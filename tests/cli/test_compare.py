@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.stores import OTHER, TASK, record, timed
 
 from felixlike import records
 from felixlike.cli import main
 from felixlike.errors import InvalidOption
 from felixlike.frontend.task import Task
 from felixlike.measure.measurement import Measurement, Status
-from felixlike.report.compared import comparison_text, draw
 from felixlike.report.comparison import PAUSE, Comparison, compare
-from felixlike.testing.stores import OTHER, TASK, record, timed
+from felixlike.report.comparison_text import comparison_text, draw
 from felixlike.training.packed import pack
 
 FAILED = Measurement(Status.CRASHED, build_seconds=0.5, run_seconds=0.25)

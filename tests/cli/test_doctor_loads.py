@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.cli import doctor
 from felixlike.errors import VersionMismatch
 
@@ -23,8 +23,8 @@ def test_tvm_that_does_not_load_is_a_finding(error: Exception, said: str, monkey
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(tvmlib, "load", fail)
-    (finding,) = doctor._tvm()
+    monkeypatch.setattr(_tvm, "load", fail)
+    (finding,) = doctor._tvm_versions()
     assert finding.problem
     assert finding.value == "does not load"
     assert said in finding.problem

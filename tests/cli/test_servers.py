@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+from support.loopback import Loopback
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.cli import main
 from felixlike.cli.servers import examine_servers
 from felixlike.hardware import host_device
-from felixlike.measure.tracker import Tracker
-from felixlike.testing.loopback import Loopback
+from felixlike.measure.rpc.tracker import Tracker
 
 
 def test_good_servers(loopback: Loopback, capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,7 +21,7 @@ def test_good_servers(loopback: Loopback, capsys: pytest.CaptureFixture[str]) ->
     assert re.search(r"ok +key cpu +2 servers, 2 free", printed)
     for host, port in Tracker(loopback.where).servers()["cpu"].addresses:
         line = next(line for line in printed.splitlines() if f"{host}:{port}" in line)
-        assert re.match(rf"ok +server .*, TVM {re.escape(tvmlib.version())}, a product .* in [\d.]+ µs", line)
+        assert re.match(rf"ok +server .*, TVM {re.escape(_tvm.version())}, a product .* in [\d.]+ µs", line)
         assert host_device().name in line
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.stores import TASK, record, timed
 
 from felixlike import records
+from felixlike._encoding import HANDLER
 from felixlike.cli import doctor, main, show
 from felixlike.errors import InvalidArtefact
-from felixlike.signs import HANDLER
-from felixlike.testing.stores import TASK, record, timed
 
 COMMAND = (sys.executable, "-m", "felixlike")
 COMMANDS = ("tune", "resume", "show", "watch", "merge", "export", "import", "compact", "compare", "explain", "doctor")

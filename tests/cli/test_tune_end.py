@@ -20,9 +20,9 @@ from torch import nn
 
 import felixlike as fx
 from felixlike import api
+from felixlike._util.interrupts import joined
 from felixlike.cli import main
 from felixlike.errors import FellBack, NotVerified, OutputNotWritable, RandomModel, SearchFailed, VerificationFailed
-from felixlike.interrupts import joined
 
 MODEL = """
 from torch import nn

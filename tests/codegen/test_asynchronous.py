@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from support.operators import matmul
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.codegen import compile_primfuncs
 from felixlike.codegen.cuda import cuda_source
 from felixlike.codegen.pipeline import lower
 from felixlike.hardware import resolve_target
 from felixlike.symbolic import sketches
-from felixlike.testing.operators import matmul
 
 GPU = resolve_target("sm_90")
 _NOTE = "software_pipeline_async_stages"
@@ -29,15 +29,15 @@ def _scheduled(space: str, *, marked: bool, name: str) -> Any:
 
 
 def _notes(func: Any) -> int:
-    return sum(_NOTE in loop.annotations for loop in tvmlib.found(func.body, tvmlib.tirx.For))
+    return sum(_NOTE in loop.annotations for loop in _tvm.found(func.body, _tvm.tirx.For))
 
 
 def test_only_marked_loops_copy_asynchronously() -> None:
     ours, theirs = _scheduled("own", marked=True, name="ours"), _scheduled("default", marked=False, name="theirs")
-    alone = tvmlib.IRModule({"theirs": theirs})
+    alone = _tvm.IRModule({"theirs": theirs})
     assert lower(alone, GPU) is alone
     assert "ptx_cp_async_legacy" not in cuda_source(compile_primfuncs(alone, GPU))
-    both = lower(tvmlib.IRModule({"ours": ours, "theirs": theirs}), GPU)
+    both = lower(_tvm.IRModule({"ours": ours, "theirs": theirs}), GPU)
     assert [_notes(both[name]) for name in ("ours", "theirs")] == [1, 0]
     source = cuda_source(compile_primfuncs(both, GPU))
     kernels = source.split('extern "C"')
@@ -48,9 +48,9 @@ def test_only_marked_loops_copy_asynchronously() -> None:
 
 
 def test_settings_of_the_caller_stay() -> None:
-    ours = tvmlib.IRModule({"main": _scheduled("own", marked=True, name="main")})
-    with tvmlib.transform.PassContext(config={"tirx.disable_cse_tir": True}):
+    ours = _tvm.IRModule({"main": _scheduled("own", marked=True, name="main")})
+    with _tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
         source = cuda_source(compile_primfuncs(ours, GPU))
     assert "cse_v" not in source
     assert "ptx_cp_async_legacy" in source
-    assert "tirx.use_async_copy" not in tvmlib.transform.PassContext.current().config
+    assert "tirx.use_async_copy" not in _tvm.transform.PassContext.current().config

@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from felixlike import codegen, tvmlib
-from felixlike.codegen.marks import Columns
+from felixlike import _tvm, codegen
+from felixlike.codegen.annotations import Columns
 from felixlike.codegen.passes import peel_columns
 
 
 def _sum(rows: int, columns: int, vectors: int, lanes: int, *, marked: bool = True) -> Any:
     """y[c] = Σ_k x[k, c] by groups of some vectors, the first element with its initial value."""
-    x, k = tvmlib.te.placeholder((rows, columns), name="x"), tvmlib.te.reduce_axis((0, rows), name="k")
-    func = tvmlib.te.create_prim_func(
-        [x, tvmlib.te.compute((columns,), lambda c: tvmlib.te.sum(x[k, c], axis=k), name="y")]
-    )
-    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    x, k = _tvm.te.placeholder((rows, columns), name="x"), _tvm.te.reduce_axis((0, rows), name="k")
+    func = _tvm.te.create_prim_func([x, _tvm.te.compute((columns,), lambda c: _tvm.te.sum(x[k, c], axis=k), name="y")])
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     block = schedule.get_sblock("y")
     column, k_loop = schedule.get_loops(block)
     group, vector, lane = schedule.split(column, [None, vectors, lanes])
@@ -37,22 +35,22 @@ CASES = [(7, 1, 4), (13, 2, 4), (13, 1, 16), (53, 2, 16), (113, 4, 16), (197, 8,
 
 @pytest.mark.parametrize(("columns", "vectors", "lanes"), CASES)
 def test_values(columns: int, vectors: int, lanes: int) -> None:
-    executable = codegen.compile_primfuncs(_sum(5, columns, vectors, lanes), tvmlib.Target("llvm"))
+    executable = codegen.compile_primfuncs(_sum(5, columns, vectors, lanes), _tvm.Target("llvm"))
     x = np.random.default_rng(0).uniform(-1, 1, (5, columns)).astype("float32")
-    y = tvmlib.runtime.tensor(np.full(columns, np.nan, "float32"))
-    executable.jit()["main"](tvmlib.runtime.tensor(x), y)
+    y = _tvm.runtime.tensor(np.full(columns, np.nan, "float32"))
+    executable.jit()["main"](_tvm.runtime.tensor(x), y)
     np.testing.assert_allclose(y.numpy(), x.astype("float64").sum(0), rtol=1e-5, atol=1e-6)
 
 
 def test_one_test_a_group() -> None:
     """113 = 64 + 3 · 16 + 1: no test within the loops that sum up."""
-    peeled = tvmlib.s_tir.transform.StmtSimplify()(peel_columns(_sum(5, 113, 4, 16)))
-    (_, test) = tvmlib.found(peeled["main"].body, tvmlib.tirx.IfThenElse)  # initial values, then the sums
+    peeled = _tvm.s_tir.transform.StmtSimplify()(peel_columns(_sum(5, 113, 4, 16)))
+    (_, test) = _tvm.found(peeled["main"].body, _tvm.tirx.IfThenElse)  # initial values, then the sums
     for body, vectors in ((test.then_case, [16] * 4), (test.else_case, [16] * 3)):
-        assert not tvmlib.found(body, tvmlib.tirx.IfThenElse)
-        loops = tvmlib.found(body, tvmlib.tirx.For)
-        assert [int(f.extent) for f in loops if f.kind == tvmlib.tirx.ForKind.SERIAL] == [5]
-        assert [int(f.extent) for f in loops if f.kind == tvmlib.tirx.ForKind.VECTORIZED] == vectors
+        assert not _tvm.found(body, _tvm.tirx.IfThenElse)
+        loops = _tvm.found(body, _tvm.tirx.For)
+        assert [int(f.extent) for f in loops if f.kind == _tvm.tirx.ForKind.SERIAL] == [5]
+        assert [int(f.extent) for f in loops if f.kind == _tvm.tirx.ForKind.VECTORIZED] == vectors
 
 
 def test_functions_without_marks_stay() -> None:
@@ -69,5 +67,5 @@ def test_functions_without_marks_stay() -> None:
     ids=["AVX2", "NEON"],
 )
 def test_other_processors_add_whole_vectors(target: dict[str, str], lanes: int, addition: str) -> None:
-    compiled = codegen.compile_primfuncs(_sum(5, 113, 4, lanes), tvmlib.Target({"kind": "llvm", **target}))
+    compiled = codegen.compile_primfuncs(_sum(5, 113, 4, lanes), _tvm.Target({"kind": "llvm", **target}))
     assert re.search(addition, compiled.mod.inspect_source("s"))

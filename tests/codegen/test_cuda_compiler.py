@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.operators import OPERATORS
 
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
 from felixlike.codegen import nvrtc
 from felixlike.codegen.cuda import cuda_compiler
 from felixlike.errors import CompilationFailed, InvalidSchedule, MissingCompiler
@@ -17,7 +18,6 @@ from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.hardware.occupancy import Kernel
 from felixlike.symbolic import sketches
-from felixlike.testing.operators import OPERATORS
 
 NVRTC = pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not installed: felixlike[cuda]")
 HEADERS = pytest.mark.skipif(nvrtc.header_folder() is None, reason="cuda_fp16.h is not installed: felixlike[cuda]")
@@ -85,7 +85,7 @@ def test_generated_source_compiles_without_headers(name: str, monkeypatch: pytes
 @HEADERS
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_types_compile(dtype: str) -> None:
-    te, topi = tvmlib.te, tvmlib.topi
+    te, topi = _tvm.te, _tvm.topi
     a, b = (te.placeholder((32, 32), name=name, dtype=dtype) for name in "AB")
     k = te.reduce_axis((0, 32), name="k")
     product = te.compute((32, 32), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
@@ -128,13 +128,13 @@ def test_tvms_callback_is_ours_inside_and_tvms_after() -> None:
     target = resolve_target("sm_90")
     kernels: list[Kernel] = []
     with cuda_compiler(target, kernels):
-        binary = tvmlib.tvm_ffi.get_global_func(name)(KERNEL)
+        binary = _tvm.tvm_ffi.get_global_func(name)(KERNEL)
     assert bytes(binary).startswith(b"\x7fELF")
     assert [kernel.name for kernel in kernels] == ["sums"]
     with cuda_compiler(target), pytest.raises(CompilationFailed, match=r"NVRTC .* refused it"):
-        tvmlib.tvm_ffi.get_global_func(name)("nonsense")
+        _tvm.tvm_ffi.get_global_func(name)("nonsense")
     with target, pytest.raises(RuntimeError):  # TVM's own needs headers, or a package, or nvcc
-        tvmlib.tvm_ffi.get_global_func(name)(KERNEL)
+        _tvm.tvm_ffi.get_global_func(name)(KERNEL)
     assert len(kernels) == 1
 
 

@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from felixlike import codegen, tvmlib
-from felixlike.codegen.marks import Blocks
+from felixlike import _tvm, codegen
+from felixlike.codegen.annotations import Blocks
 from felixlike.codegen.passes import first_and_last
 
 
 def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, transposed: bool = False) -> Any:
     """Y[i, j] = max(Σ_k a[i, k] · b[k, j], 0) in tiles of 2 rows, k in blocks of 5; transposed: written as Y[j, i]."""
-    a, b = tvmlib.te.placeholder((n, 15), name="a"), tvmlib.te.placeholder((15, n), name="b")
-    k = tvmlib.te.reduce_axis((0, 15), name="k")
-    s = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="s")
-    y = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.max(s[(j, i) if transposed else (i, j)], 0.0), name="y")
-    schedule = tvmlib.Schedule(
-        tvmlib.IRModule({"main": tvmlib.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main")})
+    a, b = _tvm.te.placeholder((n, 15), name="a"), _tvm.te.placeholder((15, n), name="b")
+    k = _tvm.te.reduce_axis((0, 15), name="k")
+    s = _tvm.te.compute((n, n), lambda i, j: _tvm.te.sum(a[i, k] * b[k, j], axis=k), name="s")
+    y = _tvm.te.compute((n, n), lambda i, j: _tvm.te.max(s[(j, i) if transposed else (i, j)], 0.0), name="y")
+    schedule = _tvm.Schedule(
+        _tvm.IRModule({"main": _tvm.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main")})
     )
     block, last = schedule.get_sblock("s"), schedule.get_sblock("y")
     i, j, k_loop = schedule.get_loops(block)
@@ -41,7 +41,7 @@ def _product(n: int, *, lanes: int = 4, vectors: int = 2, marked: bool = True, t
 
 
 def _choices(module: Any) -> int:
-    return len(tvmlib.found(first_and_last(module)["main"].body, tvmlib.tirx.IfThenElse))
+    return len(_tvm.found(first_and_last(module)["main"].body, _tvm.tirx.IfThenElse))
 
 
 @pytest.mark.parametrize(("n", "vectors"), [(8, 2), (16, 1), (24, 3)])
@@ -50,20 +50,20 @@ def test_values(n: int, vectors: int) -> None:
     assert _choices(module) == 2
     rng = np.random.default_rng(0)
     a, b = rng.uniform(-1, 1, (n, 15)).astype("float32"), rng.uniform(-1, 1, (15, n)).astype("float32")
-    y = tvmlib.runtime.tensor(np.full((n, n), np.nan, "float32"))
-    executable = codegen.compile_primfuncs(module, tvmlib.Target("llvm"))
-    executable.jit()["main"](tvmlib.runtime.tensor(a), tvmlib.runtime.tensor(b), y)
+    y = _tvm.runtime.tensor(np.full((n, n), np.nan, "float32"))
+    executable = codegen.compile_primfuncs(module, _tvm.Target("llvm"))
+    executable.jit()["main"](_tvm.runtime.tensor(a), _tvm.runtime.tensor(b), y)
     np.testing.assert_allclose(y.numpy(), np.maximum(a @ b, 0), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("n", [7, 13, 17])
 def test_values_of_tiles_that_reach_beyond(n: int) -> None:
-    a, b = tvmlib.te.placeholder((n, 15), name="a"), tvmlib.te.placeholder((15, n), name="b")
-    k = tvmlib.te.reduce_axis((0, 15), name="k")
-    s = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="s")
-    y = tvmlib.te.compute((n, n), lambda i, j: tvmlib.te.max(s[i, j], 0.0), name="y")
-    func = tvmlib.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
-    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    a, b = _tvm.te.placeholder((n, 15), name="a"), _tvm.te.placeholder((15, n), name="b")
+    k = _tvm.te.reduce_axis((0, 15), name="k")
+    s = _tvm.te.compute((n, n), lambda i, j: _tvm.te.sum(a[i, k] * b[k, j], axis=k), name="s")
+    y = _tvm.te.compute((n, n), lambda i, j: _tvm.te.max(s[i, j], 0.0), name="y")
+    func = _tvm.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     block, last = schedule.get_sblock("s"), schedule.get_sblock("y")
     schedule.pad_einsum(block, [6, 8, 1])
     for name in ("a_pad", "b_pad"):
@@ -84,9 +84,9 @@ def test_values_of_tiles_that_reach_beyond(n: int) -> None:
     assert _choices(schedule.mod) > 2
     rng = np.random.default_rng(0)
     x, z = rng.uniform(-1, 1, (n, 15)).astype("float32"), rng.uniform(-1, 1, (15, n)).astype("float32")
-    found = tvmlib.runtime.tensor(np.full((n, n), np.nan, "float32"))
-    executable = codegen.compile_primfuncs(schedule.mod, tvmlib.Target("llvm"))
-    executable.jit()["main"](tvmlib.runtime.tensor(x), tvmlib.runtime.tensor(z), found)
+    found = _tvm.runtime.tensor(np.full((n, n), np.nan, "float32"))
+    executable = codegen.compile_primfuncs(schedule.mod, _tvm.Target("llvm"))
+    executable.jit()["main"](_tvm.runtime.tensor(x), _tvm.runtime.tensor(z), found)
     np.testing.assert_allclose(found.numpy(), np.maximum(x @ z, 0), rtol=1e-5, atol=1e-6)
 
 
@@ -94,7 +94,7 @@ def test_tiles_across_what_is_written_stay() -> None:
     """A tile at a time their vectors would be scattered."""
     module = _product(8, transposed=True)
     assert _choices(module) == 0
-    assert not any(loop.annotations for loop in tvmlib.found(first_and_last(module)["main"].body, tvmlib.tirx.For))
+    assert not any(loop.annotations for loop in _tvm.found(first_and_last(module)["main"].body, _tvm.tirx.For))
 
 
 def test_functions_without_marks_stay() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from texts import before_and_after
 
-from felixlike import tvmlib
-from felixlike.codegen.marks import (
+from felixlike import _tvm
+from felixlike.codegen.annotations import (
     Asynchronous,
     Blocks,
     Columns,
@@ -29,12 +29,12 @@ BY_NAME = {one.name: one for one in (*CPU_PASSES, *GPU_PASSES)}
 
 def _schedule(*tensors: Any) -> Any:
     """A schedule of the function from the inputs to the last tensor."""
-    func = tvmlib.te.create_prim_func(list(tensors)).with_attr("global_symbol", "main")
-    return tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    func = _tvm.te.create_prim_func(list(tensors)).with_attr("global_symbol", "main")
+    return _tvm.Schedule(_tvm.IRModule({"main": func}))
 
 
 def _inputs(**shapes: tuple[int, ...]) -> list[Any]:
-    return [tvmlib.te.placeholder(shape, name=name) for name, shape in shapes.items()]
+    return [_tvm.te.placeholder(shape, name=name) for name, shape in shapes.items()]
 
 
 def _lanes(tensors: list[Any], *, lanes: int = 4) -> tuple[Any, Any, Any]:
@@ -47,27 +47,27 @@ def _lanes(tensors: list[Any], *, lanes: int = 4) -> tuple[Any, Any, Any]:
 
 def _elements(value: Callable[[Any], Any], *, dtype: str = "float32") -> Any:
     """y[i] = value(x[i])."""
-    x = tvmlib.te.placeholder((8,), dtype, name="x")
-    return _schedule(x, tvmlib.te.compute((8,), lambda i: value(x[i]), name="y"))
+    x = _tvm.te.placeholder((8,), dtype, name="x")
+    return _schedule(x, _tvm.te.compute((8,), lambda i: value(x[i]), name="y"))
 
 
 def from_infinity() -> Any:
     """The largest of a row."""
     (x,) = _inputs(x=(4, 8))
-    k = tvmlib.te.reduce_axis((0, 8), name="k")
-    return _schedule(x, tvmlib.te.compute((4,), lambda i: tvmlib.te.max(x[i, k], axis=k), name="y"))
+    k = _tvm.te.reduce_axis((0, 8), name="k")
+    return _schedule(x, _tvm.te.compute((4,), lambda i: _tvm.te.max(x[i, k], axis=k), name="y"))
 
 
 def skip_padding() -> Any:
     """A convolution along one dimension, whose input is padded by one row at either end."""
     x, w = _inputs(x=(7, 8), w=(3, 8))
-    padded = tvmlib.te.compute(
+    padded = _tvm.te.compute(
         (9, 8),
-        lambda i, c: tvmlib.tirx.if_then_else(tvmlib.tirx.all(i >= 1, i < 8), x[i - 1, c], 0.0),
+        lambda i, c: _tvm.tirx.if_then_else(_tvm.tirx.all(i >= 1, i < 8), x[i - 1, c], 0.0),
         name="padded",
     )
-    r, c = tvmlib.te.reduce_axis((0, 3), name="r"), tvmlib.te.reduce_axis((0, 8), name="c")
-    y = tvmlib.te.compute((7,), lambda i: tvmlib.te.sum(padded[i + r, c] * w[r, c], axis=[r, c]), name="y")
+    r, c = _tvm.te.reduce_axis((0, 3), name="r"), _tvm.te.reduce_axis((0, 8), name="c")
+    y = _tvm.te.compute((7,), lambda i: _tvm.te.sum(padded[i + r, c] * w[r, c], axis=[r, c]), name="y")
     schedule = _schedule(x, w, y)
     block = schedule.get_sblock("y")
     _, tap, _ = schedule.get_loops(block)
@@ -79,7 +79,7 @@ def skip_padding() -> Any:
 def transpose() -> Any:
     """A square of 4 rows, written along its columns."""
     (x,) = _inputs(x=(4, 4))
-    schedule = _schedule(x, tvmlib.te.compute((4, 4), lambda c, i: x[i, c], name="y"))
+    schedule = _schedule(x, _tvm.te.compute((4, 4), lambda c, i: x[i, c], name="y"))
     Transpose(4).put(schedule, schedule.get_loops(schedule.get_sblock("y"))[0])
     return schedule
 
@@ -87,9 +87,9 @@ def transpose() -> Any:
 def first_and_last() -> Any:
     """A product whose sums are formed in 3 blocks, with its epilogue."""
     a, b = _inputs(a=(2, 15), b=(15, 8))
-    k = tvmlib.te.reduce_axis((0, 15), name="k")
-    s = tvmlib.te.compute((2, 8), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="s")
-    schedule = _schedule(a, b, tvmlib.te.compute((2, 8), lambda i, j: tvmlib.te.max(s[i, j], 0.0), name="y"))
+    k = _tvm.te.reduce_axis((0, 15), name="k")
+    s = _tvm.te.compute((2, 8), lambda i, j: _tvm.te.sum(a[i, k] * b[k, j], axis=k), name="s")
+    schedule = _schedule(a, b, _tvm.te.compute((2, 8), lambda i, j: _tvm.te.max(s[i, j], 0.0), name="y"))
     block, last = schedule.get_sblock("s"), schedule.get_sblock("y")
     i, j, k_loop = schedule.get_loops(block)
     j_0, j_1 = schedule.split(j, [None, 4])
@@ -107,7 +107,7 @@ def first_and_last() -> Any:
 def guard() -> Any:
     """Seven elements in vectors of four."""
     (x,) = _inputs(x=(7,))
-    schedule, _, lane = _lanes([x, tvmlib.te.compute((7,), lambda i: x[i] * 2.0, name="y")])
+    schedule, _, lane = _lanes([x, _tvm.te.compute((7,), lambda i: x[i] * 2.0, name="y")])
     schedule.vectorize(lane)
     Guard().put(schedule, lane)
     return schedule
@@ -116,8 +116,8 @@ def guard() -> Any:
 def _tiles(steps: int, columns: int, mark: Any) -> Any:
     """Sums over k of tiles of two rows, which lie in a buffer of their own."""
     x, w = _inputs(x=(4, steps), w=(6, steps, columns))
-    k = tvmlib.te.reduce_axis((0, steps), name="k")
-    y = tvmlib.te.compute((6, 4, columns), lambda b, m, j: tvmlib.te.sum(x[m, k] * w[b, k, j], axis=k), name="y")
+    k = _tvm.te.reduce_axis((0, steps), name="k")
+    y = _tvm.te.compute((6, 4, columns), lambda b, m, j: _tvm.te.sum(x[m, k] * w[b, k, j], axis=k), name="y")
     schedule = _schedule(x, w, y)
     block = schedule.get_sblock("y")
     last = schedule.cache_write(block, 0, "global")
@@ -146,7 +146,7 @@ def prefetch() -> Any:
 def peel_tails() -> Any:
     """Eleven elements in vectors of four, the last three of which are two and one."""
     (x,) = _inputs(x=(11,))
-    schedule, outer, _ = _lanes([x, tvmlib.te.compute((11,), lambda i: x[i] * 2.0, name="y")])
+    schedule, outer, _ = _lanes([x, _tvm.te.compute((11,), lambda i: x[i] * 2.0, name="y")])
     Peel(11, 4).put(schedule, outer)
     return schedule
 
@@ -154,8 +154,8 @@ def peel_tails() -> Any:
 def peel_columns() -> Any:
     """Thirteen sums, in groups of two vectors of four."""
     (x,) = _inputs(x=(5, 13))
-    k = tvmlib.te.reduce_axis((0, 5), name="k")
-    schedule = _schedule(x, tvmlib.te.compute((13,), lambda c: tvmlib.te.sum(x[k, c], axis=k), name="y"))
+    k = _tvm.te.reduce_axis((0, 5), name="k")
+    schedule = _schedule(x, _tvm.te.compute((13,), lambda c: _tvm.te.sum(x[k, c], axis=k), name="y"))
     block = schedule.get_sblock("y")
     column, k_loop = schedule.get_loops(block)
     group, vector, lane = schedule.split(column, [None, 2, 4])
@@ -169,7 +169,7 @@ def peel_columns() -> Any:
 
 def rows_in_vectors() -> Any:
     """Sums of rows of a length that a call decides."""
-    te, n = tvmlib.te, tvmlib.tirx.Var("n", "int64")
+    te, n = _tvm.te, _tvm.tirx.Var("n", "int64")
     x, k = te.placeholder((3, n), name="x"), te.reduce_axis((0, n), name="k")
     schedule = _schedule(x, te.compute((3,), lambda i: te.sum(x[i, k], axis=k), name="y"))
     block = schedule.get_sblock("y")
@@ -181,7 +181,7 @@ def rows_in_vectors() -> Any:
 def share_reciprocals() -> Any:
     """Rows divided by a number each."""
     x, y = _inputs(x=(4, 32), y=(4,))
-    return _schedule(x, y, tvmlib.te.compute((4, 32), lambda i, j: x[i, j] / y[i], name="z"))
+    return _schedule(x, y, _tvm.te.compute((4, 32), lambda i, j: x[i, j] / y[i], name="z"))
 
 
 def write_out_halves() -> Any:
@@ -192,19 +192,19 @@ def write_out_halves() -> Any:
 def keep_nan() -> Any:
     """The larger of two elements."""
     x, z = _inputs(x=(8,), z=(8,))
-    return _schedule(x, z, tvmlib.te.compute((8,), lambda i: tvmlib.te.max(x[i], z[i]), name="y"))
+    return _schedule(x, z, _tvm.te.compute((8,), lambda i: _tvm.te.max(x[i], z[i]), name="y"))
 
 
 def vectorise_math() -> Any:
     """An exponential."""
-    return _elements(tvmlib.tirx.exp)
+    return _elements(_tvm.tirx.exp)
 
 
 def only_marked_are_asynchronous() -> Any:
     """Two pipelines, one of which asks for asynchronous copies."""
     (x,) = _inputs(x=(8,))
-    y = tvmlib.te.compute((8,), lambda i: x[i] + 1.0, name="y")
-    schedule = _schedule(x, y, tvmlib.te.compute((8,), lambda i: y[i] * 2.0, name="z"))
+    y = _tvm.te.compute((8,), lambda i: x[i] + 1.0, name="y")
+    schedule = _schedule(x, y, _tvm.te.compute((8,), lambda i: y[i] * 2.0, name="z"))
     for name in ("y", "z"):
         (loop,) = schedule.get_loops(schedule.get_sblock(name))
         schedule.annotate(loop, "software_pipeline_async_stages", [0])
@@ -215,8 +215,8 @@ def only_marked_are_asynchronous() -> Any:
 def tensor_cores() -> Any:
     """A product of 16 × 8 by one warp: two rows and two columns a thread."""
     a, b = _inputs(a=(16, 16), b=(16, 8))
-    k = tvmlib.te.reduce_axis((0, 16), name="k")
-    y = tvmlib.te.compute((16, 8), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="y")
+    k = _tvm.te.reduce_axis((0, 16), name="k")
+    y = _tvm.te.compute((16, 8), lambda i, j: _tvm.te.sum(a[i, k] * b[k, j], axis=k), name="y")
     schedule = _schedule(a, b, y)
     block = schedule.get_sblock("y")
     i, j, step = schedule.get_loops(block)
@@ -259,5 +259,5 @@ def test_every_pass_has_a_text() -> None:
 def test_text_before_and_after(name: str, golden: Callable[[str, str], None]) -> None:
     before = MINIMAL[name]().mod
     after = BY_NAME[name].run(before)
-    assert not tvmlib.structural_equal(before, after)
+    assert not _tvm.structural_equal(before, after)
     golden(f"passes/{name}", before_and_after(MINIMAL[name].__doc__ or "", before, after))

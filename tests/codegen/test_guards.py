@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from felixlike import codegen, tvmlib
-from felixlike.codegen.marks import Guard
+from felixlike import _tvm, codegen
+from felixlike.codegen.annotations import Guard
 from felixlike.codegen.passes import guard
 
 
 def _padded_copy(length: int, lanes: int, *, marked: bool = True) -> Any:
     """y[i] = 2 x[i] where i < length, else 1, up to the next whole vector, but not written in the last one of two."""
     whole = -(-length // lanes) * lanes
-    x = tvmlib.te.placeholder((length,), name="x")
-    y = tvmlib.te.compute((whole,), lambda i: tvmlib.te.if_then_else(i < length, x[i] * 2.0, 1.0), name="y")
-    schedule = tvmlib.Schedule(
-        tvmlib.IRModule({"main": tvmlib.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+    x = _tvm.te.placeholder((length,), name="x")
+    y = _tvm.te.compute((whole,), lambda i: _tvm.te.if_then_else(i < length, x[i] * 2.0, 1.0), name="y")
+    schedule = _tvm.Schedule(
+        _tvm.IRModule({"main": _tvm.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
     )
     _, lane = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, lanes])
     schedule.vectorize(lane)
@@ -29,10 +29,10 @@ def _padded_copy(length: int, lanes: int, *, marked: bool = True) -> Any:
 
 def _written_back(length: int, lanes: int) -> Any:
     """y[i] = 2 x[i], the lanes of the last vector under a test."""
-    x = tvmlib.te.placeholder((length,), name="x")
-    y = tvmlib.te.compute((length,), lambda i: x[i] * 2.0, name="y")
-    schedule = tvmlib.Schedule(
-        tvmlib.IRModule({"main": tvmlib.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+    x = _tvm.te.placeholder((length,), name="x")
+    y = _tvm.te.compute((length,), lambda i: x[i] * 2.0, name="y")
+    schedule = _tvm.Schedule(
+        _tvm.IRModule({"main": _tvm.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
     )
     _, lane = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, lanes])
     schedule.vectorize(lane)
@@ -43,12 +43,12 @@ def _written_back(length: int, lanes: int) -> Any:
 def _rows(count: int, size: int) -> Any:
     """y[i] = Σ_k x[i, k] in tiles of `size` rows, whatever of the last one exists."""
     padded = -(-count // size) * size
-    x, k = tvmlib.te.placeholder((count, 7), name="x"), tvmlib.te.reduce_axis((0, 7), name="k")
-    y = tvmlib.te.compute(
-        (padded,), lambda i: tvmlib.te.sum(tvmlib.te.if_then_else(i < count, x[i, k], 0.0), axis=k), name="y"
+    x, k = _tvm.te.placeholder((count, 7), name="x"), _tvm.te.reduce_axis((0, 7), name="k")
+    y = _tvm.te.compute(
+        (padded,), lambda i: _tvm.te.sum(_tvm.te.if_then_else(i < count, x[i, k], 0.0), axis=k), name="y"
     )
-    schedule = tvmlib.Schedule(
-        tvmlib.IRModule({"main": tvmlib.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+    schedule = _tvm.Schedule(
+        _tvm.IRModule({"main": _tvm.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
     )
     block = schedule.get_sblock("y")
     i, k_loop = schedule.get_loops(block)
@@ -61,8 +61,8 @@ def _rows(count: int, size: int) -> Any:
 
 
 def _run(module: Any, x: Any, size: int) -> Any:
-    y = tvmlib.runtime.tensor(np.full(size, np.nan, "float32"))
-    codegen.compile_primfuncs(module, tvmlib.Target("llvm")).jit()["main"](tvmlib.runtime.tensor(x), y)
+    y = _tvm.runtime.tensor(np.full(size, np.nan, "float32"))
+    codegen.compile_primfuncs(module, _tvm.Target("llvm")).jit()["main"](_tvm.runtime.tensor(x), y)
     return y.numpy()
 
 
@@ -93,17 +93,17 @@ def test_values_of_rows(count: int, size: int) -> None:
 
 def test_no_test_is_left_in_vectors() -> None:
     """53 = 3 · 16 + 4 + 1."""
-    loops = tvmlib.found(guard(_written_back(53, 16))["main"].body, tvmlib.tirx.For)
-    vectors = [loop for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED]
+    loops = _tvm.found(guard(_written_back(53, 16))["main"].body, _tvm.tirx.For)
+    vectors = [loop for loop in loops if loop.kind == _tvm.tirx.ForKind.VECTORIZED]
     assert sorted(int(loop.extent) for loop in vectors) == [4, 16]
-    assert not any(tvmlib.found(loop.body, tvmlib.tirx.IfThenElse) for loop in vectors)
+    assert not any(_tvm.found(loop.body, _tvm.tirx.IfThenElse) for loop in vectors)
 
 
 def test_no_test_is_left_in_tiles() -> None:
-    loops = tvmlib.found(guard(_rows(53, 12))["main"].body, tvmlib.tirx.For)
-    summing = [loop for loop in loops if loop.kind == tvmlib.tirx.ForKind.SERIAL and int(loop.extent) == 7]
+    loops = _tvm.found(guard(_rows(53, 12))["main"].body, _tvm.tirx.For)
+    summing = [loop for loop in loops if loop.kind == _tvm.tirx.ForKind.SERIAL and int(loop.extent) == 7]
     assert sorted(int(loop.body.extent) for loop in summing) == [5, 12]
-    assert not any(tvmlib.found(loop.body, tvmlib.tirx.LT) for loop in summing)
+    assert not any(_tvm.found(loop.body, _tvm.tirx.LT) for loop in summing)
 
 
 def test_functions_without_marks_stay() -> None:

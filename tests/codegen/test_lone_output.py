@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from felixlike import deploy, tvmlib
+from felixlike import _tvm, runtime
 from felixlike.frontend import import_model
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -27,13 +27,13 @@ class Giving(nn.Module):
         return self.form(torch.relu(self.layer(x)))
 
 
-def compiled(form: Any) -> tuple[deploy.Compiled, Any]:
+def compiled(form: Any) -> tuple[runtime.Compiled, Any]:
     """The model compiled, and what PyTorch says."""
     model = Giving(form).eval()
-    return deploy.compile_model(import_model(model, (X,), "cpu")), model(X)
+    return runtime.compile_model(import_model(model, (X,), "cpu")), model(X)
 
 
-def returned(model: deploy.Compiled) -> Any:
+def returned(model: runtime.Compiled) -> Any:
     """The type of what the lowered main returns."""
     return model.lowered["main"].ret_ty
 
@@ -41,17 +41,17 @@ def returned(model: deploy.Compiled) -> Any:
 @pytest.mark.parametrize("form", [lambda y: y, lambda y: [y], lambda y: y.reshape(4, 4, 4), lambda y: {"a": y}])
 def test_one_tensor(form: Any) -> None:
     model, wanted = compiled(form)
-    assert isinstance(returned(model), tvmlib.relax.TensorType)
+    assert isinstance(returned(model), _tvm.relax.TensorType)
     torch.testing.assert_close(model(X), wanted)
 
 
 def test_a_reshape_at_the_end_stays_a_view() -> None:
     model, _ = compiled(lambda y: y.reshape(4, 4, 4))
-    kernels = [f for f in model.lowered.functions.values() if isinstance(f, tvmlib.PrimFunc)]
+    kernels = [f for f in model.lowered.functions.values() if isinstance(f, _tvm.PrimFunc)]
     assert len(kernels) == 1
 
 
 def test_several_tensors_stay_together() -> None:
     model, wanted = compiled(lambda y: (y, y + 1))
-    assert isinstance(returned(model), tvmlib.relax.TupleType)
+    assert isinstance(returned(model), _tvm.relax.TupleType)
     torch.testing.assert_close(model(X), wanted)

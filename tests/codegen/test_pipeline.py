@@ -6,10 +6,12 @@ from itertools import pairwise
 
 import pytest
 import torch
+from support.models import Apply
+from support.operators import matmul
 
-from felixlike import tvmlib
-from felixlike.codegen import marks
-from felixlike.codegen.marks import (
+from felixlike import _tvm
+from felixlike.codegen import annotations as marks
+from felixlike.codegen.annotations import (
     Blocks,
     Columns,
     Guard,
@@ -23,10 +25,8 @@ from felixlike.codegen.marks import (
     Transpose,
 )
 from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES, Form, Pass, lower, out_of_order
-from felixlike.deploy import compile_model
 from felixlike.frontend import import_model
-from felixlike.testing.models import Apply
-from felixlike.testing.operators import matmul
+from felixlike.runtime import compile_model
 
 BY_NAME = {one.name: one for one in CPU_PASSES}
 
@@ -90,7 +90,7 @@ def test_every_mark_has_a_pass_that_looks_for_it_and_a_key_of_its_own() -> None:
 )
 def test_marks_are_what_they_were_after_a_schedule(mark: Mark, value: object) -> None:
     """What stands in a trace is what stores have always held."""
-    schedule = tvmlib.Schedule(matmul(8, 8, 8))
+    schedule = _tvm.Schedule(matmul(8, 8, 8))
     loop = schedule.get_loops(schedule.get_sblock("C"))[0]
     assert not type(mark).on(schedule.get(loop))
     mark.put(schedule, loop)
@@ -100,8 +100,8 @@ def test_marks_are_what_they_were_after_a_schedule(mark: Mark, value: object) ->
 
 
 def test_functions_without_marks_keep_their_loops() -> None:
-    module = tvmlib.IRModule({"main": matmul(8, 8, 8)})
-    assert tvmlib.structural_equal(lower(module, tvmlib.Target("llvm")), module)
+    module = _tvm.IRModule({"main": matmul(8, 8, 8)})
+    assert _tvm.structural_equal(lower(module, _tvm.Target("llvm")), module)
 
 
 def test_passes_are_different() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from expressions import number
 
-from felixlike import codegen, tvmlib
-from felixlike.codegen.marks import Prefetch
+from felixlike import _tvm, codegen
+from felixlike.codegen.annotations import Prefetch
 from felixlike.codegen.passes import prefetch
 
 _LANES, _LINE = 16, 16  # elements
@@ -17,13 +17,13 @@ _LANES, _LINE = 16, 16  # elements
 
 def _product(rows: int, steps: int, blocks: int, *, marked: bool = True) -> Any:
     """y[m, b, l] = Σ_k x[m, k] · w[b, k, l] with w packed in blocks of vectors, each used for all rows."""
-    x, w = tvmlib.te.placeholder((rows, steps), name="x"), tvmlib.te.placeholder((blocks, steps, _LANES), name="w")
-    k = tvmlib.te.reduce_axis((0, steps), name="k")
-    y = tvmlib.te.compute(
-        (rows, blocks, _LANES), lambda m, b, lane: tvmlib.te.sum(x[m, k] * w[b, k, lane], axis=k), name="y"
+    x, w = _tvm.te.placeholder((rows, steps), name="x"), _tvm.te.placeholder((blocks, steps, _LANES), name="w")
+    k = _tvm.te.reduce_axis((0, steps), name="k")
+    y = _tvm.te.compute(
+        (rows, blocks, _LANES), lambda m, b, lane: _tvm.te.sum(x[m, k] * w[b, k, lane], axis=k), name="y"
     )
-    func = tvmlib.te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
-    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    func = _tvm.te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     block = schedule.get_sblock("y")
     row, packed, lane, step = schedule.get_loops(block)
     schedule.reorder(packed, row, step, lane)
@@ -38,9 +38,9 @@ def _product(rows: int, steps: int, blocks: int, *, marked: bool = True) -> Any:
 @pytest.mark.parametrize(("rows", "steps"), [(2, 2048), (3, 2048), (7, 1030), (16, 1024)])
 def test_all_of_the_next_block_is_fetched(rows: int, steps: int) -> None:
     """In all passes together, and little beyond it."""
-    loops = tvmlib.found(prefetch(_product(rows, steps, 32))["main"].body, tvmlib.tirx.For)
-    (loop,) = [f for f in loops if tvmlib.found(f.body, tvmlib.tirx.Evaluate) and str(f.loop_var.name) == "k"]
-    places = [s.value.args[0].args[0].indices[-1] for s in tvmlib.found(loop.body, tvmlib.tirx.Evaluate)]
+    loops = _tvm.found(prefetch(_product(rows, steps, 32))["main"].body, _tvm.tirx.For)
+    (loop,) = [f for f in loops if _tvm.found(f.body, _tvm.tirx.Evaluate) and str(f.loop_var.name) == "k"]
+    places = [s.value.args[0].args[0].indices[-1] for s in _tvm.found(loop.body, _tvm.tirx.Evaluate)]
     at = [
         number(place, {"b": 3, "m": row, "k": step}) for row in range(rows) for step in range(steps) for place in places
     ]
@@ -55,13 +55,13 @@ def test_values() -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (rows, steps)).astype("float32")
     w = rng.uniform(-1, 1, (blocks, steps, _LANES)).astype("float32")
-    y = tvmlib.runtime.tensor(np.full((rows, blocks, _LANES), np.nan, "float32"))
-    executable = codegen.compile_primfuncs(_product(rows, steps, blocks), tvmlib.Target("llvm"))
-    executable.jit()["main"](tvmlib.runtime.tensor(x), tvmlib.runtime.tensor(w), y)
+    y = _tvm.runtime.tensor(np.full((rows, blocks, _LANES), np.nan, "float32"))
+    executable = codegen.compile_primfuncs(_product(rows, steps, blocks), _tvm.Target("llvm"))
+    executable.jit()["main"](_tvm.runtime.tensor(x), _tvm.runtime.tensor(w), y)
     np.testing.assert_allclose(y.numpy(), np.einsum("mk,bkl->mbl", x, w), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("rows", "steps", "marked"), [(4, 64, True), (1, 2048, True), (4, 2048, False)])
 def test_what_is_small_or_used_once_or_not_marked_is_not_fetched(rows: int, steps: int, marked: bool) -> None:
     module = prefetch(_product(rows, steps, 8, marked=marked))
-    assert not tvmlib.found(module["main"].body, tvmlib.tirx.Evaluate)
+    assert not _tvm.found(module["main"].body, _tvm.tirx.Evaluate)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from felixlike import codegen, tvmlib
-from felixlike.codegen.marks import Row
+from felixlike import _tvm, codegen
+from felixlike.codegen.annotations import Row
 from felixlike.codegen.passes import rows_in_vectors
 
 _LENGTHS = (1, 2, 7, 15, 16, 17, 31, 32, 40)
@@ -19,7 +19,7 @@ def _module(value: Callable[[Any, Any], Any], *, length: int | None = None, redu
     """y[i, k] = value(x, (i, k)), or y[i] of `reduced` over k, its loop along k marked for vectors of 16.
 
     length: of rows; None for whatever a call has."""
-    te, n = tvmlib.te, length or tvmlib.tirx.Var("n", "int64")
+    te, n = _tvm.te, length or _tvm.tirx.Var("n", "int64")
     x = te.placeholder((3, n), name="x")
     if reduced is None:
         y = te.compute((3, n), lambda i, k: value(x, (i, k)), name="y")
@@ -27,7 +27,7 @@ def _module(value: Callable[[Any, Any], Any], *, length: int | None = None, redu
         k = te.reduce_axis((0, n), name="k")
         y = te.compute((3,), lambda i: reduced(value(x, (i, k)), axis=k), name="y")
     func = te.create_prim_func([x, y]).with_attr("global_symbol", "main")
-    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     block = schedule.get_sblock("y")
     if reduced is not None:
         schedule.decompose_reduction(block, schedule.get_loops(block)[1])
@@ -36,14 +36,14 @@ def _module(value: Callable[[Any, Any], Any], *, length: int | None = None, redu
 
 
 def _vectors(module: Any) -> list[int]:
-    loops = tvmlib.found(rows_in_vectors(module)["main"].body, tvmlib.tirx.For)
-    return [int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED]
+    loops = _tvm.found(rows_in_vectors(module)["main"].body, _tvm.tirx.For)
+    return [int(loop.extent) for loop in loops if loop.kind == _tvm.tirx.ForKind.VECTORIZED]
 
 
 def _run(module: Any, x: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    run = codegen.compile_primfuncs(module, tvmlib.Target("llvm")).jit()["main"]
-    y = tvmlib.runtime.tensor(np.full(shape, np.nan, "float32"))
-    run(tvmlib.runtime.tensor(x), y)
+    run = codegen.compile_primfuncs(module, _tvm.Target("llvm")).jit()["main"]
+    y = _tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
+    run(_tvm.runtime.tensor(x), y)
     found: np.ndarray[Any, Any] = y.numpy()
     return found
 
@@ -53,7 +53,7 @@ def _rows(length: int) -> np.ndarray[Any, Any]:
 
 
 def test_elements_of_rows_of_every_length() -> None:
-    module = _module(lambda x, at: tvmlib.tirx.exp(x[at] - x[at[0], 0]))
+    module = _module(lambda x, at: _tvm.tirx.exp(x[at] - x[at[0], 0]))
     assert _vectors(module) == [16, 16]
     for length in _LENGTHS:
         x = _rows(length)
@@ -62,7 +62,7 @@ def test_elements_of_rows_of_every_length() -> None:
 
 @pytest.mark.parametrize(("name", "wanted"), [("sum", np.sum), ("max", np.max), ("min", np.min)])
 def test_reductions_of_rows_of_every_length(name: str, wanted: Any) -> None:
-    module = _module(lambda x, at: x[at] * 2.0, reduced=getattr(tvmlib.te, name))
+    module = _module(lambda x, at: x[at] * 2.0, reduced=getattr(_tvm.te, name))
     assert _vectors(module) == [16, 16, 8, 4, 2]
     for length in _LENGTHS:
         x = _rows(length)
@@ -81,7 +81,7 @@ def test_lengths_that_are_known(length: int, vectors: list[int]) -> None:
 
 def test_what_does_not_lie_side_by_side_stays() -> None:
     every_other = _module(lambda x, at: x[at[0], at[1] // 2])
-    guarded = _module(lambda x, at: tvmlib.tirx.if_then_else(at[1] > 2, x[at], 0.0))
+    guarded = _module(lambda x, at: _tvm.tirx.if_then_else(at[1] > 2, x[at], 0.0))
     backwards = _module(lambda x, at: x[at[0], x.shape[1] - 1 - at[1]])
     x = _rows(19)
     for module, wanted in (

@@ -9,26 +9,26 @@ import numpy as np
 import pytest
 from expressions import number
 
-from felixlike import codegen, tvmlib
-from felixlike.codegen.marks import Skip
+from felixlike import _tvm, codegen
+from felixlike.codegen.annotations import Skip
 from felixlike.codegen.passes import skip_padding
 
 
 def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, marked: bool = True) -> Any:
     """y[i, k] = Σ_r Σ_c P[i · stride + r, c] · w[r, c, k], the padded copy made for a few rows at a time."""
     out = (length + 2 * pad - taps) // stride + 1
-    x, w = tvmlib.te.placeholder((length, 3), name="x"), tvmlib.te.placeholder((taps, 3, 5), name="w")
-    padded = tvmlib.te.compute(
+    x, w = _tvm.te.placeholder((length, 3), name="x"), _tvm.te.placeholder((taps, 3, 5), name="w")
+    padded = _tvm.te.compute(
         (length + 2 * pad, 3),
-        lambda i, c: tvmlib.tirx.if_then_else(tvmlib.tirx.all(i >= pad, i < length + pad), x[i - pad, c], 0.0),
+        lambda i, c: _tvm.tirx.if_then_else(_tvm.tirx.all(i >= pad, i < length + pad), x[i - pad, c], 0.0),
         name="padded",
     )
-    r, c = tvmlib.te.reduce_axis((0, taps), name="r"), tvmlib.te.reduce_axis((0, 3), name="c")
-    y = tvmlib.te.compute(
-        (out, 5), lambda i, k: tvmlib.te.sum(padded[i * stride + r, c] * w[r, c, k], axis=[r, c]), name="y"
+    r, c = _tvm.te.reduce_axis((0, taps), name="r"), _tvm.te.reduce_axis((0, 3), name="c")
+    y = _tvm.te.compute(
+        (out, 5), lambda i, k: _tvm.te.sum(padded[i * stride + r, c] * w[r, c, k], axis=[r, c]), name="y"
     )
-    func = tvmlib.te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
-    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    func = _tvm.te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     block = schedule.get_sblock("y")
     i, k, r_loop, c_loop = schedule.get_loops(block)
     outer, inner = schedule.split(i, [None, max(d for d in range(1, 5) if out % d == 0)])
@@ -45,28 +45,28 @@ def _convolution(length: int, taps: int, *, pad: int, stride: int = 1, marked: b
 )
 def test_values(length: int, taps: int, pad: int, stride: int) -> None:
     module = _convolution(length, taps, pad=pad, stride=stride)
-    assert len(tvmlib.found(skip_padding(module)["main"].body, tvmlib.tirx.IfThenElse)) == 1
+    assert len(_tvm.found(skip_padding(module)["main"].body, _tvm.tirx.IfThenElse)) == 1
     rng = np.random.default_rng(0)
     x, w = (rng.uniform(-1, 1, shape).astype("float32") for shape in ((length, 3), (taps, 3, 5)))
     padded = np.pad(x, ((pad, pad), (0, 0)))
     out = (length + 2 * pad - taps) // stride + 1
     expected = [np.einsum("rc,rck->k", padded[i * stride : i * stride + taps], w) for i in range(out)]
-    y = tvmlib.runtime.tensor(np.full((out, 5), np.nan, "float32"))
-    executable = codegen.compile_primfuncs(module, tvmlib.Target("llvm"))
-    executable.jit()["main"](tvmlib.runtime.tensor(x), tvmlib.runtime.tensor(w), y)
+    y = _tvm.runtime.tensor(np.full((out, 5), np.nan, "float32"))
+    executable = codegen.compile_primfuncs(module, _tvm.Target("llvm"))
+    executable.jit()["main"](_tvm.runtime.tensor(x), _tvm.runtime.tensor(w), y)
     np.testing.assert_allclose(y.numpy(), np.array(expected), rtol=1e-5, atol=1e-6)
 
 
 def test_the_test_is_the_one_of_the_copy() -> None:
     """Of the taps 0, 1, 2 at rows 0 … 6, those are left that read rows 1 … 7."""
-    (test,) = tvmlib.found(skip_padding(_convolution(7, 3, pad=1))["main"].body, tvmlib.tirx.IfThenElse)
+    (test,) = _tvm.found(skip_padding(_convolution(7, 3, pad=1))["main"].body, _tvm.tirx.IfThenElse)
     for row, tap in itertools.product(range(7), range(3)):
         assert bool(number(test.condition, {"i_0": row, "i_1": 0, "r": tap})) == (1 <= row + tap < 8)
 
 
 def test_without_padding_nothing_is_tested() -> None:
     module = _convolution(8, 3, pad=0)
-    assert not tvmlib.found(skip_padding(module)["main"].body, tvmlib.tirx.IfThenElse)
+    assert not _tvm.found(skip_padding(module)["main"].body, _tvm.tirx.IfThenElse)
 
 
 def test_functions_without_marks_stay() -> None:

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from felixlike import codegen, tvmlib
-from felixlike.codegen.marks import Peel
+from felixlike import _tvm, codegen
+from felixlike.codegen.annotations import Peel
 from felixlike.codegen.passes import peel_tails
 
 
 def _copy(length: int, width: int, lanes: int, *, marked: bool = True) -> Any:
     """y[i] = 2 x[i], its loop split by a width that need not divide it."""
-    x = tvmlib.te.placeholder((length,), name="x")
-    func = tvmlib.te.create_prim_func([x, tvmlib.te.compute((length,), lambda i: x[i] * 2.0, name="y")])
-    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    x = _tvm.te.placeholder((length,), name="x")
+    func = _tvm.te.create_prim_func([x, _tvm.te.compute((length,), lambda i: x[i] * 2.0, name="y")])
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     outer, _ = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, width])
     if marked:
         Peel(length, lanes).put(schedule, outer)
@@ -25,21 +25,21 @@ def _copy(length: int, width: int, lanes: int, *, marked: bool = True) -> Any:
 
 @pytest.mark.parametrize(("length", "width", "lanes"), [(7, 4, 4), (13, 8, 16), (53, 16, 16), (113, 64, 16), (5, 4, 8)])
 def test_values(length: int, width: int, lanes: int) -> None:
-    executable = codegen.compile_primfuncs(_copy(length, width, lanes), tvmlib.Target("llvm"))
+    executable = codegen.compile_primfuncs(_copy(length, width, lanes), _tvm.Target("llvm"))
     x = np.random.default_rng(0).uniform(-1, 1, length).astype("float32")
-    y = tvmlib.runtime.tensor(np.full(length, np.nan, "float32"))
-    executable.jit()["main"](tvmlib.runtime.tensor(x), y)
+    y = _tvm.runtime.tensor(np.full(length, np.nan, "float32"))
+    executable.jit()["main"](_tvm.runtime.tensor(x), y)
     np.testing.assert_array_equal(y.numpy(), 2 * x)
 
 
 def test_whole_vectors_then_halves() -> None:
     """53 = 16 + 2 · 16 + 4 + 1, and no test is left."""
-    peeled = tvmlib.transform.Sequential([tvmlib.s_tir.transform.StmtSimplify()])(peel_tails(_copy(53, 16, 16)))
-    loops = tvmlib.found(peeled["main"].body, tvmlib.tirx.For)
-    vectors = [int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED]
+    peeled = _tvm.transform.Sequential([_tvm.s_tir.transform.StmtSimplify()])(peel_tails(_copy(53, 16, 16)))
+    loops = _tvm.found(peeled["main"].body, _tvm.tirx.For)
+    vectors = [int(loop.extent) for loop in loops if loop.kind == _tvm.tirx.ForKind.VECTORIZED]
     assert vectors == [16, 16, 4]
-    assert [int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.SERIAL] == [2]
-    assert not tvmlib.found(peeled["main"].body, tvmlib.tirx.IfThenElse)
+    assert [int(loop.extent) for loop in loops if loop.kind == _tvm.tirx.ForKind.SERIAL] == [2]
+    assert not _tvm.found(peeled["main"].body, _tvm.tirx.IfThenElse)
 
 
 def test_functions_without_marks_stay() -> None:
@@ -50,16 +50,16 @@ def test_functions_without_marks_stay() -> None:
 @pytest.mark.parametrize(("length", "seam"), [(53, 13), (113, 100), (10, 1), (200, 64)])
 def test_no_vector_reaches_across_a_seam(length: int, seam: int) -> None:
     """Two tensors one behind the other: no test of where an element comes from is left."""
-    x, y = tvmlib.te.placeholder((seam,), name="x"), tvmlib.te.placeholder((length - seam,), name="y")
-    both = tvmlib.te.compute((length,), lambda i: tvmlib.tirx.if_then_else(i < seam, x[i], y[i - seam]), name="z")
-    func = tvmlib.te.create_prim_func([x, y, both]).with_attr("global_symbol", "main")
-    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    x, y = _tvm.te.placeholder((seam,), name="x"), _tvm.te.placeholder((length - seam,), name="y")
+    both = _tvm.te.compute((length,), lambda i: _tvm.tirx.if_then_else(i < seam, x[i], y[i - seam]), name="z")
+    func = _tvm.te.create_prim_func([x, y, both]).with_attr("global_symbol", "main")
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     outer, _ = schedule.split(schedule.get_loops(schedule.get_sblock("z"))[0], [None, length])
     Peel(length, 16, (seam,)).put(schedule, outer)
-    peeled = tvmlib.s_tir.transform.StmtSimplify()(peel_tails(schedule.mod))
-    assert not tvmlib.found(peeled["main"].body, tvmlib.tirx.LT)
+    peeled = _tvm.s_tir.transform.StmtSimplify()(peel_tails(schedule.mod))
+    assert not _tvm.found(peeled["main"].body, _tvm.tirx.LT)
     a, b = np.arange(seam, dtype="float32"), -np.arange(length - seam, dtype="float32")
-    z = tvmlib.runtime.tensor(np.full(length, np.nan, "float32"))
-    executable = codegen.compile_primfuncs(schedule.mod, tvmlib.Target("llvm"))
-    executable.jit()["main"](tvmlib.runtime.tensor(a), tvmlib.runtime.tensor(b), z)
+    z = _tvm.runtime.tensor(np.full(length, np.nan, "float32"))
+    executable = codegen.compile_primfuncs(schedule.mod, _tvm.Target("llvm"))
+    executable.jit()["main"](_tvm.runtime.tensor(a), _tvm.runtime.tensor(b), z)
     np.testing.assert_array_equal(z.numpy(), np.concatenate([a, b]))

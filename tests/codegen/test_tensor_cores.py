@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from felixlike import tvmlib
-from felixlike.codegen.marks import TensorCores
+from felixlike import _tvm
+from felixlike.codegen.annotations import TensorCores
 from felixlike.codegen.passes import tensor_cores
 from felixlike.errors import CompilationFailed
 
@@ -32,11 +32,11 @@ def _scheduled(
     """A product of one warp's tile, or of several along the columns, with its loop marked."""
     height, width = threads[0] * rows, warps * threads[1] * columns
     summed = steps if length is None else length
-    a, b = (tvmlib.te.placeholder(s, dtype, name=n) for s, n in (((height, summed), "a"), ((summed, width), "b")))
-    k = tvmlib.te.reduce_axis((0, summed), name="k")
-    y = tvmlib.te.compute((height, width), lambda i, j: tvmlib.te.sum(a[i, k] * b[k, j], axis=k), name="y")
-    module = tvmlib.IRModule({"main": tvmlib.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main")})
-    schedule = tvmlib.Schedule(module)
+    a, b = (_tvm.te.placeholder(s, dtype, name=n) for s, n in (((height, summed), "a"), ((summed, width), "b")))
+    k = _tvm.te.reduce_axis((0, summed), name="k")
+    y = _tvm.te.compute((height, width), lambda i, j: _tvm.te.sum(a[i, k] * b[k, j], axis=k), name="y")
+    module = _tvm.IRModule({"main": _tvm.te.create_prim_func([a, b, y]).with_attr("global_symbol", "main")})
+    schedule = _tvm.Schedule(module)
     block = schedule.get_sblock("y")
     i, j, loop = schedule.get_loops(block)
     outer, step = schedule.split(loop, [None, steps])
@@ -64,7 +64,7 @@ def _value(node: Any, values: dict[str, int]) -> int:
 
 def _calls(module: Any) -> list[Any]:
     """(where it stores, its operands) of each instruction."""
-    stores = tvmlib.found(module["main"].body, tvmlib.tirx.BufferStore)
+    stores = _tvm.found(module["main"].body, _tvm.tirx.BufferStore)
     found = [(s.indices, s.value.args) for s in stores if type(s.value).__name__ == "Call"]
     return [(indices, [_load(argument) for argument in arguments[1:]]) for indices, arguments in found]
 
@@ -83,7 +83,7 @@ def test_a_warp_computes_the_product(rows: int, columns: int, warps: int) -> Non
     found = np.full((8 * rows, warps * 4 * columns), np.nan)
     thread_name = next(
         str(loop.loop_var.name)
-        for loop in tvmlib.found(module["main"].body, tvmlib.tirx.For)
+        for loop in _tvm.found(module["main"].body, _tvm.tirx.For)
         if loop.thread_binding is not None
     )
     calls = _calls(module)
@@ -132,9 +132,9 @@ def test_other_loops_are_errors(changed: dict[str, Any], words: str) -> None:
 
 
 def test_marked_loops_around_something_else_are_errors() -> None:
-    x = tvmlib.te.placeholder((16,), name="x")
-    func = tvmlib.te.create_prim_func([x, tvmlib.te.compute((16,), lambda i: x[i] * 2.0, name="y")])
-    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    x = _tvm.te.placeholder((16,), name="x")
+    func = _tvm.te.create_prim_func([x, _tvm.te.compute((16,), lambda i: x[i] * 2.0, name="y")])
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     (loop,) = schedule.get_loops(schedule.get_sblock("y"))
     thread, step = schedule.split(loop, [1, 16])
     schedule.bind(thread, "threadIdx.x")
@@ -144,7 +144,7 @@ def test_marked_loops_around_something_else_are_errors() -> None:
 
 
 def test_modules_without_marks_stay() -> None:
-    x = tvmlib.te.placeholder((16,), name="x")
-    func = tvmlib.te.create_prim_func([x, tvmlib.te.compute((16,), lambda i: x[i] * 2.0, name="y")])
-    module = tvmlib.IRModule({"main": func})
+    x = _tvm.te.placeholder((16,), name="x")
+    func = _tvm.te.create_prim_func([x, _tvm.te.compute((16,), lambda i: x[i] * 2.0, name="y")])
+    module = _tvm.IRModule({"main": func})
     assert tensor_cores(module) is module

@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
 from felixlike.codegen import plain_loops
-from felixlike.codegen.marks import Prefetch
+from felixlike.codegen.annotations import Prefetch
 from felixlike.codegen.passes import prefetch, tile_rows
 
 
 def _product(tile: int, *, vectors: int = 3, marked: bool = True, unrolled: bool = True) -> Any:
     """Y[m, j] = Σ_k x[m, k] · w[j / (16 · vectors), k, …] in tiles of rows and vectors of 16."""
     width = 16 * vectors
-    x, w = tvmlib.te.placeholder((2 * tile, 512), name="x"), tvmlib.te.placeholder((6, 512, vectors, 16), name="w")
-    k = tvmlib.te.reduce_axis((0, 512), name="k")
-    y = tvmlib.te.compute(
+    x, w = _tvm.te.placeholder((2 * tile, 512), name="x"), _tvm.te.placeholder((6, 512, vectors, 16), name="w")
+    k = _tvm.te.reduce_axis((0, 512), name="k")
+    y = _tvm.te.compute(
         (2 * tile, 6 * width),
-        lambda m, j: tvmlib.te.sum(x[m, k] * w[j // width, k, j % width // 16, j % 16], axis=k),
+        lambda m, j: _tvm.te.sum(x[m, k] * w[j // width, k, j % width // 16, j % 16], axis=k),
         name="y",
     )
-    func = tvmlib.te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
-    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    func = _tvm.te.create_prim_func([x, w, y]).with_attr("global_symbol", "main")
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     block = schedule.get_sblock("y")
     last = schedule.cache_write(block, 0, "global")
     row, column, step = schedule.get_loops(block)
@@ -45,7 +45,7 @@ def _product(tile: int, *, vectors: int = 3, marked: bool = True, unrolled: bool
 
 def _allocated(module: Any) -> list[int]:
     """Bytes of each buffer that a module's function allocates."""
-    found = tvmlib.found(plain_loops.without_blocks(module["main"]).body, tvmlib.tirx.AllocBuffer)
+    found = _tvm.found(plain_loops.without_blocks(module["main"]).body, _tvm.tirx.AllocBuffer)
     return [4 * math.prod(int(extent) for extent in alloc.buffer.shape) for alloc in found]
 
 
@@ -62,7 +62,7 @@ def test_small_tiles_and_tiles_that_a_loop_reaches_stay(tile: int, unrolled: boo
 
 def test_every_line_is_fetched_once() -> None:
     """48 floats a step, shared by two passes over the rows: 24, in two lines; as for a tile that is small anyway."""
-    fetches = [tvmlib.found(prefetch(tile_rows(_product(tile)))["main"].body, tvmlib.tirx.Evaluate) for tile in (5, 8)]
+    fetches = [_tvm.found(prefetch(tile_rows(_product(tile)))["main"].body, _tvm.tirx.Evaluate) for tile in (5, 8)]
     assert [len(found) for found in fetches] == [2, 2]
 
 
@@ -70,9 +70,9 @@ def test_every_line_is_fetched_once() -> None:
 def test_values(tile: int) -> None:
     rng = np.random.default_rng(0)
     x, w = (rng.uniform(-1, 1, shape).astype("float32") for shape in ((2 * tile, 512), (6, 512, 3, 16)))
-    y = tvmlib.runtime.tensor(np.full((2 * tile, 288), np.nan, "float32"))
-    executable = codegen.compile_primfuncs(_product(tile), tvmlib.Target("llvm"))
-    executable.jit()["main"](tvmlib.runtime.tensor(x), tvmlib.runtime.tensor(w), y)
+    y = _tvm.runtime.tensor(np.full((2 * tile, 288), np.nan, "float32"))
+    executable = codegen.compile_primfuncs(_product(tile), _tvm.Target("llvm"))
+    executable.jit()["main"](_tvm.runtime.tensor(x), _tvm.runtime.tensor(w), y)
     expected = np.einsum("mk,bkvl->mbvl", x, w).reshape(2 * tile, -1)
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-4)
 

@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from felixlike import codegen, tvmlib
-from felixlike.codegen.marks import Transpose
+from felixlike import _tvm, codegen
+from felixlike.codegen.annotations import Transpose
 from felixlike.codegen.passes import transpose
 
 
 def _write_back(columns: int, rows: int, lanes: int, *, marked: bool = True, rows_last: bool = True) -> Any:
     """Z[c, x] = 2 · T[x, c] + b[c] + R[c, x], of the tile T[x, c] = X[x, c]²."""
-    x, b = tvmlib.te.placeholder((rows, columns), name="x"), tvmlib.te.placeholder((columns,), name="b")
-    r = tvmlib.te.placeholder((columns, rows), name="r")
-    tile = tvmlib.te.compute((rows, columns), lambda i, c: x[i, c] * x[i, c], name="tile")
-    z = tvmlib.te.compute((columns, rows), lambda c, i: tile[i, c] * 2.0 + b[c] + r[c, i], name="z")
-    func = tvmlib.te.create_prim_func([x, b, r, z]).with_attr("global_symbol", "main")
-    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    x, b = _tvm.te.placeholder((rows, columns), name="x"), _tvm.te.placeholder((columns,), name="b")
+    r = _tvm.te.placeholder((columns, rows), name="r")
+    tile = _tvm.te.compute((rows, columns), lambda i, c: x[i, c] * x[i, c], name="tile")
+    z = _tvm.te.compute((columns, rows), lambda c, i: tile[i, c] * 2.0 + b[c] + r[c, i], name="z")
+    func = _tvm.te.create_prim_func([x, b, r, z]).with_attr("global_symbol", "main")
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     loops = schedule.get_loops(schedule.get_sblock("z"))
     if not rows_last:
         schedule.reorder(*reversed(loops))
@@ -29,7 +29,7 @@ def _write_back(columns: int, rows: int, lanes: int, *, marked: bool = True, row
 
 
 def _shuffles(module: Any) -> int:
-    return len(tvmlib.found(transpose(module)["main"].body, tvmlib.tirx.Shuffle))
+    return len(_tvm.found(transpose(module)["main"].body, _tvm.tirx.Shuffle))
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_values(columns: int, rows: int, lanes: int) -> None:
     assert _shuffles(module) > 0
     rng = np.random.default_rng(0)
     x, b, r = (rng.uniform(-1, 1, s).astype("float32") for s in ((rows, columns), (columns,), (columns, rows)))
-    z = tvmlib.runtime.tensor(np.full((columns, rows), np.nan, "float32"))
-    executable = codegen.compile_primfuncs(module, tvmlib.Target("llvm"))
-    executable.jit()["main"](*map(tvmlib.runtime.tensor, (x, b, r)), z)
+    z = _tvm.runtime.tensor(np.full((columns, rows), np.nan, "float32"))
+    executable = codegen.compile_primfuncs(module, _tvm.Target("llvm"))
+    executable.jit()["main"](*map(_tvm.runtime.tensor, (x, b, r)), z)
     np.testing.assert_allclose(z.numpy(), 2 * x.T**2 + b[:, None] + r, rtol=1e-6)
 
 
@@ -64,7 +64,7 @@ def test_code_does_not_grow_with_the_rows() -> None:
 def test_what_has_no_squares_stays(columns: int, rows: int, lanes: int, rows_last: bool) -> None:
     module = _write_back(columns, rows, lanes, rows_last=rows_last)
     assert _shuffles(module) == 0
-    assert not any(loop.annotations for loop in tvmlib.found(transpose(module)["main"].body, tvmlib.tirx.For))
+    assert not any(loop.annotations for loop in _tvm.found(transpose(module)["main"].body, _tvm.tirx.For))
 
 
 def test_functions_without_marks_stay() -> None:

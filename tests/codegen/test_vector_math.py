@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
+from felixlike._tvm import te, tirx
 from felixlike.codegen.passes import FUNCTIONS, vectorise_math
-from felixlike.tvmlib import te, tirx
 
 _INF, _NAN = math.inf, math.nan
 _ERF = np.vectorize(math.erf)
@@ -39,7 +39,7 @@ def _module(name: str, length: int, dtype: str = "float32", *, vector: int = 16)
     x = te.placeholder((length,), dtype, name="x")
     y = te.compute((length,), lambda i: getattr(tirx, name)(x[i]), name="y")
     func = te.create_prim_func([x, y]).with_attr("global_symbol", "main")
-    schedule = tvmlib.Schedule(tvmlib.IRModule({"main": func}))
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": func}))
     if vector > 1:
         (loop,) = schedule.get_loops(schedule.get_sblock("y"))
         schedule.vectorize(schedule.split(loop, [None, vector])[1])
@@ -47,14 +47,14 @@ def _module(name: str, length: int, dtype: str = "float32", *, vector: int = 16)
 
 
 def _target(cpu: str | None = None) -> Any:
-    return tvmlib.Target({"kind": "llvm", "mcpu": cpu or tvmlib.host_cpu(), "num-cores": 1})
+    return _tvm.Target({"kind": "llvm", "mcpu": cpu or _tvm.host_cpu(), "num-cores": 1})
 
 
 def _apply(name: str, x: Any, *, vector: int = 16, cpu: str | None = None) -> Any:
     padded = np.resize(x.astype("float32"), -(-x.size // vector) * vector)
     executable = codegen.compile_primfuncs(_module(name, padded.size, vector=vector), _target(cpu))
-    y = tvmlib.runtime.tensor(np.zeros_like(padded))
-    executable.jit()["main"](tvmlib.runtime.tensor(padded), y)
+    y = _tvm.runtime.tensor(np.zeros_like(padded))
+    executable.jit()["main"](_tvm.runtime.tensor(padded), y)
     return y.numpy()[: x.size]
 
 
@@ -85,7 +85,7 @@ def _error_in_ulp(got: Any, x: Any, name: str) -> float:
 @pytest.mark.parametrize("name", sorted(_TRUTH))
 def test_accuracy(name: str, cpu: str | None) -> None:
     """With the host's instructions, and with a processor's that has no fused multiply-add."""
-    if cpu and not tvmlib.host_features() >= {"sse4.2"}:
+    if cpu and not _tvm.host_features() >= {"sse4.2"}:
         pytest.skip("not an x86-64 processor")
     x = _points(name)
     assert _error_in_ulp(_apply(name, x, cpu=cpu), x, name) <= _ULP[name]
@@ -146,7 +146,7 @@ def test_other_types_and_functions_stay() -> None:
     double = _module("exp", 64, "float64")
     root = _module("sqrt", 64)
     for module in (double, root):
-        assert tvmlib.structural_hash(vectorise_math(module)) == tvmlib.structural_hash(module)
+        assert _tvm.structural_hash(vectorise_math(module)) == _tvm.structural_hash(module)
 
 
 def test_the_workload_stays_as_it_is() -> None:
@@ -166,16 +166,16 @@ def test_nested_calls_stay_small() -> None:
         return value
 
     func = te.create_prim_func([x, te.compute((64,), lambda i: nested(x[i]), name="y")])
-    assert len(str(vectorise_math(tvmlib.IRModule({"main": func})))) < 20_000
+    assert len(str(vectorise_math(_tvm.IRModule({"main": func})))) < 20_000
 
 
 @pytest.mark.parametrize("exponent", [1, 2, 3, 5, 16, -1, -3])
 def test_whole_powers_are_products(exponent: int) -> None:
     module = _power(float(exponent))
-    assert not tvmlib.found(vectorise_math(module)["main"].body, tvmlib.ir.Call)
+    assert not _tvm.found(vectorise_math(module)["main"].body, _tvm.ir.Call)
     x = np.concatenate([np.linspace(-4, 4.1, 997, dtype="float32"), np.array([_INF, -_INF, _NAN], "float32")])
-    y = tvmlib.runtime.tensor(np.zeros_like(x))
-    codegen.compile_primfuncs(module, _target()).jit()["main"](tvmlib.runtime.tensor(x), y)
+    y = _tvm.runtime.tensor(np.zeros_like(x))
+    codegen.compile_primfuncs(module, _target()).jit()["main"](_tvm.runtime.tensor(x), y)
     np.testing.assert_allclose(y.numpy(), x.astype("float64") ** exponent, rtol=2e-6, atol=1e-37)
 
 
@@ -203,20 +203,20 @@ def test_powers_of_every_kind() -> None:
         in_float32 = truth.astype("float32")
     a, b = (te.placeholder(x.shape, name=name) for name in "ab")
     func = te.create_prim_func([a, b, te.compute(x.shape, lambda i: tirx.power(a[i], b[i]), name="y")])
-    got = _powers(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}), x, y)
+    got = _powers(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), x, y)
     normal = ~((np.abs(truth) < 2.0**-126) & (truth != 0))
     np.testing.assert_allclose(got[normal], in_float32[normal], rtol=1.2e-7)
     np.testing.assert_array_equal(np.signbit(got[in_float32 == 0]), np.signbit(in_float32[in_float32 == 0]))
 
 
 def _powers(module: Any, *arguments: Any) -> Any:
-    assert not [c for c in tvmlib.found(vectorise_math(module)["main"].body, tvmlib.ir.Call) if "pow" in str(c.op)]
-    y = tvmlib.runtime.tensor(np.zeros_like(arguments[0]))
-    codegen.compile_primfuncs(module, _target()).jit()["main"](*map(tvmlib.runtime.tensor, arguments), y)
+    assert not [c for c in _tvm.found(vectorise_math(module)["main"].body, _tvm.ir.Call) if "pow" in str(c.op)]
+    y = _tvm.runtime.tensor(np.zeros_like(arguments[0]))
+    codegen.compile_primfuncs(module, _target()).jit()["main"](*map(_tvm.runtime.tensor, arguments), y)
     return y.numpy()
 
 
 def _power(exponent: float) -> Any:
     x = te.placeholder((1000,), name="x")
     y = te.compute((1000,), lambda i: tirx.power(x[i], tirx.const(exponent, "float32")), name="y")
-    return tvmlib.IRModule({"main": te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+    return _tvm.IRModule({"main": te.create_prim_func([x, y]).with_attr("global_symbol", "main")})

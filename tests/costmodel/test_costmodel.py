@@ -23,13 +23,13 @@ from felixlike.costmodel import (
     read_card,
     save_weights,
 )
+from felixlike.costmodel.boosted_trees import Trees
 from felixlike.costmodel.loss import best_loss, loss, ranking_loss, regression_loss
 from felixlike.costmodel.summary import per_operation
 from felixlike.costmodel.train import train
 from felixlike.costmodel.weights import FORMAT
 from felixlike.errors import InvalidOption
 from felixlike.features import NAMES, VERSION, FeatureArray
-from felixlike.trees import Trees
 
 
 def _samples(count: int, seed: int) -> tuple[FeatureArray, list[float]]:

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import felixlike as fx
-from felixlike.deploy import Chunked
 from felixlike.dynamic.optimize import shared
 from felixlike.errors import CompilationFailed, InputMismatch, InvalidArtefact
+from felixlike.runtime import Chunked
 
 _N = fx.Dim("N", range(1, 8))
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from support import dynamic_operators as operators
 
 import felixlike as fx
-from felixlike import codegen, dynamic, tvmlib
+from felixlike import _tvm, codegen, dynamic
 from felixlike.dynamic.dispatch import Branch, Leaf, Tree, highest_of, statements
 from felixlike.dynamic.emit import Pool, emit
 from felixlike.dynamic.operator import read_operator
 from felixlike.dynamic.program import Program
 from felixlike.errors import InputMismatch, InvalidDevice, InvalidDim, InvalidModel, InvalidOption, UnknownTarget
 from felixlike.hardware import resolve_target
-from felixlike.testing import dynamic_operators as operators
 
 _GUARD = 256
 """Elements after the output that must stay as they are."""
@@ -43,7 +43,7 @@ def _built(func: Any, tiles: list[tuple[int, int]], lanes: int, tree: Tree[Progr
     functions = {"main": kernel.with_attr("global_symbol", "main")}
     for packing in packings:
         functions["pack"] = packing.function.with_attr("global_symbol", "pack")
-    library = codegen.compile_primfuncs(tvmlib.IRModule(functions), resolve_target("cpu")).jit()
+    library = codegen.compile_primfuncs(_tvm.IRModule(functions), resolve_target("cpu")).jit()
     run = library["main"]
 
     def call(*inputs: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
@@ -67,7 +67,7 @@ def _close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize(("n", "vectors"), [(48, 1), (50, 2), (64, 2), (7, 1)])
 def test_dense_layers_are_right_at_every_size(n: int, vectors: int) -> None:
-    func = operators.dense(24, n, activation=tvmlib.topi.nn.relu)
+    func = operators.dense(24, n, activation=_tvm.topi.nn.relu)
     call = _built(func, [(rows, vectors) for rows in range(1, 8)], 16, _tree(vectors, 7))
     generator = torch.Generator().manual_seed(0)
     w, b = torch.randn(n, 24, generator=generator), torch.randn(n, generator=generator)
@@ -192,14 +192,14 @@ def test_bad_requests_are_refused(changes: dict[str, Any], error: type[Exception
 
 
 def test_a_static_operator_has_no_dimensions() -> None:
-    te = tvmlib.te
+    te = _tvm.te
     x = te.placeholder((4, 8), name="X")
     with pytest.raises(InvalidDim, match="no size of its buffers is symbolic"):
         dynamic.compile(te.create_prim_func([x, te.compute((4, 8), lambda i, j: x[i, j] + 1)]), fx.Dim("T", [1]))
 
 
 def test_a_device_may_be_described_and_nothing_measured(tmp_path: Path) -> None:
-    text = Path(fx.hardware.known.__file__).with_name("machines.toml").read_text()
+    text = Path(fx.hardware.presets.__file__).with_name("machines.toml").read_text()
     entry = text[text.index("[graviton2]") :].partition("\n\n")[0]
     path = tmp_path / "mine.toml"
     path.write_text(entry)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from schedules import run, without_threads
+from support import dynamic_operators as operators
 
 import felixlike as fx
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
 from felixlike.codegen import nvrtc
 from felixlike.dynamic.align import hardware_align
 from felixlike.dynamic.bounds import registers_in_block
@@ -30,7 +31,6 @@ from felixlike.errors import NoUKernels
 from felixlike.hardware import resolve_target, target_device
 from felixlike.hardware.occupancy import Kernel
 from felixlike.measure import Measurement, Status
-from felixlike.testing import dynamic_operators as operators
 
 _H100, _A100 = (target_device(resolve_target(arch)) for arch in ("sm_90", "sm_80"))
 _DIM = fx.Dim("T", range(1, 129))
@@ -211,7 +211,7 @@ def test_kernels_are_those_of_the_tree_in_order() -> None:
     tree = Branch(0, 20, Leaf(programs[0]), Branch(0, 64, Leaf(programs[1]), Leaf(programs[2])))
     assert in_order(tree) == programs
     func = emit_blocks(operator, tree).with_attr("global_symbol", "main")
-    binary = codegen.cuda_binary(tvmlib.IRModule({"main": func}), resolve_target("sm_90"))
+    binary = codegen.cuda_binary(_tvm.IRModule({"main": func}), resolve_target("sm_90"))
     found = codegen.kernels_of(binary, "sm_90")
     assert [(k.name, k.threads) for k in found] == [
         (name, program.threads)

@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedules import without_threads
+from support import dynamic_operators as operators
 
 import felixlike as fx
-from felixlike import codegen, dynamic, tvmlib
+from felixlike import _tvm, codegen, dynamic
 from felixlike.codegen import nvrtc
 from felixlike.dynamic.dispatch import Branch, Leaf, Tree, programs_of
 from felixlike.dynamic.gpu.emit import emit_blocks
@@ -24,7 +25,6 @@ from felixlike.errors import InputMismatch, InvalidDevice, NoGPU
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.hardware.gpu import gpu_at_hand
-from felixlike.testing import dynamic_operators as operators
 
 _SIZES = (1, 17, 64, 100, 128)
 _GUARD = 256
@@ -44,8 +44,8 @@ def _built(func: Any, tree: Tree[BlockProgram], *, twice: bool = False) -> Calla
     `without_threads` has it."""
     operator = read_operator(func)
     assert operator is not None
-    module = tvmlib.IRModule({"main": emit_blocks(operator, tree).with_attr("global_symbol", "main")})
-    run = codegen.compile_primfuncs(without_threads(module, twice=twice), tvmlib.Target("llvm")).jit()["main"]
+    module = _tvm.IRModule({"main": emit_blocks(operator, tree).with_attr("global_symbol", "main")})
+    run = codegen.compile_primfuncs(without_threads(module, twice=twice), _tvm.Target("llvm")).jit()["main"]
 
     def call(*inputs: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         size = torch.Size(shape).numel()
@@ -64,7 +64,7 @@ def _close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 @pytest.mark.parametrize(("k", "n", "stages"), [(24, 48, 1), (24, 48, 2), (24, 50, 3), (22, 7, 3), (16, 2, 2)])
 def test_dense_layers_are_right_at_every_size(k: int, n: int, stages: int) -> None:
     """Columns in whole vectors, in parts of them, and fewer than a tile has; reductions that end inside of a step."""
-    call = _built(operators.dense(k, n, activation=tvmlib.topi.nn.relu), _tree(stages))
+    call = _built(operators.dense(k, n, activation=_tvm.topi.nn.relu), _tree(stages))
     generator = torch.Generator().manual_seed(0)
     w, b = torch.randn(n, k, generator=generator), torch.randn(n, generator=generator)
     for t in _SIZES:
@@ -117,7 +117,7 @@ def test_doubles_are_copied_two_at_a_time() -> None:
 
 
 def te_mixed(dtype: str) -> Any:
-    te, t = tvmlib.te, operators.symbol()
+    te, t = _tvm.te, operators.symbol()
     a, b = te.placeholder((2, t, t), dtype, name="A"), te.placeholder((2, t, 8), dtype, name="B")
     r = te.reduce_axis((0, t), name="r")
     return te.create_prim_func([a, b, te.compute((2, t, 8), lambda m, i, j: te.sum(a[m, i, r] * b[m, r, j], axis=r))])
@@ -125,7 +125,7 @@ def te_mixed(dtype: str) -> Any:
 
 def test_vectors_begin_at_vectors_behind_tiles_of_any_height() -> None:
     """The operand of the rows lies along them: behind 6 rows a vector of four would not be aligned, nor at the end."""
-    te, t = tvmlib.te, operators.symbol()
+    te, t = _tvm.te, operators.symbol()
     a, b = te.placeholder((10, 24), name="A"), te.placeholder((10, t), name="B")
     r = te.reduce_axis((0, 10), name="r")
     func = te.create_prim_func([a, b, te.compute((24, t), lambda i, j: te.sum(a[r, i] * b[r, j], axis=r), name="C")])
@@ -173,7 +173,7 @@ def test_threads_wait_for_copies_and_for_each_other(stages: int) -> None:
     """Twice a step: until a tile is there, and until nobody reads the one that is to be written; of either uKernel."""
     target = resolve_target("sm_90")
     pair = BlockProgram(BlockTile(32, 32, 16, 4, 4, stages), BlockTile(16, 32, 16, 2, 4, stages))
-    module = tvmlib.IRModule({"main": _emitted(operators.dense(64, 96), Leaf(pair)).with_attr("global_symbol", "main")})
+    module = _tvm.IRModule({"main": _emitted(operators.dense(64, 96), Leaf(pair)).with_attr("global_symbol", "main")})
     source = codegen.cuda_source(codegen.compile_primfuncs(module, target))
     first, second = source.partition("main_kernel(")[2].split("for (int step")[1:]
     for loop in (first, second):
@@ -190,7 +190,7 @@ def test_chosen_kernels_do_not_spill(name: str, arch: str) -> None:
     func = {"dense": operators.dense(768, 768), "scores": operators.scores(12, 64), "mixed": operators.mixed(12, 64)}
     target = resolve_target(arch)
     kernel = dynamic.compile(make_task(func[name], target, name=name), fx.Dim("T", range(1, 129)), measure=False)
-    module = tvmlib.IRModule({"main": _emitted(func[name], kernel.tree).with_attr("global_symbol", "main")})
+    module = _tvm.IRModule({"main": _emitted(func[name], kernel.tree).with_attr("global_symbol", "main")})
     kernels = codegen.kernels_of(codegen.cuda_binary(module, target), arch)
     assert len(kernels) == len(programs_of(kernel.tree)) <= 6
     for found in kernels:

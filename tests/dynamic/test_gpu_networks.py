@@ -11,17 +11,17 @@ import torch
 from schedules import without_threads
 
 import felixlike as fx
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
 from felixlike.codegen import nvrtc
-from felixlike.deploy.compile import lowered_model
 from felixlike.dynamic import network
 from felixlike.dynamic.batch import _whole, batch_of
 from felixlike.dynamic.sources import read_network
 from felixlike.errors import NoGPU, NotVerified
 from felixlike.frontend import import_model
-from felixlike.frontend.passes import fuse_dynamic
+from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.hardware import resolve_target, target_device
 from felixlike.hardware.gpu import gpu_at_hand
+from felixlike.runtime.compile_model import lowered_model
 
 _T = fx.Dim("T", range(1, 33))
 _SM_90 = resolve_target("sm_90")
@@ -61,11 +61,11 @@ def test_a_model_is_right_at_every_size_with_its_threads_made_serial() -> None:
     module, parts, pieces = network._planned(module, dims, target_device(_SM_90), _SM_90, measure=False)
     assert not pieces
     assert sum(part.plan is not None for part in parts) == 5
-    module = tvmlib.map_functions(module, _serial)
+    module = _tvm.map_functions(module, _serial)
     module = without_threads(codegen.default_schedules(module, _SM_90))
-    module = tvmlib.map_functions(module, lambda func: func.with_attr("tirx.is_scheduled", True))
+    module = _tvm.map_functions(module, lambda func: func.with_attr("tirx.is_scheduled", True))
     _, executable = codegen.compile_relax(module, resolve_target("cpu"))
-    run = tvmlib.relax.VirtualMachine(executable.jit(), tvmlib.tvm.cpu())["main"]
+    run = _tvm.relax.VirtualMachine(executable.jit(), _tvm.tvm.cpu())["main"]
     for size in (1, 2, 17, 32):
         ids = torch.randint(0, 20, (1, size))
         with torch.no_grad():
@@ -77,7 +77,7 @@ def _serial(func: Any) -> Any:
     """A kernel of ours with its threads made serial, which leave each other sums; others, which do not, as they are."""
     if "tirx.is_scheduled" not in (func.attrs or {}):
         return func
-    return without_threads(tvmlib.IRModule({"main": func}), twice=True)["main"]
+    return without_threads(_tvm.IRModule({"main": func}), twice=True)["main"]
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_saved_model_needs_a_driver(tmp_path: Path, monkeypatch: pytest.Monkey
     """What is saved here is read where there is a GPU; here it says what is missing."""
     if gpu_at_hand() is not None:
         pytest.skip("there is a GPU here")
-    monkeypatch.setattr("felixlike.deploy.callable.Compiled._virtual_machine", lambda _: {"main": None})
+    monkeypatch.setattr("felixlike.runtime.callable.Compiled._virtual_machine", lambda _: {"main": None})
     source, dims = read_network(_program(), None)
     compiled = network.compile_source(source, dims, _SM_90, measure=False).compiled
     report = _report(compiled)
@@ -135,7 +135,7 @@ def test_optimize_does_all_but_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     if gpu_at_hand() is not None:
         pytest.skip("there is a GPU here")
     monkeypatch.setattr("felixlike.hardware.gpu.gpu_at_hand", lambda: ("made up", "sm_90"))
-    monkeypatch.setattr("felixlike.deploy.callable.Compiled._virtual_machine", lambda _: _NoMachine())
+    monkeypatch.setattr("felixlike.runtime.callable.Compiled._virtual_machine", lambda _: _NoMachine())
     with pytest.warns(NotVerified, match="comparing failed"):
         optimized = fx.optimize(_program(), target="sm_90", rounds=0, progress=False)
     notes = [task.note for task in optimized.report.tasks]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import dynamic_operators as operators
 
 import felixlike as fx
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import EmptyModel, FelixlikeError, InputMismatch, InvalidDim, InvalidModel, InvalidShape
-from felixlike.testing import dynamic_operators as operators
 
 _T = fx.Dim("T", range(1, 41))
 
@@ -43,7 +43,7 @@ def test_a_size_that_stands_in_two_buffers() -> None:
 
 def _relax() -> Any:
     """relu(x) · w + softmax of the sums of its rows."""
-    relax, t = tvmlib.relax, tvmlib.tirx.Var("rows", "int64")
+    relax, t = _tvm.relax, _tvm.tirx.Var("rows", "int64")
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([t, 12], "float32"))
     w = relax.Var("w", relax.TensorType([12, 20], "float32"))
@@ -109,7 +109,7 @@ def test_an_onnx_model_serves_every_size(tmp_path: Path) -> None:
         ),
         (lambda: operators.scores(3, 8), ((3, _T, 8), (3, fx.Dim("U", [2]), 8)), InvalidDim, "T and U are one size"),
         (_relax, ((_T, 12, 1), (12, 20)), InvalidShape, "not 3 sizes"),
-        (lambda: tvmlib.IRModule({"f": operators.dense(4, 4)}), ((_T, 4),), InvalidModel, "no Relax function main"),
+        (lambda: _tvm.IRModule({"f": operators.dense(4, 4)}), ((_T, 4),), InvalidModel, "no Relax function main"),
     ],
 )
 def test_bad_requests_are_named(make: Any, shapes: Any, error: type[FelixlikeError], words: str) -> None:
@@ -118,7 +118,7 @@ def test_bad_requests_are_named(make: Any, shapes: Any, error: type[FelixlikeErr
 
 
 def test_a_primfunc_of_scalars_is_refused() -> None:
-    tirx = tvmlib.tirx
-    func = tvmlib.PrimFunc([tirx.Var("n", "int64")], tirx.Evaluate(tirx.const(0)))
+    tirx = _tvm.tirx
+    func = _tvm.PrimFunc([tirx.Var("n", "int64")], tirx.Evaluate(tirx.const(0)))
     with pytest.raises(EmptyModel, match="no buffers, or scalars"):
         fx.optimize(func, ((_T,),), rounds=0, progress=False)

@@ -80,7 +80,7 @@ def test_weights_that_go_on_changing_are_left_to_pytorch(options: dict[str, Any]
 def test_a_store_in_a_home_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr("felixlike.storage._told", False)
+    monkeypatch.setattr("felixlike._util.user_folders._told", False)
     model, x = _model(), torch.randn(4, 12)
     compiled = torch.compile(model, backend="felixlike", options={"seconds": 1})
     with torch.no_grad(), pytest.warns(StorageWarning, match="cannot be used"):

@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch import nn
 
+from felixlike._util.child_process import environment
 from felixlike.api import optimize
-from felixlike.child import environment
 from felixlike.dynamo import background
 from felixlike.dynamo.backend import CompiledGraph
 

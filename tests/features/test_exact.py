@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import workloads
+from support import oracles
 
 from felixlike.features import NAMES, formulas
 from felixlike.symbolic import sketches
-from felixlike.testing import oracles
 
 SMALL: dict[str, Callable[[], Any]] = {
     "matmul": lambda: workloads.matmul(12, 10, 18),

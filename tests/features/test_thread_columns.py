@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.operators import OPERATORS
 
 from felixlike.features import NAMES, formulas
 from felixlike.symbolic import Sketch, sketches
-from felixlike.testing.operators import OPERATORS
 
 
 @pytest.fixture(scope="module")

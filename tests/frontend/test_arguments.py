@@ -2,10 +2,10 @@ import math
 from typing import Any
 
 import pytest
+from support.faulty import elementwise, matmul, te, tirx, topi
 
 from felixlike.errors import InvalidModel
-from felixlike.frontend.arguments import arguments
-from felixlike.testing.faulty import elementwise, matmul, te, tirx, topi
+from felixlike.frontend.signature.arguments import arguments
 
 
 def taking(indices: Any, table: tuple[int, ...] = (50, 8)) -> Any:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.models import Apply
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from felixlike.deploy import compile_model
 from felixlike.frontend import import_model
-from felixlike.testing.models import Apply
+from felixlike.runtime import compile_model
 
 
 def _softmax(x: Tensor) -> Tensor:

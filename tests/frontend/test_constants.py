@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 import torch
+from support.operators import OPERATORS
 from torch import nn
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import InvalidOption
 from felixlike.frontend import import_model, make_task
 from felixlike.frontend.constants import constant_arguments, noted_constants
 from felixlike.hardware import resolve_target
-from felixlike.testing.operators import OPERATORS
 
 
 class Mixed(nn.Module):
@@ -29,7 +29,7 @@ class Mixed(nn.Module):
 def free_of(module: Any) -> dict[str, tuple[int, ...]]:
     found = {}
     for variable, func in module.functions.items():
-        if isinstance(func, tvmlib.PrimFunc) and "layout_free_buffers" in (func.attrs or {}):
+        if isinstance(func, _tvm.PrimFunc) and "layout_free_buffers" in (func.attrs or {}):
             found[str(variable.name_hint)] = tuple(int(i) for i in func.attrs["layout_free_buffers"])
     return found
 
@@ -49,7 +49,7 @@ def test_weights_are_free_and_nothing_else() -> None:
 
 def calling(func: Any, *sites: tuple[bool, bool]) -> Any:
     """A module that calls a product once for each site; whether its operands are constants there."""
-    relax = tvmlib.relax
+    relax = _tvm.relax
     builder = relax.BlockBuilder()
     variable = builder.add_func(func.without_attr("global_symbol"), "product")
     kind = relax.TensorType((8, 8), "float32")
@@ -76,9 +76,9 @@ def calling(func: Any, *sites: tuple[bool, bool]) -> Any:
     ],
 )
 def test_constant_at_every_call_site(sites: list[tuple[bool, bool]], expected: tuple[int, ...]) -> None:
-    te = tvmlib.te
+    te = _tvm.te
     a, b = te.placeholder((8, 8), name="a"), te.placeholder((8, 8), name="b")
-    product = te.create_prim_func([a, b, tvmlib.topi.nn.matmul(a, b)])
+    product = te.create_prim_func([a, b, _tvm.topi.nn.matmul(a, b)])
     module = calling(product.with_attr("layout_free_buffers", [0, 1]), *sites)
     assert constant_arguments(module) == {"product": expected}
     imported = import_model(module)
@@ -97,7 +97,7 @@ def test_the_key_tells_whether_a_weight_is_constant() -> None:
     assert weight.key == both.key != plain.key
     assert (plain.layout_free, bias.layout_free, weight.layout_free) == ((), (), ("W",))
     again = make_task(both.module["main"], target, name="again", constants=noted_constants(both.module["main"]))
-    assert tvmlib.structural_equal(again.module, both.module)
+    assert _tvm.structural_equal(again.module, both.module)
     assert make_task(both.module["main"], target, name="again").key == plain.key
 
 
@@ -112,7 +112,7 @@ def test_outputs_are_no_constants(constants: list[int]) -> None:
 
 def test_what_is_not_worth_it() -> None:
     """Integers, what is read in several places or not element by element, and what nothing reduces."""
-    te, target = tvmlib.te, resolve_target("cpu")
+    te, target = _tvm.te, resolve_target("cpu")
     a, b = te.placeholder((4, 6), name="a", dtype="int32"), te.placeholder((6, 8), name="b", dtype="int32")
     k = te.reduce_axis((0, 6), name="k")
     whole = te.create_prim_func([a, b, te.compute((4, 8), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))])

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import Apply
 from torch import Tensor, nn
 
 from felixlike.errors import InvalidShape
 from felixlike.frontend import Imported, import_model
-from felixlike.frontend.shapes import Example, Given, Input
-from felixlike.testing.models import Apply
+from felixlike.frontend.importers.input_shapes import Example, Given, Input
 
 F = nn.functional
 TABLE = torch.randn(50, 16, generator=torch.Generator().manual_seed(0))

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import Apply
 from torch import nn
 from torch.nn import functional
 
-from felixlike.deploy import compile_model
 from felixlike.errors import InvalidModel, InvalidShape, UnsupportedOperator
 from felixlike.frontend import import_model
-from felixlike.testing.models import Apply
+from felixlike.runtime import compile_model
 
 _TYPES = (torch.float64, torch.float16, torch.bfloat16)
 

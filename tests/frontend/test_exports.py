@@ -12,7 +12,7 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from torch.export import exported_program
 from torch.nn import functional
 
-from felixlike.frontend.refusals import quiet
+from felixlike.frontend.importers.refusals import quiet
 
 
 class Composed(nn.Module):

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import bert, mlp
 from torch import nn
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import InvalidShape
 from felixlike.frontend import import_model
 from felixlike.frontend.extract import extract
-from felixlike.testing.models import bert, mlp
 
 
 class Twice(nn.Module):
@@ -54,8 +54,8 @@ def test_functions_name_what_a_task_stands_for(twice: Any) -> None:
 def test_two_functions_of_one_structure() -> None:
     """TVM keeps two equal PrimFuncs apart if a user gave them two names: still one task."""
     module = import_model(mlp()[0], mlp()[1]).module
-    copy = tvmlib.IRModule(dict(module.functions))
-    relax = tvmlib.relax
+    copy = _tvm.IRModule(dict(module.functions))
+    relax = _tvm.relax
     softmax = module["softmax"]
     builder = relax.BlockBuilder(copy)
     first = builder.add_func(softmax.with_attr("global_symbol", "one"), "one")
@@ -73,7 +73,7 @@ def test_two_functions_of_one_structure() -> None:
 
 
 def test_a_primfunc_that_nothing_calls_is_no_task(twice: Any) -> None:
-    module = tvmlib.IRModule(dict(twice.module.functions))
+    module = _tvm.IRModule(dict(twice.module.functions))
     module["unused"] = twice.module["adaptive_avg_pool2d"].with_attr("global_symbol", "unused")
     tasks, functions = extract(module, twice.target)
     assert [task.name for task in tasks] == [task.name for task in twice.tasks]
@@ -90,10 +90,10 @@ def test_the_same_twice() -> None:
 
 
 def test_symbolic_subgraph(twice: Any) -> None:
-    te, n = tvmlib.te, tvmlib.tirx.Var("n", "int64")
+    te, n = _tvm.te, _tvm.tirx.Var("n", "int64")
     a = te.placeholder((n, 8), name="a")
-    func = te.create_prim_func([a, tvmlib.topi.nn.relu(a)]).without_attr("global_symbol")
-    relax = tvmlib.relax
+    func = te.create_prim_func([a, _tvm.topi.nn.relu(a)]).without_attr("global_symbol")
+    relax = _tvm.relax
     builder = relax.BlockBuilder()
     variable = builder.add_func(func, "relu")
     x = relax.Var("x", relax.TensorType((4, 8), "float32"))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from texts import before_and_after
 
-from felixlike import tvmlib
-from felixlike.frontend import constants, passes, rewrites, simple_indices
-from felixlike.frontend.rewrites import winograd
+from felixlike import _tvm
+from felixlike.frontend import constants, rewrites
+from felixlike.frontend.rewrites import pipeline, simplify_indices, winograd
 from felixlike.frontend.rewrites.rewriting import constant
 from felixlike.hardware.vectors import VectorUnit
 
@@ -22,7 +22,7 @@ _WIDTH = VectorUnit(512, 32)
 
 def _graph(write: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32", **others: str) -> Any:
     """A Relax module whose main is write(…) of tensors x, y, … of these shapes.  others: types by name."""
-    relax = tvmlib.relax
+    relax = _tvm.relax
     inputs = [
         relax.Var(name, relax.TensorType(shape, others.get(name, dtype)))
         for name, shape in zip("xyz", shapes, strict=False)
@@ -41,70 +41,70 @@ def _weights(*shape: int) -> Any:
 
 def with_total_order() -> Any:
     """The place of the largest, NaN above all numbers."""
-    return _graph(lambda x: tvmlib.relax.op.argmax(x, axis=1), (4, 8))
+    return _graph(lambda x: _tvm.relax.op.argmax(x, axis=1), (4, 8))
 
 
 def with_wide_norms() -> Any:
     """A layer norm of float64."""
-    layer_norm = tvmlib.relax.op.nn.layer_norm
+    layer_norm = _tvm.relax.op.nn.layer_norm
     return _graph(lambda x, y, z: layer_norm(x, y, z, axes=[-1]), (4, 8), (8,), (8,), dtype="float64")
 
 
 def with_safe_indices() -> Any:
     """Rows of a table by number."""
-    return _graph(lambda x, y: tvmlib.relax.op.take(x, y, axis=0, mode="fast"), (4, 8), (2,), y="int64")
+    return _graph(lambda x, y: _tvm.relax.op.take(x, y, axis=0, mode="fast"), (4, 8), (2,), y="int64")
 
 
 def with_absorbed_pads() -> Any:
     """Zeros around what a convolution reads."""
-    op = tvmlib.relax.op.nn
+    op = _tvm.relax.op.nn
     return _graph(lambda x: op.conv2d(op.pad(x, [0, 0, 0, 0, 1, 1, 1, 1]), _weights(8, 4, 3, 3)), (1, 4, 6, 6))
 
 
 def with_folded_batch_norms() -> Any:
     """A batch norm after a convolution."""
-    op = tvmlib.relax.op.nn
+    op = _tvm.relax.op.nn
 
     def write(x: Any) -> Any:
         convolved = op.conv2d(x, _weights(8, 4, 3, 3))
-        return tvmlib.relax.TupleGetItem(op.batch_norm(convolved, *[_weights(8)] * 4, axis=1), 0)
+        return _tvm.relax.TupleGetItem(op.batch_norm(convolved, *[_weights(8)] * 4, axis=1), 0)
 
     return _graph(write, (1, 4, 6, 6))
 
 
 def in_phases() -> Any:
     """A transposed convolution along one dimension, with stride 2."""
-    convolution = partial(tvmlib.relax.op.nn.conv1d_transpose, strides=2, padding=1)
+    convolution = partial(_tvm.relax.op.nn.conv1d_transpose, strides=2, padding=1)
     return _graph(lambda x, y: convolution(x, y), (1, 4, 5), (4, 8, 4))
 
 
 def with_shared_factors() -> Any:
     """A batch of matrices times copies of one."""
-    op = tvmlib.relax.op
+    op = _tvm.relax.op
     return _graph(lambda x, y: op.matmul(x, op.broadcast_to(y, (5, 8, 6))), (5, 7, 8), (8, 6))
 
 
 def with_channels_last() -> Any:
     """Two convolutions: the permutations at their ends move less than a quarter of what they write."""
-    op = tvmlib.relax.op.nn
+    op = _tvm.relax.op.nn
     return _graph(lambda x: op.conv2d(op.conv2d(x, _weights(64, 3, 3, 3)), _weights(4, 64, 3, 3)), (1, 3, 18, 18))
 
 
 def with_fast_convolutions() -> Any:
     """Three taps along one dimension, whatever the transformation costs."""
     layouts = {"data_layout": "NWC", "kernel_layout": "OIW"}
-    return _graph(lambda x: tvmlib.relax.op.nn.conv1d(x, _weights(8, 4, 3), padding=1, **layouts), (1, 6, 4))
+    return _graph(lambda x: _tvm.relax.op.nn.conv1d(x, _weights(8, 4, 3), padding=1, **layouts), (1, 6, 4))
 
 
 def with_group_norms_in_two_passes() -> Any:
     """A group norm with channels first."""
-    group_norm = partial(tvmlib.relax.op.nn.group_norm, num_groups=2, channel_axis=1, axes=[2])
+    group_norm = partial(_tvm.relax.op.nn.group_norm, num_groups=2, channel_axis=1, axes=[2])
     return _graph(lambda x, y, z: group_norm(x, y, z), (2, 8, 5), (8,), (8,))
 
 
 def with_joint_projections() -> Any:
     """Two products of one input with constant matrices, whose parts are transposed."""
-    op = tvmlib.relax.op
+    op = _tvm.relax.op
 
     def write(x: Any) -> Any:
         return op.add(*(op.permute_dims(op.matmul(x, _weights(6, 8))) for _ in range(2)))
@@ -114,52 +114,52 @@ def with_joint_projections() -> Any:
 
 def with_late_reshapes() -> Any:
     """What is done to the elements of a product behind a reshape."""
-    op = tvmlib.relax.op
+    op = _tvm.relax.op
     return _graph(lambda x, y: op.nn.relu(op.reshape(op.matmul(x, y), (2, 3, 4))), (6, 5), (5, 4))
 
 
 def with_transposed_factors() -> Any:
     """A product with a transposed matrix."""
-    op = tvmlib.relax.op
+    op = _tvm.relax.op
     return _graph(lambda x, y: op.matmul(x, op.permute_dims(y)), (7, 5), (4, 5))
 
 
 def with_room() -> Any:
     """A convolution with 13 channels, for vectors of 16."""
-    return _graph(lambda x: tvmlib.relax.op.nn.conv1d(x, _weights(13, 4, 3), strides=2), (1, 4, 33))
+    return _graph(lambda x: _tvm.relax.op.nn.conv1d(x, _weights(13, 4, 3), strides=2), (1, 4, 33))
 
 
 def with_infinite_padding() -> Any:
     """A largest of three, padded at both ends."""
-    pool = partial(tvmlib.relax.op.nn.max_pool1d, pool_size=3, padding=1)
-    return tvmlib.relax.transform.LegalizeOps()(_graph(lambda x: pool(x), (1, 4, 6)))
+    pool = partial(_tvm.relax.op.nn.max_pool1d, pool_size=3, padding=1)
+    return _tvm.relax.transform.LegalizeOps()(_graph(lambda x: pool(x), (1, 4, 6)))
 
 
 def with_stacks_apart() -> Any:
     """Five tensors one after the other; what four are joined to stays as it is."""
-    relax, op = tvmlib.relax, tvmlib.relax.op
+    relax, op = _tvm.relax, _tvm.relax.op
 
     def write(x: Any) -> Any:
         return op.concat([op.concat([x] * 4, 0), *[x] * 4], 0)
 
     legal = (relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())
-    return tvmlib.transform.Sequential(legal)(_graph(write, (8, 64)))
+    return _tvm.transform.Sequential(legal)(_graph(write, (8, 64)))
 
 
 def with_gates_apart() -> Any:
     """A row of a product that scales every row of a tensor."""
-    relax, op = tvmlib.relax, tvmlib.relax.op
+    relax, op = _tvm.relax, _tvm.relax.op
 
     def write(x: Any, y: Any, z: Any) -> Any:
         return op.multiply(op.sigmoid(op.matmul(x, y)), z)
 
     legal = (relax.transform.Normalize(), relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())
-    return tvmlib.transform.Sequential(legal)(_graph(write, (1, 8), (8, 16), (4, 16)))
+    return _tvm.transform.Sequential(legal)(_graph(write, (1, 8), (8, 16), (4, 16)))
 
 
 def with_joined_small_kernels() -> Any:
     """Three kernels of one half each: two tensors, of which the second reads the first."""
-    relax, op = tvmlib.relax, tvmlib.relax.op
+    relax, op = _tvm.relax, _tvm.relax.op
     builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((3, 8), "float32"))
     with builder.function("main", [x]):
         with builder.dataflow():
@@ -169,19 +169,19 @@ def with_joined_small_kernels() -> Any:
             result = builder.emit_output(relax.Tuple([state, hidden]))
         builder.emit_func_output(result)
     fused = (relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps())
-    return tvmlib.transform.Sequential(fused)(builder.get())
+    return _tvm.transform.Sequential(fused)(builder.get())
 
 
 def with_simple_indices() -> Any:
     """A reshape there and back in one function."""
-    x = tvmlib.te.placeholder((4, 28), name="x")
-    y = tvmlib.te.compute((4, 28), lambda i, j: x[(j // 28 + i) % 4, j % 28], name="y")
-    return tvmlib.IRModule({"main": tvmlib.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+    x = _tvm.te.placeholder((4, 28), name="x")
+    y = _tvm.te.compute((4, 28), lambda i, j: x[(j // 28 + i) % 4, j % 28], name="y")
+    return _tvm.IRModule({"main": _tvm.te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
 
 
 def with_marks() -> Any:
     """A product with a constant matrix."""
-    return tvmlib.relax.transform.LegalizeOps()(_graph(lambda x: tvmlib.relax.op.matmul(x, _weights(5, 4)), (6, 5)))
+    return _tvm.relax.transform.LegalizeOps()(_graph(lambda x: _tvm.relax.op.matmul(x, _weights(5, 4)), (6, 5)))
 
 
 MINIMAL: dict[str, Callable[[], Any]] = {
@@ -217,7 +217,7 @@ def _rewrite(name: str) -> Callable[[Any], Any]:
         return lambda module: rewrites.with_room(module, _WIDTH)
     if name == "with_marks":
         return constants.with_marks
-    found: Callable[[Any], Any] = getattr(simple_indices if name == "with_simple_indices" else rewrites, name)
+    found: Callable[[Any], Any] = getattr(simplify_indices if name == "with_simple_indices" else rewrites, name)
     return found
 
 
@@ -225,7 +225,7 @@ def test_every_rewrite_has_a_text() -> None:
     """Those of the room, and whatever else of ours the list of passes runs."""
     ours = [
         value.__name__
-        for value in vars(passes).values()
+        for value in vars(pipeline).values()
         if isinstance(value, FunctionType) and value.__module__.startswith("felixlike.frontend.")
     ]
     assert set(MINIMAL) == {*rewrites.__all__, *ours} - {
@@ -244,5 +244,5 @@ def test_text_before_and_after(name: str, golden: Callable[[str, str], None], mo
         monkeypatch.setattr(winograd, "_GAIN", 0.0)
     before = MINIMAL[name]()
     after = _rewrite(name)(before)
-    assert not tvmlib.structural_equal(before, after)
+    assert not _tvm.structural_equal(before, after)
     golden(f"rewrites/{name}", before_and_after(MINIMAL[name].__doc__ or "", before, after))

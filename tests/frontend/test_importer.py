@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.models import mlp
 from torch import nn
 
 from felixlike.errors import CompilationFailed, InvalidModel, UnknownTarget
-from felixlike.frontend import import_model, passes
-from felixlike.testing.models import mlp
+from felixlike.frontend import import_model
+from felixlike.frontend.rewrites import pipeline
 
 
 @pytest.mark.parametrize(
@@ -41,11 +42,11 @@ def test_a_mistake_of_ours_is_no_refusal_of_tvms(kind: type[Exception], monkeypa
 
     model, (x,) = mlp()
     with monkeypatch.context() as patch:
-        patch.setattr(passes, "REWRITES", [passes._ours(mistaken), *passes.REWRITES])
+        patch.setattr(pipeline, "REWRITES", [pipeline._ours(mistaken), *pipeline.REWRITES])
         with pytest.raises(kind, match="ours"):
             import_model(model, x)
-    refused = passes._ours(lambda module: module["nothing"])
-    monkeypatch.setattr(passes, "REWRITES", [refused, *passes.REWRITES])
+    refused = pipeline._ours(lambda module: module["nothing"])
+    monkeypatch.setattr(pipeline, "REWRITES", [refused, *pipeline.REWRITES])
     with pytest.raises(CompilationFailed, match=r"TVM could not legalise and fuse the model: .*nothing"):
         import_model(model, x)
 

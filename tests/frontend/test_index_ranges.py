@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from support.faulty import te
+from support.models import Apply
 from torch import Tensor, nn
 
-from felixlike.frontend.importer import _read
+from felixlike.frontend.importers.importer import _read
 from felixlike.frontend.index_ranges import UNKNOWN, index_limits
-from felixlike.testing.faulty import te
-from felixlike.testing.models import Apply
 
 TABLE = torch.randn(50, 16, generator=torch.Generator().manual_seed(0))
 IDS = torch.zeros(2, 6, dtype=torch.int64)

@@ -6,21 +6,21 @@ import re
 from typing import Any
 
 import pytest
+from support.faulty import te
 
-from felixlike import codegen, symbolic, tvmlib
+from felixlike import _tvm, codegen, symbolic
 from felixlike.errors import InvalidModel
 from felixlike.frontend import import_model
 from felixlike.frontend.extract import extract
-from felixlike.frontend.passes import fuse
+from felixlike.frontend.rewrites.pipeline import fuse
 from felixlike.hardware import resolve_target
-from felixlike.testing.faulty import te
 
 ROWS, COLUMNS = 70000, 40000
 TARGET = resolve_target("cpu")
 
 
 def relax_module(operator: Any, *shapes: tuple[int, ...]) -> Any:
-    relax = tvmlib.relax
+    relax = _tvm.relax
     builder = relax.BlockBuilder()
     inputs = [relax.Var(f"x{i}", relax.TensorType(shape, "float32")) for i, shape in enumerate(shapes)]
     with builder.function("main", inputs):
@@ -39,11 +39,11 @@ def indices_of_large(func: Any) -> list[Any]:
         if len(sizes) == 2 and sizes[0] * sizes[1] > 2**31:
             found.extend(index for index, size in zip(indices, sizes, strict=True) if size > 1)
 
-    tvmlib.structural_walk(
+    _tvm.structural_walk(
         func.body,
         (
-            (tvmlib.ir.TensorLoad, lambda node: see(node.source, node.indices)),
-            (tvmlib.tirx.BufferStore, lambda node: see(node.buffer, node.indices)),
+            (_tvm.ir.TensorLoad, lambda node: see(node.source, node.indices)),
+            (_tvm.tirx.BufferStore, lambda node: see(node.buffer, node.indices)),
         ),
     )
     return found
@@ -52,9 +52,9 @@ def indices_of_large(func: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("operator", "shapes"),
     [
-        (lambda x: tvmlib.relax.op.nn.softmax(x), [(ROWS, COLUMNS)]),
-        (lambda x: tvmlib.relax.op.add(x, x), [(ROWS, COLUMNS)]),
-        (lambda x, y: tvmlib.relax.op.matmul(x, y), [(ROWS, 128), (128, COLUMNS)]),
+        (lambda x: _tvm.relax.op.nn.softmax(x), [(ROWS, COLUMNS)]),
+        (lambda x: _tvm.relax.op.add(x, x), [(ROWS, COLUMNS)]),
+        (lambda x, y: _tvm.relax.op.matmul(x, y), [(ROWS, 128), (128, COLUMNS)]),
     ],
 )
 def test_indices_of_imported_models_have_64_bits(operator: Any, shapes: Any) -> None:
@@ -91,9 +91,9 @@ def outer() -> Any:
 def test_large_buffers_inside_are_refused() -> None:
     with pytest.raises(InvalidModel, match="buffer P has 2800000000 elements"):
         import_model(outer())
-    relax = tvmlib.relax
+    relax = _tvm.relax
     builder = relax.BlockBuilder()
-    inner = builder.add_func(tvmlib.without_attributes(outer(), "global_symbol"), "sums")
+    inner = builder.add_func(_tvm.without_attributes(outer(), "global_symbol"), "sums")
     inputs = [relax.Var(name, relax.TensorType((size,), "float32")) for name, size in (("x", ROWS), ("y", COLUMNS))]
     with builder.function("main", inputs):
         with builder.dataflow():

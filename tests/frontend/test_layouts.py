@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 import felixlike as fx
-from felixlike.frontend.layouts import inverse, memory_order
+from felixlike.frontend.signature.layouts import inverse, memory_order
 
 
 class Net(nn.Module):

@@ -11,10 +11,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-import felixlike.frontend.onnx
-from felixlike.deploy import compile_model, max_relative_error
+import felixlike.frontend.importers.onnx
 from felixlike.errors import EmptyModel, InvalidModel, InvalidShape, MissingDependency, UnsupportedOperator
 from felixlike.frontend import import_model
+from felixlike.runtime import compile_model, max_relative_error
 
 
 def proto(nodes: list[Any], inputs: dict[str, Any], outputs: list[str], weights: dict[str, Any] | None = None) -> Any:
@@ -155,7 +155,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[nn.Module, P
         check(given, *more, **named)
 
     monkeypatch.setattr(onnx.checker, "check_model", refuse)
-    monkeypatch.setattr(felixlike.frontend.onnx, "_LARGEST", 2**24)
+    monkeypatch.setattr(felixlike.frontend.importers.onnx, "_LARGEST", 2**24)
     return model, tmp_path / "net.onnx"
 
 

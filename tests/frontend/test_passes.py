@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import OPERATORS, Apply
 
-from felixlike import tvmlib
-from felixlike.deploy import compile_model
+from felixlike import _tvm
 from felixlike.frontend import import_model
-from felixlike.testing.models import OPERATORS, Apply
+from felixlike.runtime import compile_model
 
 
 def called(imported: Any) -> list[str]:
@@ -61,5 +61,5 @@ def test_an_index_outside_an_embedding_gives_nan() -> None:
 
 def test_sorting_uses_tvms_kernels() -> None:
     imported = import_model(Apply(lambda x: torch.sort(x)[0]), (4, 6))
-    assert all(isinstance(imported.module[name], tvmlib.PrimFunc) for name in called(imported))
+    assert all(isinstance(imported.module[name], _tvm.PrimFunc) for name in called(imported))
     assert called(imported)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from felixlike.deploy import compile_model
 from felixlike.frontend import import_model
+from felixlike.runtime import compile_model
 
 _SHAPES = {1: (1, 3, 11), 2: (2, 3, 7, 9), 3: (1, 2, 5, 6, 7)}
 

@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import EmptyModel, InvalidModel, InvalidShape
 from felixlike.frontend import import_model, make_task
 
-te, tirx = tvmlib.te, tvmlib.tirx
+te, tirx = _tvm.te, _tvm.tirx
 
 
 def dense_relu(rows: Any = 4) -> Any:
     a = te.placeholder((rows, 8), name="a")
     w = te.placeholder((8, 6), name="w")
-    return te.create_prim_func([a, w, tvmlib.topi.nn.relu(tvmlib.topi.nn.matmul(a, w))])
+    return te.create_prim_func([a, w, _tvm.topi.nn.relu(_tvm.topi.nn.matmul(a, w))])
 
 
 def test_last_buffer_is_the_output() -> None:
@@ -57,9 +57,9 @@ def test_symbolic_size() -> None:
 def test_scalar_parameter() -> None:
     func = dense_relu()
     with pytest.raises(InvalidModel, match=r"parameter k is a scalar. make every parameter a T.Buffer"):
-        import_model(tvmlib.PrimFunc([tirx.Var("k", "int32"), *func.params], func.body))
+        import_model(_tvm.PrimFunc([tirx.Var("k", "int32"), *func.params], func.body))
 
 
 def test_without_buffers() -> None:
     with pytest.raises(EmptyModel, match="the PrimFunc has no buffers"):
-        import_model(tvmlib.PrimFunc([], tirx.Evaluate(0)))
+        import_model(_tvm.PrimFunc([], tirx.Evaluate(0)))

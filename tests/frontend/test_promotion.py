@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import Apply
 
-from felixlike.deploy import compile_model
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend import import_model
-from felixlike.testing.models import Apply
+from felixlike.runtime import compile_model
 
 _OF_INTEGERS: dict[str, Callable[[Any], Any]] = {
     "times a fraction": lambda x: x * 2.5,

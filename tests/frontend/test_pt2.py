@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import bert, mlp
 
 from felixlike.errors import InvalidModel
 from felixlike.frontend import import_model
-from felixlike.frontend.pt2 import open_pt2
-from felixlike.testing.models import bert, mlp
+from felixlike.frontend.importers.pt2 import open_pt2
 
 Edit = Callable[[str, bytes], bytes]
 

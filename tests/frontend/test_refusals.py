@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import felixlike as fx
+from felixlike._util.wording import for_the_command
 from felixlike.errors import DynamicControlFlow, ExportFailed, InvalidModel, InvalidShape, first_line
 from felixlike.frontend import import_model
-from felixlike.frontend.refusals import quiet
-from felixlike.words import for_the_command
+from felixlike.frontend.importers.refusals import quiet
 
 
 @pytest.mark.parametrize(

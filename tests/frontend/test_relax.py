@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from felixlike import tvmlib
-from felixlike.deploy import compile_model
+from felixlike import _tvm
 from felixlike.errors import EmptyModel, InvalidModel, InvalidShape
 from felixlike.frontend import import_model
+from felixlike.runtime import compile_model
 
-relax = tvmlib.relax
+relax = _tvm.relax
 
 
 def build(outputs: Any, *, rows: Any = 4, name: str = "main") -> Any:
@@ -37,7 +37,7 @@ def test_operators_are_legalised_and_nested_outputs_kept() -> None:
 
 
 def test_symbolic_input() -> None:
-    module = build(lambda builder, x: builder.emit(relax.op.exp(x)), rows=tvmlib.tirx.Var("n", "int64"))
+    module = build(lambda builder, x: builder.emit(relax.op.exp(x)), rows=_tvm.tirx.Var("n", "int64"))
     with pytest.raises(InvalidShape, match=r"x has shape \(n, 6\).*give every size as a number"):
         import_model(module)
 

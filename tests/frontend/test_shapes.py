@@ -11,7 +11,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from felixlike.errors import InvalidOption, InvalidShape
 from felixlike.frontend.imported import InputSpec
-from felixlike.frontend.shapes import Example, Input, either, match_known, parse_shapes, read_shapes
+from felixlike.frontend.importers.input_shapes import Example, Input, either, match_known, parse_shapes, read_shapes
 
 SPECS = (InputSpec("x", (2, 3), "float32"), InputSpec("ids", (4,), "int64"))
 

@@ -12,8 +12,8 @@ import pytest
 from transformers.modeling_outputs import BaseModelOutput
 
 from felixlike.errors import InputMismatch, InvalidArtefact, InvalidModel
-from felixlike.frontend.nesting import same
-from felixlike.frontend.signature import Parameter, Signature, parameters_of
+from felixlike.frontend.signature.nesting import same
+from felixlike.frontend.signature.signature import Parameter, Signature, parameters_of
 
 A, B, C, D = (object() for _ in range(4))
 Pair = namedtuple("Pair", ["first", "second"])

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import Apply
 from torch import nn
 
-from felixlike import tvmlib
-from felixlike.deploy import compile_model, max_relative_error
+from felixlike import _tvm
 from felixlike.frontend import import_model
-from felixlike.testing.models import Apply
+from felixlike.runtime import compile_model, max_relative_error
 
 MODELS: dict[str, tuple[Any, tuple[int, ...], int]] = {
     "heads": (Apply(lambda x: x.view(1, 12, 4, 8).transpose(1, 2).exp()), (1, 12, 32), 0),
@@ -23,8 +23,8 @@ MODELS: dict[str, tuple[Any, tuple[int, ...], int]] = {
 
 def _divisions(task: Any) -> int:
     body = task.module["main"].body
-    blocks = [block for block in tvmlib.found(body, tvmlib.s_tir.SBlock) if block.iter_vars]
-    return sum(len(tvmlib.found(b.body, k)) for b in blocks for k in (tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod))
+    blocks = [block for block in _tvm.found(body, _tvm.s_tir.SBlock) if block.iter_vars]
+    return sum(len(_tvm.found(b.body, k)) for b in blocks for k in (_tvm.tirx.FloorDiv, _tvm.tirx.FloorMod))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -9,7 +9,7 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 
 from felixlike.errors import InvalidArtefact, InvalidModel
-from felixlike.frontend.structure import Structure, structure_of
+from felixlike.frontend.signature.structure import Structure, structure_of
 
 A, B, C = object(), object(), object()
 Pair = namedtuple("Pair", ["first", "second"])

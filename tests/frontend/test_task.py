@@ -4,24 +4,24 @@ import subprocess
 import sys
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 
 SCRIPT = """
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.frontend import make_task
-te = tvmlib.te
+te = _tvm.te
 a, w = te.placeholder((4, 8), name="a"), te.placeholder((8, 6), name="w")
-target = tvmlib.Target({"kind": "llvm", "mcpu": "x86-64", "num-cores": 2})
-print(make_task(te.create_prim_func([a, w, tvmlib.topi.nn.matmul(a, w)]), target, name="m").key)
+target = _tvm.Target({"kind": "llvm", "mcpu": "x86-64", "num-cores": 2})
+print(make_task(te.create_prim_func([a, w, _tvm.topi.nn.matmul(a, w)]), target, name="m").key)
 """
 
 
 def matmul(rows: int = 4) -> Any:
-    te = tvmlib.te
+    te = _tvm.te
     a, w = te.placeholder((rows, 8), name="a"), te.placeholder((8, 6), name="w")
-    return te.create_prim_func([a, w, tvmlib.topi.nn.matmul(a, w)])
+    return te.create_prim_func([a, w, _tvm.topi.nn.matmul(a, w)])
 
 
 def test_key_ignores_names_and_keeps_sizes_and_target() -> None:
@@ -30,12 +30,12 @@ def test_key_ignores_names_and_keeps_sizes_and_target() -> None:
     renamed = make_task(matmul().with_attr("global_symbol", "other").with_attr("op_pattern", 4), target, name="two")
     assert task.key == renamed.key
     assert task.key != make_task(matmul(5), target, name="one").key
-    other = tvmlib.Target({"kind": "llvm", "mcpu": "x86-64", "num-cores": 3})
+    other = _tvm.Target({"kind": "llvm", "mcpu": "x86-64", "num-cores": 3})
     assert task.key != make_task(matmul(), other, name="one").key
 
 
 def test_key_is_the_same_in_every_process() -> None:
-    target = tvmlib.Target({"kind": "llvm", "mcpu": "x86-64", "num-cores": 2})
+    target = _tvm.Target({"kind": "llvm", "mcpu": "x86-64", "num-cores": 2})
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == make_task(matmul(), target, name="m").key
 
@@ -49,7 +49,7 @@ def test_flops_weight_and_text() -> None:
 
 def test_layouts_of_inputs_are_not_free() -> None:
     """TVM's operators say of their weights that they may be laid out anew; as inputs they would be in every call."""
-    from felixlike.testing.operators import OPERATORS
+    from support.operators import OPERATORS
 
     func = OPERATORS["batch_matmul"](small_size=True)
     assert "layout_free_buffers" in func.script()

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import Apply, mlp
 from torch import Tensor, nn
 
-from felixlike.deploy import compile_model
+from felixlike._util.wording import for_the_command
 from felixlike.errors import (
     DynamicControlFlow,
     EmptyModel,
@@ -17,9 +18,8 @@ from felixlike.errors import (
     UnsupportedOperator,
 )
 from felixlike.frontend import import_model
-from felixlike.frontend.converters import CONVERTERS
-from felixlike.testing.models import Apply, mlp
-from felixlike.words import for_the_command
+from felixlike.frontend.importers.converters import CONVERTERS
+from felixlike.runtime import compile_model
 
 
 class Branch(nn.Module):

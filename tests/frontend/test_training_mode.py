@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import felixlike as fx
 from felixlike.errors import FelixlikeWarning, InputUnchangedWarning, TrainingModeWarning
-from felixlike.frontend.training_mode import differing_parts
+from felixlike.frontend.importers.training_mode import differing_parts
 
 
 class Switching(nn.Module):

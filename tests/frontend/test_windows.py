@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import Apply
 from torch import Tensor, nn
 from torch.nn import functional
 
-from felixlike.deploy import compile_model
 from felixlike.errors import UnsupportedOperator
 from felixlike.frontend import import_model
-from felixlike.frontend.converters import CONVERTERS
-from felixlike.frontend.decompositions import _erfinv
-from felixlike.testing.models import Apply
+from felixlike.frontend.importers.converters import CONVERTERS
+from felixlike.frontend.importers.decompositions import _erfinv
+from felixlike.runtime import compile_model
 
 _SIGNAL, _IMAGE, _CLIP = (2, 4, 11), (1, 4, 7, 9), (1, 2, 5, 6, 7)
 

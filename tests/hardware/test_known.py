@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import UnknownTarget
 from felixlike.hardware import (
     Device,
@@ -18,7 +18,7 @@ from felixlike.hardware import (
     machines,
     target_device,
 )
-from felixlike.hardware.known import IMITATED
+from felixlike.hardware.presets import IMITATED
 from felixlike.hardware.probe import host_cores
 from felixlike.hardware.vectors import VectorUnit, vector_unit
 
@@ -34,10 +34,10 @@ def strange_host(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("strange_host")
 def test_a_target_of_a_described_machine_is_that_machine(name: str) -> None:
     device, target = described(name), described_target(name)
-    assert vector_unit(tvmlib.cpu_features(target)) == device.unit
+    assert vector_unit(_tvm.cpu_features(target)) == device.unit
     assert target_device(target) == device
     assert target_device(described_target(name, cores=64)) == described(name, cores=64) == replace(device, cores=64)
-    named = tvmlib.Target({"kind": "llvm", "mcpu": device.mcpu, "mtriple": device.triple, "num-cores": 5})
+    named = _tvm.Target({"kind": "llvm", "mcpu": device.mcpu, "mtriple": device.triple, "num-cores": 5})
     assert target_device(named) == replace(device, cores=5)
 
 
@@ -54,7 +54,7 @@ def test_they_differ_in_vectors_and_caches() -> None:
 )
 @pytest.mark.usefixtures("strange_host")
 def test_of_another_processor_nothing_of_the_host_is_assumed(changed: dict[str, list[str]], unit: VectorUnit) -> None:
-    device = target_device(tvmlib.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 4, **changed}))
+    device = target_device(_tvm.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 4, **changed}))
     assert (device.mcpu, device.cores, device.unit) == ("skylake-avx512", 4, unit)
     assert (device.l1_bytes, device.l2_bytes) == (32 * 2**10, 512 * 2**10)
 
@@ -66,7 +66,7 @@ def test_the_target_of_the_host_is_the_host(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("strange_host")
 def test_a_target_that_names_no_processor_has_the_caches_of_the_host() -> None:
-    device = target_device(tvmlib.Target({"kind": "llvm", "num-cores": 4}))
+    device = target_device(_tvm.Target({"kind": "llvm", "num-cores": 4}))
     assert (device.l1_bytes, device.l2_bytes, device.cores) == (7, 77, 4)
 
 
@@ -74,9 +74,9 @@ def test_a_target_that_names_no_processor_has_the_caches_of_the_host() -> None:
 def test_imitating_changes_schedules_and_not_code(name: str) -> None:
     target = imitated_target(name, cores=8)
     assert target_device(target) == described(name, cores=8)
-    host = tvmlib.Target({"kind": "llvm", "mcpu": tvmlib.host_cpu()})
-    assert tvmlib.cpu_features(target) == tvmlib.cpu_features(host)
-    assert target_device(tvmlib.Target(str(target))) == target_device(target)
+    host = _tvm.Target({"kind": "llvm", "mcpu": _tvm.host_cpu()})
+    assert _tvm.cpu_features(target) == _tvm.cpu_features(host)
+    assert target_device(_tvm.Target(str(target))) == target_device(target)
 
 
 @pytest.mark.parametrize(("wanted", "cores"), [("graviton2", 2), ("zen5:8", 8)])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import InvalidOption, UnknownTarget
 from felixlike.hardware import (
     FLOAT32,
@@ -31,11 +31,11 @@ def test_targets_say_what_they_ask_for() -> None:
         asked = with_precision(GPU, precision.name)
         assert precision_of(asked) is precision
         assert target_device(asked).precision == precision.name
-        read = resolve_target(tvmlib.Target(str(asked)))
+        read = resolve_target(_tvm.Target(str(asked)))
         assert precision_of(read) is precision
         assert str(read) == str(asked) != str(GPU)
         assert with_precision(asked, "float32") is asked  # what a target says itself stands
-        assert precision_of(tvmlib.with_host(asked)) is precision
+        assert precision_of(_tvm.with_host(asked)) is precision
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_what_cannot_be_had_is_refused(target: str, name: Any, words: str) -> No
 
 
 def test_older_architectures_have_none() -> None:
-    old = tvmlib.Target({**GPU.export(), "arch": "sm_75"})
+    old = _tvm.Target({**GPU.export(), "arch": "sm_75"})
     with pytest.raises(InvalidOption, match="those of sm_75 do not know it"):
         with_precision(old, "tf32")
 
@@ -65,7 +65,7 @@ def test_older_architectures_have_none() -> None:
 def test_targets_with_a_bad_attribute_are_refused(attributes: dict[str, str], words: str) -> None:
     wrong = {"feature.precision": "tf32" if attributes else "tf23"}
     with pytest.raises(UnknownTarget, match=r"its feature\.precision cannot be had") as caught:
-        resolve_target(tvmlib.Target({**GPU.export(), **wrong, **attributes}))
+        resolve_target(_tvm.Target({**GPU.export(), **wrong, **attributes}))
     assert words in str(caught.value)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import UnknownTarget
 from felixlike.hardware import device_name, host_device, host_target, resolve_target
 
@@ -20,7 +20,7 @@ def test_names_mean_the_host(name: str) -> None:
 
 
 def test_a_complete_target_is_taken_as_it_is() -> None:
-    target = tvmlib.Target({"kind": "llvm", "num-cores": 3})
+    target = _tvm.Target({"kind": "llvm", "num-cores": 3})
     assert resolve_target(target) is target
 
 
@@ -36,9 +36,9 @@ def test_incomplete_and_unknown_targets_are_refused() -> None:
     with pytest.raises(UnknownTarget, match=r"'tpu' is not a known target. use one of cpu, llvm"):
         resolve_target("tpu")
     with pytest.raises(UnknownTarget, match="has no num-cores"):
-        resolve_target(tvmlib.Target({"kind": "llvm"}))
+        resolve_target(_tvm.Target({"kind": "llvm"}))
     with pytest.raises(UnknownTarget, match="targets of kind 'c' are not known"):
-        resolve_target(tvmlib.Target({"kind": "c"}))
+        resolve_target(_tvm.Target({"kind": "c"}))
     with pytest.raises(UnknownTarget, match="3 is not a target"):
         resolve_target(3)
 
@@ -53,15 +53,15 @@ def test_incomplete_and_unknown_targets_are_refused() -> None:
 )
 def test_processors_that_there_are_not(options: dict[str, Any], words: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UnknownTarget, match=words):
-        resolve_target(tvmlib.Target({"kind": "llvm", "num-cores": 2, **options}))
+        resolve_target(_tvm.Target({"kind": "llvm", "num-cores": 2, **options}))
     assert capfd.readouterr().err == ""  # nor does LLVM complain
 
 
 def test_code_for_processors_with_other_instructions_is_not_run() -> None:
     other = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1", "num-cores": 2}
-    if "neon" in tvmlib.host_features():
+    if "neon" in _tvm.host_features():
         other = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3", "num-cores": 2}
-    target = resolve_target(tvmlib.Target(other))
+    target = resolve_target(_tvm.Target(other))
     with pytest.raises(UnknownTarget, match=r"lacks .*, which code for .* may use\. use \"cpu\", or tune on such"):
         device_name(target)
     assert device_name(host_target()) == device_name(resolve_target("cpu"))

@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+from support.faulty import candidates, kill_a_worker, matmul, task_of, tiled
 
 from felixlike.measure import Limits, Measurement, Status, messages
 from felixlike.measure.limits import Timing
-from felixlike.measure.local import Local
+from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.local_pool import Local
 from felixlike.measure.messages import Message
 from felixlike.measure.pool import WorkshopPool
-from felixlike.measure.workshop import Workshop
-from felixlike.testing.faulty import candidates, kill_a_worker, matmul, task_of, tiled
 
 TASK = task_of(matmul(), "matmul")
 _NOBODY = 2**30
@@ -117,10 +117,10 @@ def measured(pool: WorkshopPool, count: int) -> list[Measurement]:
 @pytest.fixture(autouse=True)
 def numbers_are_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that no module need be written and read."""
-    from felixlike import tvmlib
+    from felixlike import _tvm
 
-    save = tvmlib.ir.save_json
-    monkeypatch.setattr(tvmlib.ir, "save_json", lambda module: module if isinstance(module, int) else save(module))
+    save = _tvm.ir.save_json
+    monkeypatch.setattr(_tvm.ir, "save_json", lambda module: module if isinstance(module, int) else save(module))
 
 
 def test_others_are_built_while_one_runs() -> None:

@@ -13,7 +13,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_memory_beyond_the_limit_is_refused() -> None:
     code = """
-from felixlike.measure.confine import limit_memory
+from felixlike.measure.child.confine import limit_memory
 limit_memory(2**27)
 kept = bytearray(2**26)
 try:
@@ -25,12 +25,14 @@ except MemoryError:
 
 
 def test_a_silenced_process_says_nothing() -> None:
-    done = run("from felixlike.measure.confine import silence; silence(); import os; os.system('echo a; echo b >&2')")
+    done = run(
+        "from felixlike.measure.child.confine import silence; silence(); import os; os.system('echo a; echo b >&2')"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_an_orphan_ends_at_once() -> None:
-    assert run("import os; from felixlike.measure.confine import confine; confine(os.getpid())").returncode == 1
+    assert run("import os; from felixlike.measure.child.confine import confine; confine(os.getpid())").returncode == 1
 
 
 def test_it_is_ended_first_where_memory_runs_out() -> None:
@@ -38,7 +40,7 @@ def test_it_is_ended_first_where_memory_runs_out() -> None:
 import os
 parent = os.getpid()
 if os.fork() == 0:
-    from felixlike.measure.confine import confine
+    from felixlike.measure.child.confine import confine
     confine(parent)
     os._exit(open("/proc/self/oom_score_adj").read() != "1000\\n")
 print(os.waitstatus_to_exitcode(os.wait()[1]), open("/proc/self/oom_score_adj").read().strip())

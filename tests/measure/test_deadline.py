@@ -4,10 +4,10 @@ import collections
 from collections.abc import Iterator
 
 import pytest
+from support.faulty import calling, matmul, task_of, tiled
 
-from felixlike.deadline import Deadline, OutOfTime
+from felixlike._util.deadline import Deadline, OutOfTime
 from felixlike.measure import Limits, Measurement, MeasurePool, Status
-from felixlike.testing.faulty import calling, matmul, task_of, tiled
 
 TASK = task_of(matmul(), "matmul")
 HANGING = calling(matmul(), "pause")

@@ -3,7 +3,7 @@
 import pytest
 
 from felixlike.measure import Measurement, Status
-from felixlike.measure.earlier import Earlier
+from felixlike.measure.local.code_cache import Earlier
 
 KEY = ("task", True, "digest")
 TIMED = Measurement(Status.OK, seconds=1.0, repeats=(1.0,), build_seconds=2.0, run_seconds=3.0)

@@ -8,30 +8,30 @@ from typing import Any
 import numpy as np
 import pytest
 import workloads
+from support.faulty import elementwise, matmul, task_of, te, tirx, topi
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import ReferenceFailed
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import resolve_target, with_precision
-from felixlike.measure import examination as examinations
-from felixlike.measure.examination import Examination, unverified
+from felixlike.measure.check.runner import run
+from felixlike.measure.child.trial_process import build
 from felixlike.measure.limits import Timing
+from felixlike.measure.local import reference_data as examinations
+from felixlike.measure.local.reference_data import Examination, unverified
+from felixlike.measure.local.steps import Steps, complete
 from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
-from felixlike.measure.runner import run
-from felixlike.measure.steps import Steps, complete
-from felixlike.measure.trial_process import build
-from felixlike.testing.faulty import elementwise, matmul, task_of, te, tirx, topi
 
 
 def here(module: Any, memory: int, request: Message) -> Message:
     """Build and run in this process."""
     assert memory > 0
     try:
-        built, _ = build(str(tvmlib.ir.save_json(module)), tvmlib.Target("llvm"))
+        built, _ = build(str(_tvm.ir.save_json(module)), _tvm.Target("llvm"))
     except Exception as error:
         return {"status": Status.BUILD_ERROR, "message": str(error)}
-    return run(built, tvmlib.runtime.cpu(), request)[0]
+    return run(built, _tvm.runtime.cpu(), request)[0]
 
 
 def verified(task: Task, directory: Path, run: Callable[[Any, int, Message], Message]) -> Examination:
@@ -47,7 +47,7 @@ def verified(task: Task, directory: Path, run: Callable[[Any, int, Message], Mes
 def outcome(task: Task, examination: Examination, func: Any, timing: Timing | None = None) -> Message:
     """What becomes of a candidate."""
     request = examination.request(base=1e-4, timing=timing, best=None)
-    return here(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}), 1, request)
+    return here(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), 1, request)
 
 
 def _waves(steps: float) -> Any:
@@ -69,7 +69,7 @@ def test_magnified_rounding_errors_are_let_pass(tmp_path: Path, steps: float) ->
     assert examination.request(base=1e-6, timing=None, best=None)["arguments"][2]["tolerance"] == 1e-6
     for other, status in ((steps, Status.OK), (steps * 1.01, Status.WRONG)):
         request = examination.request(base=None, timing=None, best=None)
-        candidate = tvmlib.IRModule({"main": _waves(other).with_attr("global_symbol", "main")})
+        candidate = _tvm.IRModule({"main": _waves(other).with_attr("global_symbol", "main")})
         assert here(candidate, 1, request)["status"] == status
 
 
@@ -130,12 +130,10 @@ def test_integers_are_compared_exactly(tmp_path: Path) -> None:
 
 def test_an_output_updated_in_place_has_contents(tmp_path: Path) -> None:
     x = te.placeholder((16,), name="X")
-    schedule = tvmlib.Schedule(
-        tvmlib.IRModule({"main": te.create_prim_func([x, te.compute((16,), lambda i: x[i] + 1.0)])})
-    )
+    schedule = _tvm.Schedule(_tvm.IRModule({"main": te.create_prim_func([x, te.compute((16,), lambda i: x[i] + 1.0)])}))
     func = schedule.mod["main"]
     source, target = func.params
-    swap = tvmlib.substituted(func.body, {source: target})
+    swap = _tvm.substituted(func.body, {source: target})
     task = task_of(func.with_body(swap))
     examination = verified(task, tmp_path, here)
     assert examination.files[1] is not None

@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from support.faulty import elementwise, matmul, task_of, tiled, topi
 
 from felixlike.errors import NoSpaceLeft, ReferenceFailed
 from felixlike.frontend.task import Task
-from felixlike.measure import MeasurePool, Status, Untuned, examinations
-from felixlike.measure.examinations import Examinations
+from felixlike.measure import MeasurePool, Status, Untuned
+from felixlike.measure.check.runner import unwritten
 from felixlike.measure.interface import Checked
+from felixlike.measure.local import reference_cache
+from felixlike.measure.local.reference_cache import Examinations
+from felixlike.measure.local.steps import Steps
 from felixlike.measure.messages import Message
-from felixlike.measure.runner import unwritten
-from felixlike.measure.steps import Steps
-from felixlike.testing.faulty import elementwise, matmul, task_of, tiled, topi
 
 A, B, C = (task_of(matmul(size), f"matmul{size}") for size in (32, 64, 48))
 
@@ -62,7 +63,7 @@ def made(tmp_path: Path) -> Made:
 
 
 def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(examinations.shutil, "disk_usage", lambda _: Disk(count))  # type: ignore[attr-defined]
+    monkeypatch.setattr(reference_cache.shutil, "disk_usage", lambda _: Disk(count))  # type: ignore[attr-defined]
 
 
 def test_what_there_is_room_for_is_made_once(made: Made) -> None:
@@ -87,7 +88,7 @@ def test_the_least_recently_used_goes_before_the_disk_is_half_full(made: Made, m
 
 
 def test_all_of_them_have_a_limit_on_any_disk(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examinations, "_MOST_BYTES", 0)
+    monkeypatch.setattr(reference_cache, "_MOST_BYTES", 0)
     free(monkeypatch, 2**50)
     with made.examinations.using(A, verify=True) as first:
         made.use(B)

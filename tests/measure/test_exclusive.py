@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from felixlike.child import environment
-from felixlike.measure import exclusive
-from felixlike.measure.exclusive import alone_on_machine
+from felixlike._util.child_process import environment
+from felixlike.measure.local import machine_lock
+from felixlike.measure.local.machine_lock import alone_on_machine
 
 HOLDER = """
 import sys
-from felixlike.measure.exclusive import alone_on_machine
+from felixlike.measure.local.machine_lock import alone_on_machine
 with alone_on_machine():
     print("held", flush=True)
     sys.stdin.readline()
@@ -25,8 +25,8 @@ with alone_on_machine():
 @pytest.fixture(autouse=True)
 def _own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run beside this one may measure."""
-    monkeypatch.setattr(exclusive, "_NAME", f"\0felixlike-test-{time.time_ns()}")
-    monkeypatch.setattr(exclusive, "_impatient_until", 0.0)
+    monkeypatch.setattr(machine_lock, "_NAME", f"\0felixlike-test-{time.time_ns()}")
+    monkeypatch.setattr(machine_lock, "_impatient_until", 0.0)
 
 
 def test_threads_wait_for_each_other() -> None:
@@ -61,7 +61,7 @@ def test_nothing_waits_for_ever() -> None:
 
 
 def test_a_process_that_is_killed_holds_nothing() -> None:
-    script = f"from felixlike.measure import exclusive; exclusive._NAME = {exclusive._NAME!r}\n{HOLDER}"
+    script = f"from felixlike.measure import exclusive; exclusive._NAME = {machine_lock._NAME!r}\n{HOLDER}"
     holder = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
     )
@@ -70,13 +70,13 @@ def test_a_process_that_is_killed_holds_nothing() -> None:
         assert holder.stdout.readline() == b"held\n"
         with alone_on_machine(seconds=0.0) as alone:
             assert not alone
-        exclusive._impatient_until = 0.0
+        machine_lock._impatient_until = 0.0
         holder.kill()
         with alone_on_machine(seconds=30.0) as alone:
             assert alone
 
 
 def test_systems_without_such_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exclusive, "_NAME", "/no/such/folder/name")
+    monkeypatch.setattr(machine_lock, "_NAME", "/no/such/folder/name")
     with alone_on_machine() as alone:
         assert not alone

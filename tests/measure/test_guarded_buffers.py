@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from felixlike import tvmlib
-from felixlike.measure.guards import ZONE, Buffers, GuardedBuffer
+from felixlike import _tvm
+from felixlike.measure.check.guarded_buffers import ZONE, Buffers, GuardedBuffer
 
 
 def in_memory(buffer: GuardedBuffer) -> Any:
@@ -18,7 +18,7 @@ def in_memory(buffer: GuardedBuffer) -> Any:
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16", "int64", "int8", "bool"])
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (1000, 3)])
 def test_buffers_are_aligned_and_hold_their_contents(dtype: str, shape: tuple[int, ...]) -> None:
-    buffers = Buffers(tvmlib.runtime.cpu())
+    buffers = Buffers(_tvm.runtime.cpu())
     contents = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     tensor = buffers.filled(contents, dtype, "X", constant=True)
     assert tuple(tensor.shape) == shape
@@ -60,7 +60,7 @@ def test_zones_are_nan(dtype: Any, number: int) -> None:
 
 
 def test_inputs_must_stay_as_they_are() -> None:
-    buffers = Buffers(tvmlib.runtime.cpu())
+    buffers = Buffers(_tvm.runtime.cpu())
     contents = np.array([1.0, np.nan, -0.0], np.float32)
     constant = buffers.filled(contents, "float32", "A", constant=True)
     updated = buffers.filled(contents, "float32", "B")

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from felixlike.frontend.arguments import Argument
-from felixlike.measure.inputs import contents
+from felixlike.frontend.signature.arguments import Argument
+from felixlike.measure.check.inputs import contents
 
 
 def given(dtype: str, *, written: bool = False, read: bool = True, below: int | None = None) -> Argument:

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._util.wording import counted
 from felixlike.hardware import host_device, host_target, resolve_target
-from felixlike.measure.machine import Machine, unfit
-from felixlike.words import counted
+from felixlike.measure.child.server_machine import Machine, unfit
 
 HOST = Machine(
     name=host_device().name,
     mcpu=host_device().mcpu,
-    features=tvmlib.host_features(),
+    features=_tvm.host_features(),
     threads=host_device().cores,
     processors=host_device().cores,
     arch="",
@@ -26,7 +26,7 @@ def test_a_machine_like_this_one_fits() -> None:
 
 
 def test_any_processor_fits_a_target_that_names_none() -> None:
-    target = tvmlib.Target({"kind": "llvm", "num-cores": CORES})
+    target = _tvm.Target({"kind": "llvm", "num-cores": CORES})
     assert unfit(replace(HOST, mcpu="another"), target) == ""
 
 

@@ -5,18 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.faulty import Given
+from support.operators import OPERATORS
 
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend import Task, make_task
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import resolve_target
 from felixlike.measure import MeasurePool, Status
+from felixlike.measure.child.trial_process import build
 from felixlike.measure.packing import cut
-from felixlike.measure.trial_process import build
 from felixlike.symbolic import sketches
-from felixlike.testing.faulty import Given
-from felixlike.testing.operators import OPERATORS
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,13 @@ def packing_schedule(task: Task) -> Any:
 
 def padded(n: int = 13, k: int = 16, m: int = 20) -> tuple[Task, Any]:
     """relu(A · B + b) whose constant B is padded to whole tiles by the block that packs it."""
-    te = tvmlib.te
+    te = _tvm.te
     a, b, bias = te.placeholder((n, k), name="A"), te.placeholder((k, m), name="B"), te.placeholder((m,), name="b")
     r = te.reduce_axis((0, k), name="k")
     c = te.compute((n, m), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), name="C")
     func = te.create_prim_func([a, b, bias, te.compute((n, m), lambda i, j: te.max(c[i, j] + bias[j], 0.0), name="D")])
     task = make_task(func, resolve_target("cpu"), name="padded", constants=(1, 2))
-    schedule = tvmlib.Schedule(task.module)
+    schedule = _tvm.Schedule(task.module)
     block = schedule.get_sblock("C")
     schedule.pad_einsum(block, [4, 16, 1])
     pack = schedule.get_sblock("B_pad")
@@ -64,14 +64,14 @@ def test_the_kernel_and_its_packing_compute_what_the_schedule_does() -> None:
     assert tuple(int(e) for e in kernel.params[1].shape) == packing.shape
     rng = np.random.default_rng(0)
     shapes = [tuple(int(e) for e in param.shape) for param in task.module["main"].params]
-    arrays = [tvmlib.runtime.tensor(rng.standard_normal(shape).astype("float32")) for shape in shapes]
+    arrays = [_tvm.runtime.tensor(rng.standard_normal(shape).astype("float32")) for shape in shapes]
     codegen.compile_primfuncs(module, task.target)["main"](*arrays)
     expected = arrays[-1].numpy().copy()
-    packed = tvmlib.runtime.empty(packing.shape, packing.dtype)
-    tvmlib.tvm.compile(packing.function.with_attr("global_symbol", "pack"))["pack"](arrays[1], packed)
+    packed = _tvm.runtime.empty(packing.shape, packing.dtype)
+    _tvm.tvm.compile(packing.function.with_attr("global_symbol", "pack"))["pack"](arrays[1], packed)
     assert sorted(packed.numpy().ravel()) == sorted(arrays[1].numpy().ravel())
-    answer = tvmlib.runtime.empty(shapes[-1], "float32")
-    codegen.compile_primfuncs(tvmlib.IRModule({"main": kernel}), task.target)["main"](
+    answer = _tvm.runtime.empty(shapes[-1], "float32")
+    codegen.compile_primfuncs(_tvm.IRModule({"main": kernel}), task.target)["main"](
         arrays[0], packed, arrays[2], answer
     )
     np.testing.assert_array_equal(answer.numpy(), expected)
@@ -86,16 +86,14 @@ def test_a_schedule_without_packing_is_left_alone() -> None:
 
 def test_what_is_timed_does_not_pack() -> None:
     task = task_of("conv2d_odd")
-    built, _ = build(str(tvmlib.ir.save_json(packing_schedule(task))), task.target)
+    built, _ = build(str(_tvm.ir.save_json(packing_schedule(task))), task.target)
     ((parameter, shape, dtype),) = built.packed
     assert (parameter, dtype) == (1, "float32")
     assert np.prod(shape) == 5 * 3 * 3 * 3
-    wrong = tvmlib.runtime.empty((5, 3, 3, 3, 1), "float32")
+    wrong = _tvm.runtime.empty((5, 3, 3, 3, 1), "float32")
     sizes = [[int(e) for e in p.shape] for p in task.module["main"].params]
     with pytest.raises(Exception, match=r"ndim|shape"):  # it takes the constant as it is packed
-        built.library["main"](
-            tvmlib.runtime.empty(sizes[0], "float32"), wrong, tvmlib.runtime.empty(sizes[-1], "float32")
-        )
+        built.library["main"](_tvm.runtime.empty(sizes[0], "float32"), wrong, _tvm.runtime.empty(sizes[-1], "float32"))
 
 
 @pytest.mark.parametrize("name", ["dense_bias_relu", "conv2d_odd", "depthwise", "conv2d_grouped", "batch_matmul"])
@@ -122,7 +120,7 @@ def test_a_wrong_packing_is_noticed(pool: MeasurePool) -> None:
     task, module = padded()
     text = module.script()
     assert "T.float32(0.0)" in text
-    broken = tvmlib.tvm.script.from_source(
+    broken = _tvm.tvm.script.from_source(
         text.replace("T.if_then_else(v1 < 20, B[v0, v1]", "T.if_then_else(v1 < 19, B[v0, v1]")
     )
     found = pool.measure(task, [Given(broken)])[0]
@@ -132,7 +130,7 @@ def test_a_wrong_packing_is_noticed(pool: MeasurePool) -> None:
 def test_what_cannot_be_cut() -> None:
     """A block that packs what another block makes."""
     task = task_of("dense_bias_relu")
-    schedule = tvmlib.Schedule(task.module)
+    schedule = _tvm.Schedule(task.module)
     first = schedule.cache_read(schedule.get_sblock("Y"), 1, "global")
     second = schedule.cache_read(schedule.get_sblock("Y"), 1, "global")
     schedule.annotate(second, PACKING, True)

@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-
-from felixlike import tvmlib
-from felixlike.errors import InvalidModel, InvalidOption, UnknownTarget, WorkerFailed
-from felixlike.measure import Limits, Measurement, MeasurePool, Schedulable, Status, Untuned, measure
-from felixlike.measure.server import ForkServer
-from felixlike.testing.faulty import (
+from support.faulty import (
     Given,
     Refused,
     answering,
@@ -31,6 +26,11 @@ from felixlike.testing.faulty import (
     topi,
     unbuildable,
 )
+
+from felixlike import _tvm
+from felixlike.errors import InvalidModel, InvalidOption, UnknownTarget, WorkerFailed
+from felixlike.measure import Limits, Measurement, MeasurePool, Schedulable, Status, Untuned, measure
+from felixlike.measure.local.fork_client import ForkServer
 
 FUNC = matmul()
 TASK = task_of(FUNC, "matmul")
@@ -344,7 +344,7 @@ def test_what_are_no_candidates_is_refused(wrong: Any) -> None:
 
 
 def test_what_is_no_candidate_is_refused(pool: MeasurePool) -> None:
-    for wrong in list[Any]([5, FUNC, tvmlib.Schedule(FUNC)]):
+    for wrong in list[Any]([5, FUNC, _tvm.Schedule(FUNC)]):
         with pytest.raises(InvalidOption, match=r"is no candidate\. give search\.Candidate\(sketch, point\)"):
             pool.measure(TASK, [wrong])
     with pytest.raises(InvalidOption, match="Untuned: task is a PrimFunc"):

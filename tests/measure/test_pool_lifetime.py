@@ -14,7 +14,7 @@ import pytest
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from felixlike.testing.faulty import calling, matmul, task_of, tiled
+from support.faulty import calling, matmul, task_of, tiled
 from felixlike.measure import Limits, MeasurePool
 
 task = task_of(matmul())

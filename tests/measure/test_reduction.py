@@ -3,8 +3,8 @@
 import pytest
 import workloads
 
-from felixlike import tvmlib
-from felixlike.measure.reduction import reduction_length
+from felixlike import _tvm
+from felixlike.measure.check.reduction import reduction_length
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,6 @@ def test_terms(func: object, terms: int) -> None:
 
 
 def test_windows_of_several_sizes_count_by_the_largest() -> None:
-    x = tvmlib.te.placeholder((1, 2, 13, 11), name="x")
-    func = tvmlib.te.create_prim_func([x, tvmlib.topi.nn.adaptive_pool(x, (6, 4), "avg")])
+    x = _tvm.te.placeholder((1, 2, 13, 11), name="x")
+    func = _tvm.te.create_prim_func([x, _tvm.topi.nn.adaptive_pool(x, (6, 4), "avg")])
     assert reduction_length(func) == 3 * 4  # 13 into 6: 3 each; 11 into 4: 3 or 4

@@ -3,22 +3,22 @@ from typing import Any
 import numpy as np
 import pytest
 from schedules import run, without_threads
+from support.faulty import elementwise, matmul, te, topi
+from support.operators import OPERATORS
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.codegen import cuda_binary, kernels_of, nvrtc
 from felixlike.hardware import resolve_target
-from felixlike.measure import reference
-from felixlike.measure.reference import double_precision, in_quick_order, in_threads
-from felixlike.testing.faulty import elementwise, matmul, te, topi
-from felixlike.testing.operators import OPERATORS
+from felixlike.measure.check import reference
+from felixlike.measure.check.reference import double_precision, in_quick_order, in_threads
 
 
 def computed(func: Any, *inputs: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
     """What the function's double-precision form makes of float64 inputs."""
-    module = double_precision(tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")}))
-    built = tvmlib.tvm.compile(module, target="llvm")
+    module = double_precision(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    built = _tvm.tvm.compile(module, target="llvm")
     shape = [int(extent) for extent in func.params[-1].shape]
-    tensors = [tvmlib.runtime.tensor(array) for array in (*inputs, np.zeros(shape))]
+    tensors = [_tvm.runtime.tensor(array) for array in (*inputs, np.zeros(shape))]
     built["main"](*tensors)
     return np.asarray(tensors[-1].numpy())
 
@@ -53,7 +53,7 @@ def test_half_precision_is_widened_too() -> None:
 
 
 def test_integers_and_shapes_stay() -> None:
-    module = tvmlib.IRModule({"main": elementwise(lambda x: topi.cast(x, "int32"))})
+    module = _tvm.IRModule({"main": elementwise(lambda x: topi.cast(x, "int32"))})
     x, y = double_precision(module)["main"].params
     assert (str(x.dtype), str(y.dtype)) == ("float64", "int32")
     assert [int(extent) for extent in x.shape] == [8, 32]
@@ -78,22 +78,22 @@ def test_the_order_of_loops_changes_no_sum(name: str, monkeypatch: pytest.Monkey
     """Each output's terms are added one after another as before, so that not a bit differs."""
     monkeypatch.setattr(reference, "_LARGE", 1)
     module = double_precision(
-        tvmlib.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
+        _tvm.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
     )
     random = np.random.default_rng(0)
     arrays = [random.standard_normal([int(size) for size in p.shape]) for p in module["main"].params]
     answers = []
     for each in (module, in_quick_order(module)):
-        tensors = [tvmlib.runtime.tensor(array) for array in arrays]
-        tvmlib.tvm.compile(each, target="llvm")["main"](*tensors)
+        tensors = [_tvm.runtime.tensor(array) for array in arrays]
+        _tvm.tvm.compile(each, target="llvm")["main"](*tensors)
         answers.append(tensors[-1].numpy())
     assert np.array_equal(*answers)
 
 
 def test_large_products_go_through_tiles_with_columns_last() -> None:
-    module = double_precision(tvmlib.IRModule({"main": OPERATORS["dense_bias_relu"]()}))
+    module = double_precision(_tvm.IRModule({"main": OPERATORS["dense_bias_relu"]()}))
     assert "for k_0, i, k_1, j_1 in T.grid(12, 128, 64, 512):" in in_quick_order(module).script()
-    small = tvmlib.IRModule({"main": matmul(64)})
+    small = _tvm.IRModule({"main": matmul(64)})
     assert in_quick_order(small).script() == small.script()
 
 
@@ -107,7 +107,7 @@ def test_a_gpus_threads_compute_what_a_processor_does(name: str, monkeypatch: py
     """To the last bit, threads made serial; and the compiler takes it."""
     monkeypatch.setattr(reference, "_WORTH", 0)
     module = double_precision(
-        tvmlib.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
+        _tvm.IRModule({"main": OPERATORS[name](small_size=True).with_attr("global_symbol", "main")})
     )
     before = module.script()
     threads = in_threads(module, SM_90)
@@ -132,17 +132,17 @@ def test_a_gpus_threads_compute_what_a_processor_does(name: str, monkeypatch: py
     ],
 )
 def test_what_a_gpu_is_given(name: str, *, is_worth: bool) -> None:
-    module = double_precision(tvmlib.IRModule({"main": OPERATORS[name]().with_attr("global_symbol", "main")}))
+    module = double_precision(_tvm.IRModule({"main": OPERATORS[name]().with_attr("global_symbol", "main")}))
     assert (in_threads(module, SM_90) is not None) is is_worth
 
 
 def test_long_sums_of_few_outputs_stay_on_the_processor() -> None:
     a, r = te.placeholder((64, 2**21), name="A"), te.reduce_axis((0, 2**21), name="r")
     total = te.create_prim_func([a, te.compute((64,), lambda i: te.sum(a[i, r], axis=r), name="total")])
-    assert in_threads(double_precision(tvmlib.IRModule({"main": total})), SM_90) is None
+    assert in_threads(double_precision(_tvm.IRModule({"main": total})), SM_90) is None
 
 
 def test_operators_that_are_one_block_stay() -> None:
     x = te.placeholder((4, 64), name="x")
-    scan = tvmlib.IRModule({"main": te.create_prim_func([x, topi.cumsum(x, axis=1)])})
+    scan = _tvm.IRModule({"main": te.create_prim_func([x, topi.cumsum(x, axis=1)])})
     assert in_quick_order(scan).script() == scan.script()

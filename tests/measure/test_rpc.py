@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faulty import Given, calling, candidates, matmul, task_of, tiled
+from support.loopback import Loopback
+from support.operators import OPERATORS
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import InvalidOption, TrackerFailed, WorkerFailed, WrongDevice
 from felixlike.frontend import make_task
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import device_name, host_device
 from felixlike.measure import Limits, Measurement, RpcPool, Status
-from felixlike.measure.fleet import Fleet
-from felixlike.measure.tracker import Tracker
+from felixlike.measure.rpc.server_pool import Fleet
+from felixlike.measure.rpc.tracker import Tracker
 from felixlike.records import make_record
 from felixlike.symbolic import sketches
-from felixlike.testing.faulty import Given, calling, candidates, matmul, task_of, tiled
-from felixlike.testing.loopback import Loopback
-from felixlike.testing.operators import OPERATORS
 
 FUNC = matmul()
 TASK = task_of(FUNC, "matmul")
@@ -47,7 +47,7 @@ def assert_healthy(measurement: Measurement) -> None:
 
 
 UNSEEN = ("that writes before its output", "that changes an input")
-"""What is not looked at on servers; see felixlike/measure/guards.py."""
+"""What is not looked at on servers; see felixlike/measure/check/guarded_buffers.py."""
 
 FAILURES = {name: candidate for name, candidate in candidates().items() if name not in UNSEEN}
 WORDS = {
@@ -86,7 +86,7 @@ def test_both_servers_are_tried_and_say_what_they_are(pool: RpcPool, loopback: L
     seen = pool.survey(TASK)
     assert {server.address for server in seen} == set(Tracker(loopback.where).servers()["cpu"].addresses)
     assert {server.device for server in seen} == {NAME} == set(pool.devices)
-    assert {server.version for server in seen} == {tvmlib.version()}
+    assert {server.version for server in seen} == {_tvm.version()}
     for server in seen:
         assert server.measurement is not None
         assert server.measurement.status is Status.OK
@@ -164,7 +164,7 @@ def test_killed_servers(loopback: Loopback) -> None:
 
 
 def test_servers_of_another_kind_are_refused(loopback: Loopback) -> None:
-    target = tvmlib.Target({"kind": "llvm", "mcpu": "nehalem", "num-cores": host_device().cores})
+    target = _tvm.Target({"kind": "llvm", "mcpu": "nehalem", "num-cores": host_device().cores})
     with RpcPool(target, tracker=loopback.where, key="cpu", limits=LIMITS) as pool:
         both = f"all servers of tracker .*its processor is {host_device().mcpu} .*, the target is nehalem; 127.*nehalem"
         with pytest.warns(RuntimeWarning, match="is not used"), pytest.raises(WrongDevice, match=both):

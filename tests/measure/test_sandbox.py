@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from felixlike.cli import servers
-from felixlike.measure import messages, sandbox, syscalls
-from felixlike.measure.processes import Processes
-from felixlike.measure.server import ForkServer
+from felixlike.measure import messages
+from felixlike.measure.child import sandbox, seccomp_filter
+from felixlike.measure.local.fork_client import ForkServer
+from felixlike.measure.local.processes import Processes
 
 pytestmark = pytest.mark.skipif(
     bool(sandbox.missing()), reason=f"this machine lacks {'; '.join(sandbox.missing()) or 'nothing'}"
@@ -197,7 +198,7 @@ def hostile(tmp_path: Path) -> Iterator[Hostile]:
 
 def test_what_a_hostile_server_can_do_to_a_client(hostile: Hostile, tmp_path: Path) -> None:
     """So that the test below is about something."""
-    code = f"from felixlike import tvmlib; tvmlib.rpc.connect('127.0.0.1', {hostile.port})"
+    code = f"from felixlike import _tvm; _tvm.rpc.connect('127.0.0.1', {hostile.port})"
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
     hostile.close()
     assert hostile.said == Hostile._RETURN
@@ -260,20 +261,20 @@ def test_calls_have_the_numbers_of_the_kernels_headers(machine: str) -> None:
         pytest.skip(f"{_HEADERS[machine]} is not installed")
     lines = re.findall(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)$", _HEADERS[machine].read_text(), re.MULTILINE)
     numbers = {{"fstatat": "newfstatat"}.get(name, name): int(number) for name, number in lines}
-    column, _ = syscalls._ARCHITECTURES[machine]
-    known = {name: both[column] for name, both in syscalls._CALLS.items() if both[column] is not None}
+    column, _ = seccomp_filter._ARCHITECTURES[machine]
+    known = {name: both[column] for name, both in seccomp_filter._CALLS.items() if both[column] is not None}
     assert known == {name: numbers.get(name) for name in known}
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_filters_are_made_for_every_machine(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    code = syscalls.program()
+    code = seccomp_filter.program()
     assert code is not None
     steps = [struct.unpack("<HBBI", code[at : at + 8]) for at in range(0, len(code), 8)]
     assert len(steps) < 4096  # BPF_MAXINSNS
     for place, (kind, yes, no, _) in enumerate(steps):  # jumps stay inside
-        assert kind == syscalls._RETURN or place + 1 + max(yes, no) < len(steps)
+        assert kind == seccomp_filter._RETURN or place + 1 + max(yes, no) < len(steps)
 
 
 def test_what_a_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

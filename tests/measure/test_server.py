@@ -6,19 +6,21 @@ from unittest.mock import Mock
 import pytest
 
 from felixlike.errors import WorkerFailed
-from felixlike.measure import server
-from felixlike.measure.server import ForkServer, ServerDied
+from felixlike.measure.local import fork_client
+from felixlike.measure.local.fork_client import ForkServer, ServerDied
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_COMMAND", (server._COMMAND[0], "-c", "raise SystemExit('no TVM on this machine')"))
+    monkeypatch.setattr(
+        fork_client, "_COMMAND", (fork_client._COMMAND[0], "-c", "raise SystemExit('no TVM on this machine')")
+    )
     broken = ForkServer(tmp_path, threads=1)
     with pytest.raises(WorkerFailed, match=r"did not start \(it ended\): no TVM on this machine.*doctor"):
         broken.fork()
 
 
 def test_an_interpreter_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_COMMAND", (str(tmp_path / "python"),))
+    monkeypatch.setattr(fork_client, "_COMMAND", (str(tmp_path / "python"),))
     with pytest.raises(WorkerFailed, match=r"a process cannot be started: .*No such file"):
         ForkServer(tmp_path, threads=1).start()
 
@@ -60,7 +62,7 @@ def test_a_server_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
         channel.close()
         assert running._process is not None
         os.kill(running._process.pid, signal.SIGSTOP)
-        monkeypatch.setattr(server, "_REPLY_SECONDS", 1)
+        monkeypatch.setattr(fork_client, "_REPLY_SECONDS", 1)
         with pytest.raises(ServerDied, match="no reply within 1 s"):
             running.end(process, kill=True)
     finally:

@@ -17,8 +17,8 @@ from felixlike.errors import InvalidOption, InvalidSchedule, UnknownTarget, Work
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import SIMULATED, resolve_target
 from felixlike.measure import MeasurePool, RpcPool, SimulatedPool, Status, Untuned
-from felixlike.measure import simulated as room
-from felixlike.measure.surrogate import DEVICES, features_of, row_of, surrogate_of
+from felixlike.measure.simulated import simulated_pool as room
+from felixlike.measure.simulated.surrogate import DEVICES, features_of, row_of, surrogate_of
 from felixlike.records import make_record
 from felixlike.search import Candidate, Space, make_strategy
 from felixlike.tuning import Budget, Session
@@ -149,7 +149,7 @@ def test_constants_that_are_packed_and_padded_are_read_too() -> None:
 
 def test_what_tvm_cannot_describe_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     task, candidates = padded()
-    monkeypatch.setattr("felixlike.measure.surrogate._readable", lambda schedule: schedule)
+    monkeypatch.setattr("felixlike.measure.simulated.surrogate._readable", lambda schedule: schedule)
     first, second = SimulatedPool("simulated:cpu").measure(task, [candidates[0], Untuned(task)])
     assert first.status is Status.BUILD_ERROR
     assert "feature extractor cannot read it" in first.message

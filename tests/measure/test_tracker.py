@@ -8,7 +8,7 @@ import pytest
 from felixlike.errors import InvalidOption, TrackerFailed, WorkerFailed
 from felixlike.hardware import resolve_target
 from felixlike.measure import RpcPool
-from felixlike.measure.tracker import Tracker
+from felixlike.measure.rpc.tracker import Tracker
 
 
 @pytest.mark.parametrize("where", ["", "host", "host:", ":9190", "host:port", "host:0", "host:65536", "host:-1"])

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from support.faulty import matmul, task_of, tiled
 
 from felixlike.hardware.placement import Share, apart, unbound
 from felixlike.hardware.probe import usable_cores, usable_processors
 from felixlike.measure import Status
-from felixlike.measure.workshop import Workshop
-from felixlike.testing.faulty import matmul, task_of, tiled
+from felixlike.measure.local.builder import Workshop
 
 pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="one core is all there is")
 

@@ -2,8 +2,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from felixlike.measure.limits import Timing
+from felixlike.measure.local.interleaved_timing import take_turns, without_turn
 from felixlike.measure.measurement import Status
-from felixlike.measure.turns import take_turns, without_turn
 
 TIMING = Timing(batch_seconds=1e-3, turns=4, close=1.3)
 

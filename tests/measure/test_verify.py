@@ -3,7 +3,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from felixlike.measure.verify import poison, relative_error, tolerance
+from felixlike.measure.check.answer_check import poison, relative_error, tolerance
 
 
 def test_floats_are_compared_with_the_largest_reference_value() -> None:

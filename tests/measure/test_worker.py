@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from felixlike.measure.server import ForkServer
+from felixlike.measure.local.fork_client import ForkServer
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at what a process has mapped")

@@ -7,22 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.faulty import matmul, task_of, tiled
+from support.operators import OPERATORS
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.codegen import cuda_toolchain
 from felixlike.errors import InvalidSchedule, WorkerFailed
 from felixlike.frontend import Task, make_task
 from felixlike.hardware import gpu_at_hand, resolve_target
-from felixlike.measure import Measurement, Schedulable, Status, reference
-from felixlike.measure import workshop as workshops
+from felixlike.measure import Measurement, Schedulable, Status
+from felixlike.measure.check import reference
 from felixlike.measure.interface import Results
+from felixlike.measure.local import builder as workshops
+from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.steps import Steps
+from felixlike.measure.local.trial import Trial
 from felixlike.measure.messages import Message
 from felixlike.measure.pool import WorkshopPool
-from felixlike.measure.steps import Steps
-from felixlike.measure.trial import Trial
-from felixlike.measure.workshop import Workshop
-from felixlike.testing.faulty import matmul, task_of, tiled
-from felixlike.testing.operators import OPERATORS
 
 SM_90 = resolve_target("sm_90")
 TASK = task_of(matmul(), "matmul")
@@ -96,7 +97,7 @@ def computed_by(
 
     def alone(_: Workshop, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
         yield from ()
-        kind = str(tvmlib.Target(target).kind.name)
+        kind = str(_tvm.Target(target).kind.name)
         asked.append(kind)
         scheduled = "threadIdx.x" in module.script()
         assert scheduled == (kind == "cuda")
@@ -146,7 +147,7 @@ def test_a_gpu_that_fails_in_earnest_leaves_the_reference_to_the_processor(monke
     build = Workshop.build
 
     def watched(self: Workshop, *given: Any, target: str | None = None, **extra: Any) -> Trial:
-        built.append(str(tvmlib.Target(target).kind.name))
+        built.append(str(_tvm.Target(target).kind.name))
         return build(self, *given, target=target, **extra)
 
     monkeypatch.setattr(Workshop, "build", watched)

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.stores import TASK, after, fill, flip, flip_at_random, look, record, timed, told, truncate
 
 from felixlike import records
 from felixlike.errors import StoreError
 from felixlike.records import Record, Store
-from felixlike.testing.stores import TASK, after, fill, flip, flip_at_random, look, record, timed, told, truncate
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ SMALL_DISK = """
 import resource, signal, sys
 from felixlike import records
 from felixlike.errors import StoreError
-from felixlike.testing.stores import TASK, record, timed
+from support.stores import TASK, record, timed
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with records.open(sys.argv[1]) as store:
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.stores import OTHER, TASK, fill, record, timed, told
 
 from felixlike import records
 from felixlike.errors import SourceLeftOut, StoreError
 from felixlike.records import make_run
 from felixlike.records.schema import VERSION, sealed
 from felixlike.symbolic import sketches
-from felixlike.testing.stores import OTHER, TASK, fill, record, timed, told
 
 OLD = Path(__file__).parents[1] / "data" / "store_version_1.sqlite"
 """A store of version 1."""
@@ -89,7 +89,7 @@ WRITER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from felixlike import records
-from felixlike.testing.stores import TASK, record, timed
+from support.stores import TASK, record, timed
 with records.open(sys.argv[2]) as store:
     print("ready", flush=True)
     for step in range(60):

@@ -14,7 +14,7 @@ import torch
 import workloads
 from torch import nn
 
-from felixlike import codegen, optimize, records, tvmlib
+from felixlike import _tvm, codegen, optimize, records
 from felixlike.costmodel import CostModel
 from felixlike.errors import StoreError
 from felixlike.frontend import Task, import_model, make_task
@@ -27,7 +27,7 @@ from felixlike.spaces import metaschedule
 from felixlike.symbolic import sketches
 from felixlike.tuning import Budget, How, Session, choose
 
-ms = tvmlib.ms
+ms = _tvm.ms
 
 
 def model() -> nn.Module:
@@ -47,13 +47,13 @@ def test_an_exported_database_compiles_the_model(tmp_path: Path) -> None:
     imported = import_model(model(), x)
     database = ms.database.JSONDatabase(work_dir=str(folder))
     with imported.target, database:
-        applied = tvmlib.relax.transform.MetaScheduleApplyDatabase(enable_warning=True)(imported.module)
+        applied = _tvm.relax.transform.MetaScheduleApplyDatabase(enable_warning=True)(imported.module)
     scheduled = [
-        f for f in applied.functions.values() if isinstance(f, tvmlib.PrimFunc) and f.attrs.get("tirx.is_scheduled")
+        f for f in applied.functions.values() if isinstance(f, _tvm.PrimFunc) and f.attrs.get("tirx.is_scheduled")
     ]
     assert len(scheduled) == 2
     _, executable = codegen.compile_relax(applied, imported.target)
-    machine = tvmlib.relax.VirtualMachine(executable, tvmlib.device_of(imported.target))
+    machine = _tvm.relax.VirtualMachine(executable, _tvm.device_of(imported.target))
     (given,) = [machine["main"](x)]
     answer = given if isinstance(given, torch.Tensor) else given[0]
     torch.testing.assert_close(answer, tuned(x), rtol=1e-5, atol=1e-6)
@@ -76,7 +76,7 @@ def test_an_exported_database_suits_tvms_own_prepacking(tmp_path: Path) -> None:
     with records.open(store) as opened:
         export_database(opened, folder, best=1)
     imported = import_model(model(), x)
-    t = tvmlib.relax.transform
+    t = _tvm.relax.transform
     marked = t.AttachAttrLayoutFreeBuffers()(imported.module)
     assert sorted(list(f.attrs["layout_free_buffers"]) for f in _primfuncs(marked)) == [[], [1, 2]]
     with imported.target, ms.database.JSONDatabase(work_dir=str(folder)):
@@ -84,17 +84,17 @@ def test_an_exported_database_suits_tvms_own_prepacking(tmp_path: Path) -> None:
     assert all(f.attrs.get("tirx.is_scheduled") for f in _primfuncs(applied))
     with imported.target:
         passes = [t.SplitLayoutRewritePreproc(), t.FoldConstant(), t.DeadCodeElimination()]
-        packed = tvmlib.transform.Sequential(passes)(applied)
+        packed = _tvm.transform.Sequential(passes)(applied)
     assert len(_primfuncs(packed)) == 2
     assert packed.script().count("R.call_tir(") == 2
     _, executable = codegen.compile_relax(packed, imported.target)
-    answer = tvmlib.relax.VirtualMachine(executable, tvmlib.device_of(imported.target))["main"](x)
+    answer = _tvm.relax.VirtualMachine(executable, _tvm.device_of(imported.target))["main"](x)
     given = answer if isinstance(answer, torch.Tensor) else answer[0]
     torch.testing.assert_close(given, tuned(x), rtol=1e-5, atol=1e-6)
 
 
 def _primfuncs(module: Any) -> list[Any]:
-    return [func for func in module.functions.values() if isinstance(func, tvmlib.PrimFunc)]
+    return [func for func in module.functions.values() if isinstance(func, _tvm.PrimFunc)]
 
 
 def _timed(record: records.Record) -> tuple[Any, ...]:
@@ -138,12 +138,12 @@ def tuners(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuner")
     task = _task()
 
-    @tvmlib.tvm.ir.utils.derived_object
+    @_tvm.tvm.ir.utils.derived_object
     class Builder(ms.builder.PyBuilder):  # type: ignore[misc,name-defined]
         def build(self, build_inputs: Any) -> Any:
             return [ms.builder.BuilderResult(f"{tempfile.mkdtemp()}/unused", None) for _ in build_inputs]
 
-    @tvmlib.tvm.ir.utils.derived_object
+    @_tvm.tvm.ir.utils.derived_object
     class Future(ms.runner.PyRunnerFuture):  # type: ignore[misc,name-defined]
         def __init__(self, seconds: float | None) -> None:
             super().__init__()
@@ -157,7 +157,7 @@ def tuners(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 return ms.runner.RunnerResult(None, "made up")
             return ms.runner.RunnerResult([self.seconds, self.seconds * 1.25], None)
 
-    @tvmlib.tvm.ir.utils.derived_object
+    @_tvm.tvm.ir.utils.derived_object
     class Runner(ms.runner.PyRunner):  # type: ignore[misc,name-defined]
         def run(self, runner_inputs: Any) -> Any:
             return [Future(None if i in (3, 5, 7) else 1e-6 * (i + 1)) for i, _ in enumerate(runner_inputs)]
@@ -172,7 +172,7 @@ def tuners(tmp_path_factory: pytest.TempPathFactory) -> Path:
             builder=Builder(),
             runner=Runner(),
             cost_model="random",
-            space=tvmlib.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm"),
+            space=_tvm.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm"),
             strategy=ms.search_strategy.EvolutionarySearch(
                 population_size=32, init_measured_ratio=0.0, init_min_unmeasured=16, genetic_num_iters=2
             ),
@@ -218,7 +218,7 @@ def test_torn_and_damaged_lines_are_counted(tuners: Path, tmp_path: Path) -> Non
     folder.mkdir()
     (folder / WORKLOADS).write_bytes((tuners / WORKLOADS).read_bytes())
     (folder / RECORDS).write_bytes(b"".join(lines[:-1]) + lines[-1][: len(lines[-1]) // 2])
-    with pytest.raises(tvmlib.TVM_ERRORS):
+    with pytest.raises(_tvm.TVM_ERRORS):
         ms.database.JSONDatabase(work_dir=str(folder))  # this is why we read the files ourselves
     with records.open() as store:
         whole = import_database(store, tuners)
@@ -278,7 +278,7 @@ def test_no_byte_of_a_record_can_do_harm(tuners: Path, tmp_path: Path) -> None:
 
 
 def test_other_targets_and_missing_folders(tuners: Path, tmp_path: Path) -> None:
-    target = tvmlib.Target({"kind": "llvm", "num-cores": 64, "mcpu": "znver3"})
+    target = _tvm.Target({"kind": "llvm", "num-cores": 64, "mcpu": "znver3"})
     with records.open() as store:
         found = import_database(store, tuners, target=target, device="another")
         assert found.records == 0

@@ -7,11 +7,12 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from support.stores import TASK, fill, record, timed, told
 
-from felixlike import mounts, records
+from felixlike import records
+from felixlike._util import mounts
 from felixlike.errors import StoreError
 from felixlike.records import file as files
-from felixlike.testing.stores import TASK, fill, record, timed, told
 
 
 @pytest.fixture

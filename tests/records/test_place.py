@@ -8,11 +8,11 @@ import socket
 from pathlib import Path
 
 import pytest
+from support.stores import TASK, fill, record, timed, told
 
 from felixlike import records
 from felixlike.errors import StoreError
 from felixlike.report import RunLog
-from felixlike.testing.stores import TASK, fill, record, timed, told
 
 
 @pytest.mark.parametrize("name", [None, ":memory:"])

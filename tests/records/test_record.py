@@ -3,7 +3,7 @@ from importlib import metadata
 
 import numpy as np
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike._version import __version__
 from felixlike.frontend.task import make_task
 from felixlike.hardware import host_device, resolve_target
@@ -12,8 +12,8 @@ from felixlike.records import make_record
 
 
 def test_a_record_says_where_when_and_by_what() -> None:
-    x = tvmlib.te.placeholder((16,), name="X")
-    task = make_task(tvmlib.te.create_prim_func([x, tvmlib.topi.nn.relu(x)]), resolve_target("cpu"), name="relu")
+    x = _tvm.te.placeholder((16,), name="X")
+    task = make_task(_tvm.te.create_prim_func([x, _tvm.topi.nn.relu(x)]), resolve_target("cpu"), name="relu")
     before = time.time()
     record = make_record(task, "sketch", np.array([4, 16]), Measurement(Status.OK, 1e-3), seed=5)
     assert record.task == task.key

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.stores import OTHER, TASK, fill, newer, record, timed, told
 
-from felixlike import records, tvmlib
+from felixlike import _tvm, records
 from felixlike.errors import InvalidOption, StoreError
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.records import Store
 from felixlike.records.metaschedule import export_database, import_database
-from felixlike.testing.stores import OTHER, TASK, fill, newer, record, timed, told
 
 
 def unasked(value: Any) -> Any:
@@ -131,14 +131,14 @@ def test_the_workload_is_kept_with_its_module(path: Path) -> None:
         ((name, module, flops),) = connection.execute("SELECT name, module, flops FROM workloads").fetchall()
     connection.close()
     assert (name, flops) == ("relu16", TASK.flops)
-    tvmlib.ir.assert_structural_equal(tvmlib.ir.load_json(module), TASK.module)
+    _tvm.ir.assert_structural_equal(_tvm.ir.load_json(module), TASK.module)
 
 
 WRITER = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from felixlike import records
-from felixlike.testing.stores import TASK, record, timed
+from support.stores import TASK, record, timed
 with records.open(sys.argv[2]) as store:
     for step in range(40):
         store.append(TASK, record(timed(1.0), point=(int(sys.argv[3]), step)))

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.stores import TASK, fill, record, timed
 
 from felixlike import records
 from felixlike.hardware.occupancy import Kernel
 from felixlike.records.record import Record
 from felixlike.records.salvage import salvage
 from felixlike.records.schema import COLUMNS, VERSION, from_row, opened, to_row
-from felixlike.testing.stores import TASK, fill, record, timed
 
 KERNELS = (Kernel("main_kernel", 168, 16432, 43008, 128), Kernel("main_kernel_1", 15, 0, 0, 1024))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import workloads
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import InvalidOption, InvalidPoint, OutputNotWritable, UnsupportedSketch
 from felixlike.report.explanation import Explanation, explain
 from felixlike.symbolic import Sketch, sketches
@@ -37,7 +37,7 @@ def test_the_heaviest_block_is_explained(explanation: Explanation) -> None:
 
 @pytest.mark.parametrize("width", [None, 40, 60, 80])
 def test_text_at_every_width(golden: Callable[[str, str], None], width: int | None) -> None:
-    two_cores = tvmlib.Target({"kind": "llvm", "num-cores": 2})
+    two_cores = _tvm.Target({"kind": "llvm", "num-cores": 2})
     found = explain(sketches(workloads.matmul(16, 16, 16), two_cores)[0], columns="vector_extent")
     text = found.text(width=width)
     golden("explanation" if width is None else f"explanation_{width}", text)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pages import Read
+from support.stores import OTHER, TASK, record, timed
 
 from felixlike import records
 from felixlike.errors import InvalidArtefact, InvalidOption, OutputNotWritable
@@ -21,10 +22,9 @@ from felixlike.report.curves import Step
 from felixlike.report.page import Page, StorePage, page_body, page_of_report, page_text, write_page
 from felixlike.report.page.charts import bars, curve, in_order, scatter
 from felixlike.report.page.markup import element, escaped
-from felixlike.report.story import MOST_PAIRS, Pair, Story, story_of, thinned
+from felixlike.report.task_history import MOST_PAIRS, Pair, Story, story_of, thinned
 from felixlike.symbolic import sketches
 from felixlike.symbolic.program.tree import LoopNode, Statement
-from felixlike.testing.stores import OTHER, TASK, record, timed
 from felixlike.tuning import History
 
 EVIL = "<script>alert('x')</script>\"&\x00\ud800"

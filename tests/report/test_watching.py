@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from pages import Read
+from support.stores import TASK, fill, record, timed
 
 from felixlike import records
 from felixlike.cli import main
@@ -23,7 +24,6 @@ from felixlike.errors import InvalidOption
 from felixlike.report import watching
 from felixlike.report.page import StorePage
 from felixlike.report.watching import Watch
-from felixlike.testing.stores import TASK, fill, record, timed
 
 
 class Browser:

@@ -33,9 +33,9 @@ from felixlike.search import (
     make_strategy,
     registry,
 )
-from felixlike.search.adatune import expected_improvement
 from felixlike.search.descent import Descent
 from felixlike.search.diversity import spread_out
+from felixlike.search.strategies.adatune import expected_improvement
 from felixlike.search.variation import Variation
 from felixlike.symbolic import Kind
 from felixlike.symbolic.program.variables import groups

@@ -7,10 +7,10 @@ from weakref import WeakValueDictionary
 
 import pytest
 
-from felixlike.algebra import expression as ex
-from felixlike.algebra.comparison import at_least, maximum
 from felixlike.errors import StorageWarning
 from felixlike.smooth import cache, saturate
+from felixlike.symbolic.expr import expression as ex
+from felixlike.symbolic.expr.comparison import at_least, maximum
 
 A, B = ex.var("a", 1, 64), ex.var("b", 1, 64)
 NONE: frozenset[str] = frozenset()

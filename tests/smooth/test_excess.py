@@ -5,12 +5,12 @@ import pytest
 import torch
 import workloads
 
-from felixlike.algebra.evaluation import Graph, evaluate
-from felixlike.algebra.expression import var
 from felixlike.features import formulas
 from felixlike.smooth import relax
 from felixlike.smooth.limits import sides
 from felixlike.symbolic import Sketch, sketches
+from felixlike.symbolic.expr.evaluation import Graph, evaluate
+from felixlike.symbolic.expr.expression import var
 from felixlike.symbolic.program.constraints import Constraint
 
 

@@ -9,13 +9,13 @@ from collections import Counter
 import pytest
 import torch
 
-from felixlike.algebra import expression as ex
-from felixlike.algebra.comparison import at_least, maximum, minimum, select
-from felixlike.algebra.expression import Expr
 from felixlike.smooth import NoSmoothForm, SaturationLimits, saturate
 from felixlike.smooth.encode import threshold
 from felixlike.smooth.graph import InvalidGraph, SmoothGraph
 from felixlike.smooth.lower import Lowered
+from felixlike.symbolic.expr import expression as ex
+from felixlike.symbolic.expr.comparison import at_least, maximum, minimum, select
+from felixlike.symbolic.expr.expression import Expr
 
 A, B = ex.var("a", 1, 64), ex.var("b", 1, 64)
 

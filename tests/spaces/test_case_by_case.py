@@ -10,15 +10,15 @@ import pytest
 import workloads
 from schedules import as_module, comes_back, decided_anew, equal_counts, run
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm import te, topi
 from felixlike.frontend.rewrites.winograd import Plan, Tiled, Window, transformed_input, transformed_output
 from felixlike.frontend.task import make_task
-from felixlike.measure.reference import double_precision
-from felixlike.spaces.cases import case_by_case
+from felixlike.measure.check.reference import double_precision
+from felixlike.spaces.cpu.tile_cases import case_by_case
 from felixlike.symbolic import Sketch, sketches
-from felixlike.tvmlib import te, topi
 
-AVX512 = tvmlib.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
+AVX512 = _tvm.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
 
 
 def _plan(*sizes: int, channels: int = 16, tile: int = 4, batch: int = 1, slices: int = 0) -> Plan:
@@ -79,7 +79,7 @@ def test_formulas_equal_what_is_counted(name: str) -> None:
 def test_answers_are_right(make: Callable[[Plan], Any], plan: Plan) -> None:
     """With two sets of decisions; and the schedule comes back from its stored trace."""
     module = as_module(make(plan))
-    (found,) = case_by_case(tvmlib.Schedule(module), 8)
+    (found,) = case_by_case(_tvm.Schedule(module), 8)
     comes_back(found, module)
     rng = np.random.default_rng(0)
     shapes = [[int(extent) for extent in parameter.shape] for parameter in module["main"].params]
@@ -92,4 +92,4 @@ def test_answers_are_right(make: Callable[[Plan], Any], plan: Plan) -> None:
 
 @pytest.mark.parametrize("name", ["matmul", "softmax", "chain", "max_pool", "split_heads"])
 def test_declined(name: str) -> None:
-    assert case_by_case(tvmlib.Schedule(as_module(workloads.ALL[name]())), 8) == []
+    assert case_by_case(_tvm.Schedule(as_module(workloads.ALL[name]())), 8) == []

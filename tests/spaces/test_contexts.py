@@ -10,14 +10,14 @@ import pytest
 import tvm_ffi
 import workloads
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.spaces import metaschedule
 
 
 def test_contexts_do_not_import_the_intrinsics() -> None:
-    module = tvmlib.IRModule({"main": workloads.matmul()})
+    module = _tvm.IRModule({"main": workloads.matmul()})
     context = metaschedule.tune_context(module, resolve_target("cpu"))
     assert len(context.generate_design_space()) == 3
     assert "tvm.s_tir.tensor_intrin" not in sys.modules
@@ -25,14 +25,14 @@ def test_contexts_do_not_import_the_intrinsics() -> None:
 
 def test_an_evolution_has_as_many_threads_as_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metaschedule, "usable_cores", lambda: 3)
-    module = tvmlib.IRModule({"main": workloads.matmul()})
+    module = _tvm.IRModule({"main": workloads.matmul()})
     context = metaschedule.evolution(module, resolve_target("cpu"), [], population=8, generations=1, seed=1)
     assert context.num_threads == 3
 
 
 def test_rules_that_nobody_has_are_not_talked_about(capfd: pytest.CaptureFixture[str]) -> None:
     """topi's pooling asks for a rule; the sketches are those that TVM makes with its warning."""
-    task = make_task(workloads.max_pool(), tvmlib.Target({"kind": "llvm", "num-cores": 2}), name="pool")
+    task = make_task(workloads.max_pool(), _tvm.Target({"kind": "llvm", "num-cores": 2}), name="pool")
     with_warning = metaschedule.tune_context(task.module, task.target).generate_design_space()
     assert "Unknown schedule rule" in capfd.readouterr().err
     with metaschedule.no_rule_is_unknown(task.module, task.target):
@@ -44,7 +44,7 @@ def test_rules_that_nobody_has_are_not_talked_about(capfd: pytest.CaptureFixture
 
 
 def test_a_rule_of_the_users_own_is_asked(capfd: pytest.CaptureFixture[str]) -> None:
-    task = make_task(workloads.max_pool(), tvmlib.Target({"kind": "llvm", "num-cores": 2}), name="pool")
+    task = make_task(workloads.max_pool(), _tvm.Target({"kind": "llvm", "num-cores": 2}), name="pool")
     asked: list[str] = []
 
     def rule(schedule: Any, block: Any) -> list[Any]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from schedules import equal_counts
+from support import operators as op
 
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import described_target, imitated_target, machines
 from felixlike.measure import MeasurePool, Status
 from felixlike.search import Candidate
 from felixlike.symbolic import Sketch, sketches
-from felixlike.testing import operators as op
 
 CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "dense": (lambda: op.dense(6, 8, 32), (1,)),

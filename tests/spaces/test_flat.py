@@ -10,10 +10,10 @@ import pytest
 import workloads
 from schedules import as_module, comes_back, decided_anew, run
 
-from felixlike import tvmlib
-from felixlike.measure.reference import double_precision
-from felixlike.spaces.flat import flat
-from felixlike.tvmlib import te, topi
+from felixlike import _tvm
+from felixlike._tvm import te, topi
+from felixlike.measure.check.reference import double_precision
+from felixlike.spaces.cpu.flat import flat
 
 _LANES = 8
 
@@ -48,8 +48,8 @@ _CASES: dict[str, Callable[[int], Any]] = {
 
 
 def _vectors(module: Any) -> set[int]:
-    loops = tvmlib.found(module["main"].body, tvmlib.tirx.For)
-    return {int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED}
+    loops = _tvm.found(module["main"].body, _tvm.tirx.For)
+    return {int(loop.extent) for loop in loops if loop.kind == _tvm.tirx.ForKind.VECTORIZED}
 
 
 @pytest.mark.parametrize("n", [4, 7, 8, 13, 28, 53, 64, 113])
@@ -57,7 +57,7 @@ def _vectors(module: Any) -> set[int]:
 def test_answers(name: str, n: int) -> None:
     """Where the rule applies, its schedule comes back from its stored trace, and is right at two other decisions."""
     module = as_module(_CASES[name](n))
-    found = flat(tvmlib.Schedule(module), _LANES)
+    found = flat(_tvm.Schedule(module), _LANES)
     rng = np.random.default_rng(0)
     arguments = [rng.uniform(-3, 3, [int(e) for e in p.shape]) for p in module["main"].params]
     truth = run(double_precision(module), arguments)
@@ -85,12 +85,12 @@ def test_answers(name: str, n: int) -> None:
 )
 def test_whole_vectors(name: str, n: int, vectors: set[int]) -> None:
     module = as_module(_CASES[name](n))
-    (sketch,) = flat(tvmlib.Schedule(module), _LANES)
+    (sketch,) = flat(_tvm.Schedule(module), _LANES)
     assert _vectors(sketch.mod) == vectors
 
 
 def test_the_given_schedule_stays() -> None:
-    schedule = tvmlib.Schedule(as_module(_CASES["used twice"](16)))
+    schedule = _tvm.Schedule(as_module(_CASES["used twice"](16)))
     before = str(schedule.mod)
     flat(schedule, _LANES)
     assert str(schedule.mod) == before
@@ -109,4 +109,4 @@ def test_the_given_schedule_stays() -> None:
     ids=["matmul", "windows", "transposed", "sum", "one element"],
 )
 def test_declined(func: Any) -> None:
-    assert flat(tvmlib.Schedule(as_module(func)), _LANES) == []
+    assert flat(_tvm.Schedule(as_module(func)), _LANES) == []

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import workloads
 from schedules import equal_counts, equal_to_tvms, run, without_threads
+from support.operators import OPERATORS
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm import te, topi
 from felixlike.hardware import resolve_target
-from felixlike.measure.reference import double_precision
+from felixlike.measure.check.reference import double_precision
 from felixlike.symbolic import Sketch, sketches
-from felixlike.testing.operators import OPERATORS
-from felixlike.tvmlib import te, topi
 
 SM_90 = resolve_target("sm_90")
 
@@ -51,8 +51,8 @@ def test_answers_in_vectors(name: str) -> None:
     truth = run(double_precision(module), exact)
     for point in sketch.sample(2, seed=0).tolist():
         scheduled = sketch.schedule(point).mod
-        loops = tvmlib.found(scheduled["main"].body, tvmlib.tirx.For)
-        assert {int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED} == {width}
+        loops = _tvm.found(scheduled["main"].body, _tvm.tirx.For)
+        assert {int(loop.extent) for loop in loops if loop.kind == _tvm.tirx.ForKind.VECTORIZED} == {width}
         for got, true in zip(run(without_threads(scheduled), arguments), truth, strict=True):
             np.testing.assert_allclose(got, true, rtol=1e-5, atol=1e-5)
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from schedules import as_module, run
 
-from felixlike import tvmlib
-from felixlike.codegen.marks import Transpose
+from felixlike import _tvm
+from felixlike._tvm import te, topi
+from felixlike.codegen.annotations import Transpose
 from felixlike.frontend.task import make_task
 from felixlike.spaces.stages import item_bits
 from felixlike.symbolic import sketches
-from felixlike.tvmlib import te, topi
 
-AVX512 = tvmlib.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
+AVX512 = _tvm.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
 
 
 def _of(operator: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Any:
@@ -41,14 +41,14 @@ def _of(operator: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Any
     ],
 )
 def test_bits(operator: Callable[..., Any], dtype: str, bits: int) -> None:
-    assert item_bits(tvmlib.Schedule(as_module(_of(operator, (8, 8), dtype)))) == bits
+    assert item_bits(_tvm.Schedule(as_module(_of(operator, (8, 8), dtype)))) == bits
 
 
 def _longest(sketch: Any) -> int:
     """Iterations of the longest vector of a schedule."""
     schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
-    loops = tvmlib.found(schedule.mod["main"].body, tvmlib.tirx.For)
-    return max(int(loop.extent) for loop in loops if loop.kind == tvmlib.tirx.ForKind.VECTORIZED)
+    loops = _tvm.found(schedule.mod["main"].body, _tvm.tirx.For)
+    return max(int(loop.extent) for loop in loops if loop.kind == _tvm.tirx.ForKind.VECTORIZED)
 
 
 @pytest.mark.parametrize(("dtype", "lanes"), [("float32", 16), ("float64", 8), ("float16", 16)])
@@ -63,7 +63,7 @@ def test_blocks_of_turned_copies_fit_into_registers(dtype: str, lanes: int) -> N
     func = _of(lambda x: topi.transpose(x, (1, 0)), (64, 48), dtype)
     (sketch,) = sketches(make_task(func, AVX512, name="x"), space="own")
     schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
-    loops = tvmlib.found(schedule.mod["main"].body, tvmlib.tirx.For)
+    loops = _tvm.found(schedule.mod["main"].body, _tvm.tirx.For)
     assert [Transpose.of(loop) for loop in loops if Transpose.on(loop)] == [Transpose(lanes)]
     x = np.arange(64 * 48).reshape(64, 48).astype(dtype)
     _, got = run(schedule.mod, [x, np.zeros((48, 64), dtype)])

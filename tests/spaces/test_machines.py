@@ -6,15 +6,15 @@ import re
 from typing import Any
 
 import pytest
+from support import operators as op
 
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
 from felixlike.frontend.task import make_task
 from felixlike.hardware.vectors import VectorUnit, vector_unit
 from felixlike.measure import MeasurePool, Status
 from felixlike.measure.packing import cut
 from felixlike.search import Candidate
 from felixlike.symbolic import sketches
-from felixlike.testing import operators as op
 
 TARGETS: dict[str, tuple[dict[str, Any], VectorUnit, str]] = {
     "AVX-512": ({"mcpu": "skylake-avx512"}, VectorUnit(512, 32), r"vfmadd\S*\s.*%zmm"),
@@ -27,7 +27,7 @@ _SPILL = re.compile(r"\(%rsp|\[sp")
 
 
 def _target(name: str) -> Any:
-    return tvmlib.Target({"kind": "llvm", "num-cores": 2, **TARGETS[name][0]})
+    return _tvm.Target({"kind": "llvm", "num-cores": 2, **TARGETS[name][0]})
 
 
 def _hot_loop(assembly: str, multiply: str) -> list[str]:
@@ -46,7 +46,7 @@ def _hot_loop(assembly: str, multiply: str) -> list[str]:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_units_are_known(name: str) -> None:
-    assert vector_unit(tvmlib.cpu_features(_target(name))) == TARGETS[name][1]
+    assert vector_unit(_tvm.cpu_features(_target(name))) == TARGETS[name][1]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_accumulators_stay_in_registers(name: str, operator: str) -> None:
     (sketch,) = sketches(task, space="own")
     for point in sketch.sample(4, seed=2).tolist():
         kernel, _ = cut(sketch.schedule(point).mod["main"])
-        built = codegen.compile_primfuncs(tvmlib.IRModule({"main": kernel}), task.target)
+        built = codegen.compile_primfuncs(_tvm.IRModule({"main": kernel}), task.target)
         hot = _hot_loop(built.mod.inspect_source("asm"), TARGETS[name][2])
         assert sum(bool(re.search(TARGETS[name][2], line)) for line in hot) >= 4
         assert not [line for line in hot if _SPILL.search(line)], point
@@ -70,7 +70,7 @@ def test_avx2_code_runs_and_is_right() -> None:
     task = make_task(op.dense(40, 48, 96), _target("AVX2"), name="dense", constants=[1])
     (sketch,) = sketches(task, space="own")
     candidates = [Candidate(sketch, tuple(p), 0.0, "random") for p in sketch.sample(3, seed=1).tolist()]
-    if "avx2" not in tvmlib.host_features():
+    if "avx2" not in _tvm.host_features():
         pytest.skip("this processor has no AVX2")
     with MeasurePool(task.target) as pool:
         assert [measured.status for measured in pool.measure(task, candidates)] == [Status.OK] * 3

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from schedules import equal_counts, run, without_threads
 
+from felixlike._tvm import te, tirx, topi
 from felixlike.codegen import cuda_binary, kernels_of, nvrtc
 from felixlike.hardware import resolve_target
-from felixlike.measure.reference import double_precision
+from felixlike.measure.check.reference import double_precision
 from felixlike.symbolic import Sketch, sketches
-from felixlike.tvmlib import te, tirx, topi
 
 SM_90 = resolve_target("sm_90")
 ROWS, COLUMNS = 24, 32

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 from schedules import equal_counts, equal_to_tvms, run, without_threads
+from support.operators import OPERATORS, dense
 
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
 from felixlike.codegen import cuda_binary, cuda_source, kernels_of, nvrtc
-from felixlike.deploy.compile import lowered_model
 from felixlike.frontend import import_model, make_task
 from felixlike.hardware import resolve_target
-from felixlike.measure import trial_process
+from felixlike.measure.check.reference import double_precision
+from felixlike.measure.child import trial_process
 from felixlike.measure.packing import cut
-from felixlike.measure.reference import double_precision
+from felixlike.runtime.compile_model import lowered_model
 from felixlike.symbolic import Sketch, sketches
-from felixlike.testing.operators import OPERATORS, dense
 
 SM_90 = resolve_target("sm_90")
 NVRTC = pytest.mark.skipif(nvrtc.library() is None, reason="NVRTC is not installed: felixlike[cuda]")
@@ -54,7 +54,7 @@ def _vectors(sketch: Sketch) -> list[int]:
 
 def _kernel(sketch: Sketch, point: list[int]) -> Any:
     func, _ = cut(sketch.schedule(point).mod["main"])
-    return tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return _tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -139,13 +139,13 @@ def test_what_is_measured_packs_on_the_gpu(name: str) -> None:
     """Once, by a kernel of its own, which is right with threads made serial."""
     sketch = _sketches(name)[0]
     scheduled = sketch.schedule(sketch.sample(1, seed=4)[0]).mod
-    executable, packed = trial_process._compile(str(tvmlib.ir.save_json(scheduled)), SM_90)
+    executable, packed = trial_process._compile(str(_tvm.ir.save_json(scheduled)), SM_90)
     assert packed == [(1, PACKED[name], "float32")]
     kernels = kernels_of(codegen.compile_source(cuda_source(executable), "sm_90"), "sm_90")
     assert sorted(kernel.name for kernel in kernels) == ["main_kernel", "pack0_kernel"]
 
     (packing,) = cut(scheduled["main"])[1]
-    alone = tvmlib.IRModule({"main": packing.function.with_attr("global_symbol", "main")})
+    alone = _tvm.IRModule({"main": packing.function.with_attr("global_symbol", "main")})
     constant = np.random.default_rng(0).standard_normal(
         [int(e) for e in sketch.task.module["main"].params[1].shape]
     ).astype("float32")  # fmt: skip
@@ -169,7 +169,7 @@ def test_models_are_compiled_with_packed_weights() -> None:
     lowered, executable = lowered_model(imported, {task.key: sketch.schedule(sketch.sample(1, seed=1)[0])})
     assert imported.module.script() == before
     assert "(8, 3, 3, 3)" not in str(lowered)
-    values: list[Any] = [getattr(c, "value", None) for c in tvmlib.found(lowered["main"], tvmlib.ir.GenericConst)]
+    values: list[Any] = [getattr(c, "value", None) for c in _tvm.found(lowered["main"], _tvm.ir.GenericConst)]
     (packed,) = [value.numpy() for value in values if list(getattr(value, "shape", ())) == [3, 3, 3, 8]]
     assert np.array_equal(packed, layer.weight.detach().numpy().transpose(1, 2, 3, 0))
     if nvrtc.library() is not None:

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import workloads
 from schedules import equal_counts
+from support import operators as op
+from support import oracles
+from support.tvm_view import tvm_view
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.features import formulas
 from felixlike.frontend.task import Task, make_task
 from felixlike.hardware import resolve_target
@@ -20,11 +23,8 @@ from felixlike.measure import MeasurePool, Status
 from felixlike.search import Candidate
 from felixlike.spaces import noted_bounds
 from felixlike.symbolic import Sketch, sketches
-from felixlike.testing import operators as op
-from felixlike.testing import oracles
-from felixlike.testing.tvm_view import tvm_view
 
-AVX512 = tvmlib.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
+AVX512 = _tvm.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
 """Vector lengths and numbers of tasks follow the processor; golden texts must not follow the machine."""
 
 CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
@@ -105,7 +105,7 @@ def test_views_equal_tvms_features(name: str) -> None:
 def test_the_hot_block_has_no_predicate() -> None:
     schedule = _sketch("dense_tail").schedule(_sketch("dense_tail").sample(1, seed=0)[0])
     realizes: list[Any] = []
-    tvmlib.structural_walk(schedule.mod["main"].body, (tvmlib.s_tir.SBlockRealize, realizes.append))
+    _tvm.structural_walk(schedule.mod["main"].body, (_tvm.s_tir.SBlockRealize, realizes.append))
     hot = [realize for realize in realizes if str(realize.block.name_hint) == "Y_update"]
     assert len(hot) == 1
     assert int(hot[0].predicate) == 1
@@ -117,7 +117,7 @@ def test_rows_are_padded_for_better_tiles_without_a_copy() -> None:
     schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
     extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(schedule.get_sblock("C_update"))]
     assert math.prod(extents) == 516 * 64 * 512
-    blocks = {str(b.name_hint) for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock)}
+    blocks = {str(b.name_hint) for b in _tvm.found(schedule.mod["main"].body, _tvm.s_tir.SBlock)}
     assert not any(name.startswith("A_pad") for name in blocks)
 
 
@@ -134,7 +134,7 @@ def test_the_operand_that_is_copied_once_lies_in_vectors() -> None:
     core would transpose what it needs of the samples again."""
     sketch = _sketch_of(op.dense(100, 64, 333))
     schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
-    blocks = {str(b.name_hint) for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock)}
+    blocks = {str(b.name_hint) for b in _tvm.found(schedule.mod["main"].body, _tvm.s_tir.SBlock)}
     assert "W_pad_global" in blocks
     assert not any(name.startswith("X") for name in blocks)
 
@@ -151,7 +151,7 @@ def test_windows_of_one_step_are_padded_as_products_are() -> None:
     """14 columns in vectors of 16 lanes, not of 2; and 29 channels in tiles of more than one row."""
     sketch = _sketch_of(op.conv2d(12, 14, 29, 1))
     schedule = sketch.schedule(sketch.sample(1, seed=0)[0])
-    block = next(b for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock) if "update" in b.name_hint)
+    block = next(b for b in _tvm.found(schedule.mod["main"].body, _tvm.s_tir.SBlock) if "update" in b.name_hint)
     extents = [int(schedule.get(loop).extent) for loop in schedule.get_loops(schedule.get_sblock(block.name_hint))]
     assert extents[-1] == 16
     assert math.prod(extents) > 29 * 14 * 14 * 12
@@ -172,7 +172,7 @@ def test_bounds_keep_accumulators_in_registers() -> None:
 
 @pytest.mark.parametrize(("mcpu", "lanes"), [("skylake-avx512", 16), ("haswell", 8)])
 def test_lanes_follow_the_processor(mcpu: str, lanes: int) -> None:
-    sketch = _sketch("dense", tvmlib.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}))
+    sketch = _sketch("dense", _tvm.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}))
     vector = [loop for _, path in sketch.program.stores() for loop in path if loop.kind == "vector"]
     assert {loop.extent.value for loop in vector} == {lanes}
 
@@ -180,9 +180,9 @@ def test_lanes_follow_the_processor(mcpu: str, lanes: int) -> None:
 def test_traces_replay_from_json() -> None:
     sketch = _sketch("conv2d")
     schedule = sketch.schedule(sketch.sample(1, seed=3)[0])
-    again = tvmlib.Schedule(sketch.task.module)
-    tvmlib.Trace.apply_json_to_schedule(schedule.trace.as_json(), again)
-    tvmlib.ir.assert_structural_equal(again.mod, schedule.mod)
+    again = _tvm.Schedule(sketch.task.module)
+    _tvm.Trace.apply_json_to_schedule(schedule.trace.as_json(), again)
+    _tvm.ir.assert_structural_equal(again.mod, schedule.mod)
 
 
 @pytest.mark.parametrize("name", ["softmax", "chain", "max_pool"])

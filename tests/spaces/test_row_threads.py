@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import workloads
 from schedules import comes_back, equal_counts, equal_to_tvms, run, without_threads
+from support.operators import OPERATORS
 
 from felixlike import codegen
+from felixlike._tvm import te, topi
 from felixlike.codegen.cuda import cuda_source
 from felixlike.hardware import resolve_target
-from felixlike.measure.reference import double_precision
+from felixlike.measure.check.reference import double_precision
 from felixlike.symbolic import Sketch, sketches
-from felixlike.testing.operators import OPERATORS
-from felixlike.tvmlib import te, topi
 
 SM_90 = resolve_target("sm_90")
 NAMES = ["softmax", "softmax_3d", "log_softmax", "layer_norm", "rms_norm", "sum_rows"]

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 import workloads
 from schedules import as_module, comes_back, decided_anew, equal_counts, run
+from support import operators as op
+from support import oracles
+from support.tvm_view import tvm_view
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm import te, topi
 from felixlike.features import formulas
 from felixlike.frontend.task import make_task
-from felixlike.measure.reference import double_precision
-from felixlike.spaces.rows import row_by_row
+from felixlike.measure.check.reference import double_precision
+from felixlike.spaces.cpu.rows import row_by_row
 from felixlike.symbolic import Sketch, sketches
-from felixlike.testing import operators as op
-from felixlike.testing import oracles
-from felixlike.testing.tvm_view import tvm_view
-from felixlike.tvmlib import te, topi
 
 _LANES = 8
 
-_AVX512 = tvmlib.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
+_AVX512 = _tvm.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
 
 
 def _of(operator: Callable[..., Any], *shapes: tuple[int, ...]) -> Any:
@@ -77,7 +77,7 @@ _COLUMNS: dict[str, Callable[[int, int], Any]] = {
 def _check(func: Any, *, sketches: int | None = None, outputs: int = 1) -> None:
     """Every schedule of the rule comes back from its stored trace, and is right with two other sets of decisions."""
     module = as_module(func)
-    found = row_by_row(tvmlib.Schedule(module), _LANES)
+    found = row_by_row(_tvm.Schedule(module), _LANES)
     assert len(found) == sketches if sketches is not None else found
     rng = np.random.default_rng(0)
     shapes = [[int(extent) for extent in parameter.shape] for parameter in func.params]
@@ -129,12 +129,12 @@ def _with_stages_as_outputs(rows: tuple[int, ...], length: int, columns: tuple[i
     shape = (*rows, *columns)
     largest = te.compute(shape, lambda *i: te.max(at(i, axes[0]), axis=axes[0]), name="largest")
     total = te.compute(
-        shape, lambda *i: te.sum(tvmlib.tirx.exp(at(i, axes[1]) - largest(*i)), axis=axes[1]), name="total"
+        shape, lambda *i: te.sum(_tvm.tirx.exp(at(i, axes[1]) - largest(*i)), axis=axes[1]), name="total"
     )
 
     def divided(*i: Any) -> Any:
         own = (*i[:place], *i[place + 1 :])
-        return tvmlib.tirx.exp(x(*i) - largest(*own)) / total(*own)
+        return _tvm.tirx.exp(x(*i) - largest(*own)) / total(*own)
 
     return te.create_prim_func([x, largest, total, te.compute(x.shape, divided, name="result")])
 
@@ -155,15 +155,15 @@ def test_more_accumulators_where_rows_are_long() -> None:
 
 
 def test_everything_runs_in_one_parallel_loop() -> None:
-    scheduled = row_by_row(tvmlib.Schedule(as_module(_CASES["layer norm"](6, 64))), _LANES)[0].mod
+    scheduled = row_by_row(_tvm.Schedule(as_module(_CASES["layer norm"](6, 64))), _LANES)[0].mod
     body = scheduled["main"].body.block.body
-    assert body.kind == tvmlib.tirx.ForKind.PARALLEL
-    vectors = [x for x in tvmlib.found(body, tvmlib.tirx.For) if x.kind == tvmlib.tirx.ForKind.VECTORIZED]
+    assert body.kind == _tvm.tirx.ForKind.PARALLEL
+    vectors = [x for x in _tvm.found(body, _tvm.tirx.For) if x.kind == _tvm.tirx.ForKind.VECTORIZED]
     assert {int(loop.extent) for loop in vectors} <= {2, 4, 8}
 
 
 def test_the_given_schedule_stays() -> None:
-    schedule = tvmlib.Schedule(as_module(_CASES["softmax"](4, 16)))
+    schedule = _tvm.Schedule(as_module(_CASES["softmax"](4, 16)))
     before = str(schedule.mod)
     row_by_row(schedule, _LANES)
     assert str(schedule.mod) == before
@@ -186,7 +186,7 @@ def test_the_given_schedule_stays() -> None:
     ids=["matmul", "conv2d", "depthwise", "windows", "map", "rows that become columns", "3 columns", "bools", "gather"],
 )
 def test_declined(func: Any) -> None:
-    assert row_by_row(tvmlib.Schedule(as_module(func)), _LANES) == []
+    assert row_by_row(_tvm.Schedule(as_module(func)), _LANES) == []
 
 
 _UNDERSTOOD: dict[str, Callable[[], Any]] = {

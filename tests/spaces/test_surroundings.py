@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from support import oracles
 from torch import nn
 
-from felixlike import tvmlib
-from felixlike.deploy import compile_model, max_relative_error
+from felixlike import _tvm
 from felixlike.frontend import Imported, import_model, make_task
 from felixlike.hardware import resolve_target
+from felixlike.runtime import compile_model, max_relative_error
 from felixlike.symbolic import Sketch, concrete_nest, sketches
-from felixlike.testing import oracles
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "two_dimensions": (nn.ConvTranspose2d(8, 32, 4, stride=2, padding=1), (1, 8, 4, 4)),
@@ -96,18 +96,18 @@ def test_activations_that_use_their_input_twice_are_one_epilogue(name: str, kind
 
 
 def test_two_outputs_are_no_epilogue() -> None:
-    te = tvmlib.te
+    te = _tvm.te
     a, b = te.placeholder((16, 24), name="A"), te.placeholder((24, 32), name="B")
-    product = tvmlib.topi.nn.matmul(a, b)
-    func = te.create_prim_func([a, b, tvmlib.topi.nn.relu(product), tvmlib.topi.negative(product)])
+    product = _tvm.topi.nn.matmul(a, b)
+    func = te.create_prim_func([a, b, _tvm.topi.nn.relu(product), _tvm.topi.negative(product)])
     assert sketches(make_task(func, resolve_target("cpu"), name="two"), space="own") == ()
 
 
 def test_operands_of_one_name_are_padded_apart() -> None:
     """Parameters of a fused function may be named alike; blocks that pad them are found by their names."""
-    te = tvmlib.te
+    te = _tvm.te
     a, b = te.placeholder((53, 24), name="lv"), te.placeholder((24, 40), name="lv")
-    task = make_task(te.create_prim_func([a, b, tvmlib.topi.nn.matmul(a, b)]), resolve_target("cpu"), name="product")
+    task = make_task(te.create_prim_func([a, b, _tvm.topi.nn.matmul(a, b)]), resolve_target("cpu"), name="product")
     names = [str(parameter.name) for parameter in task.module["main"].params]
     assert len(set(names)) == 3
     sketch = own(task)

@@ -11,12 +11,12 @@ import torch
 from schedules import equal_counts, run, without_threads
 from torch import nn
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.codegen import cuda_binary, kernels_of, nvrtc
 from felixlike.frontend import Task, import_model
 from felixlike.hardware import resolve_target
+from felixlike.measure.check.reference import double_precision
 from felixlike.measure.packing import cut
-from felixlike.measure.reference import double_precision
 from felixlike.symbolic import Sketch, sketches
 
 SM_90 = resolve_target("sm_90")
@@ -91,6 +91,6 @@ def test_they_compile() -> None:
     for sketch in _sketches(LARGE):
         (point,) = sketch.sample(1, seed=1).tolist()
         func = cut(sketch.schedule(point).mod["main"])[0].with_attr("global_symbol", "main")
-        kernels = kernels_of(cuda_binary(tvmlib.IRModule({"main": func}), SM_90), "sm_90")
+        kernels = kernels_of(cuda_binary(_tvm.IRModule({"main": func}), SM_90), "sm_90")
         assert len(kernels) == 1 + _is_split(sketch)
         assert all(kernel.threads <= 1024 for kernel in kernels)

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import workloads
 from schedules import comes_back, equal_counts, equal_to_tvms, run, without_threads
+from support.operators import OPERATORS
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm import te, topi
 from felixlike.codegen import cuda_binary, nvrtc
 from felixlike.codegen.cubin import kernels_of
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
-from felixlike.measure.reference import double_precision
+from felixlike.measure.check.reference import double_precision
 from felixlike.spaces import FITS_REGISTERS, own_space
-from felixlike.spaces.thread_axes import multiple_of
+from felixlike.spaces.gpu.thread_axes import multiple_of
 from felixlike.symbolic import Sketch, sketches
-from felixlike.testing.operators import OPERATORS
-from felixlike.tvmlib import te, topi
 
 SM_90 = resolve_target("sm_90")
 SMALL = [
@@ -130,7 +130,7 @@ def test_limits_have_reasons() -> None:
 def test_traces_come_back_and_points_convert() -> None:
     task = make_task(OPERATORS["dense_bias_relu"](small_size=True), SM_90, name="dense")
     for trace in own_space(task).traces:
-        schedule = tvmlib.Schedule(task.module)
+        schedule = _tvm.Schedule(task.module)
         trace.apply_to_schedule(schedule, remove_postproc=False)
         comes_back(schedule, task.module)
     for sketch in _sketches("dense_bias_relu"):

@@ -10,14 +10,14 @@ import pytest
 import workloads
 from schedules import as_module, decided_anew, equal_counts, run
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm import te, topi
 from felixlike.codegen.passes import transpose
 from felixlike.frontend.task import make_task
-from felixlike.spaces.transposed_copies import transposed_copies
+from felixlike.spaces.cpu.transposed_copies import transposed_copies
 from felixlike.symbolic import sketches
-from felixlike.tvmlib import te, topi
 
-AVX512 = tvmlib.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
+AVX512 = _tvm.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2})
 
 
 def _permuted(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str = "float32") -> Any:
@@ -59,11 +59,11 @@ def test_formulas_of_blocks_that_do_not_divide() -> None:
 def test_answers_are_right(shape: tuple[int, ...], axes: tuple[int, ...], size: int) -> None:
     """With two sets of decisions; size: of the blocks."""
     module = as_module(_permuted(shape, axes))
-    (found,) = transposed_copies(tvmlib.Schedule(module, seed=1), 16)
-    assert int(tvmlib.found(found.mod["main"].body, tvmlib.tirx.For)[0].extent) == size
+    (found,) = transposed_copies(_tvm.Schedule(module, seed=1), 16)
+    assert int(_tvm.found(found.mod["main"].body, _tvm.tirx.For)[0].extent) == size
     in_registers = transpose(found.mod)["main"].body
-    assert tvmlib.found(in_registers, tvmlib.tirx.Shuffle)
-    assert not tvmlib.found(in_registers, tvmlib.tirx.IfThenElse)
+    assert _tvm.found(in_registers, _tvm.tirx.Shuffle)
+    assert not _tvm.found(in_registers, _tvm.tirx.IfThenElse)
     x = np.arange(np.prod(shape)).reshape(shape).astype("float32")
     for other in decided_anew(found, module):
         _, got = run(other, [x, np.zeros(x.transpose(axes).shape, "float32")])
@@ -85,13 +85,13 @@ def test_answers_are_right(shape: tuple[int, ...], axes: tuple[int, ...], size: 
     ids=["heads", "too few", "in order", "bools", "arithmetic", "product", "rows", "gather"],
 )
 def test_declined(func: Any) -> None:
-    assert transposed_copies(tvmlib.Schedule(as_module(func)), 16) == []
+    assert transposed_copies(_tvm.Schedule(as_module(func)), 16) == []
 
 
 def test_several_outputs_are_declined() -> None:
     x = te.placeholder((8, 8), name="X")
     func = te.create_prim_func([x, te.compute((8, 8), lambda i, j: x[i, j]), topi.transpose(x, (1, 0))])
-    assert transposed_copies(tvmlib.Schedule(as_module(func)), 8) == []
+    assert transposed_copies(_tvm.Schedule(as_module(func)), 8) == []
 
 
 def test_outputs_that_others_read_are_declined() -> None:
@@ -99,4 +99,4 @@ def test_outputs_that_others_read_are_declined() -> None:
     x = te.placeholder((8, 8), name="X")
     doubled = te.compute((8, 8), lambda i, j: 2.0 * x[i, j])
     func = te.create_prim_func([x, doubled, topi.transpose(doubled, (1, 0))])
-    assert transposed_copies(tvmlib.Schedule(as_module(func)), 8) == []
+    assert transposed_copies(_tvm.Schedule(as_module(func)), 8) == []

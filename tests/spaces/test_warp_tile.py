@@ -15,20 +15,20 @@ import numpy as np
 import pytest
 from emulated_gpu import emulated, source_of
 from schedules import comes_back, equal_counts, run, without_threads
+from support import operators, oracles
 
-from felixlike import tvmlib
-from felixlike.algebra.evaluation import evaluate
+from felixlike import _tvm
 from felixlike.codegen import compile_source, cuda_binary, nvrtc
+from felixlike.codegen.annotations import TensorCores
 from felixlike.codegen.cubin import kernels_of
-from felixlike.codegen.marks import TensorCores
 from felixlike.features import NAMES, formulas
 from felixlike.frontend import make_task
 from felixlike.hardware import PRECISIONS, check_precision, resolve_target, with_precision
-from felixlike.measure.reference import double_precision
+from felixlike.measure.check.reference import double_precision
 from felixlike.spaces import own_space
 from felixlike.symbolic import Sketch, concrete_nest, sketches
+from felixlike.symbolic.expr.evaluation import evaluate
 from felixlike.symbolic.program.source_size import source_characters
-from felixlike.testing import operators, oracles
 
 PLAIN = resolve_target("sm_90")
 ON_TENSOR_CORES = [precision.name for precision in PRECISIONS if precision.on_tensor_cores]
@@ -174,7 +174,7 @@ def test_traces_come_back_and_keys_tell_precisions_apart() -> None:
     exact = make_task(OPERATORS["dense"](), PLAIN, name="dense")
     assert len({exact.key, *(task.key for task in tasks.values())}) == 4
     for trace in own_space(tasks["tf32"]).traces:
-        schedule = tvmlib.Schedule(exact.module)
+        schedule = _tvm.Schedule(exact.module)
         trace.apply_to_schedule(schedule, remove_postproc=False)
         comes_back(schedule, exact.module)
     for sketch in _sketches("dense"):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from felixlike import tvmlib
-from felixlike.algebra.comparison import at_least
-from felixlike.algebra.expression import var
+from felixlike import _tvm
 from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expr.comparison import at_least
+from felixlike.symbolic.expr.expression import var
 from felixlike.symbolic.replay.convert import from_expr, to_expr
 
 
 def test_indices_are_the_same_after_a_visit_to_tvm() -> None:
-    i, j, t = (tvmlib.tirx.Var(name, "int32") for name in "ijt")
+    i, j, t = (_tvm.tirx.Var(name, "int32") for name in "ijt")
     table = {t: var("t", 1, 8), i: var("i", 0, 7), j: var("j", 0, 7)}
     names = {ours: theirs for theirs, ours in table.items()}
-    for theirs in (i * t * 3 + j - 2, tvmlib.tirx.floordiv(i * t + j, 4) * 4, tvmlib.tirx.min(i * t, j) + t):
+    for theirs in (i * t * 3 + j - 2, _tvm.tirx.floordiv(i * t + j, 4) * 4, _tvm.tirx.min(i * t, j) + t):
         ours = to_expr(theirs, table)
         assert to_expr(from_expr(ours, names, i), table) is ours
     with pytest.raises(UnsupportedSketch, match="no place in an affine index"):

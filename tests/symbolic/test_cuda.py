@@ -7,21 +7,21 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import workloads
+from support import oracles
+from support.operators import OPERATORS, grouped
 
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
 from felixlike.errors import InvalidSchedule
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
 from felixlike.symbolic.space import stored_sketch
-from felixlike.testing import oracles
-from felixlike.testing.operators import OPERATORS, grouped
 
 
 @pytest.fixture(autouse=True)
 def _sources_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """What TVM takes is asked here, not what is worth building."""
-    monkeypatch.setattr("felixlike.symbolic.replay.lengths.LONGEST_SOURCE", 10**12)
+    monkeypatch.setattr("felixlike.symbolic.replay.source_limits.LONGEST_SOURCE", 10**12)
 
 
 NAMES = (
@@ -88,11 +88,11 @@ def test_limits_of_a_block_are_exactly_tvms(product: tuple[Sketch, ...]) -> None
 
 def test_groups_of_halves_are_copied_in_vectors_that_tvm_takes() -> None:
     """Vectors of eight halves across rows that they do not divide have indices too large for it."""
-    te = tvmlib.te
+    te = _tvm.te
     a, b = (te.placeholder((64, 64), name=name, dtype="float16") for name in "AB")
     k = te.reduce_axis((0, 64), name="k")
     product = te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
-    for sketch in sketches(te.create_prim_func([a, b, tvmlib.topi.exp(product)]), "sm_90"):
+    for sketch in sketches(te.create_prim_func([a, b, _tvm.topi.exp(product)]), "sm_90"):
         assert all(sketch.accepts(point) for point in sketch.sample(8, seed=1).tolist())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.operators import matmul
 
 from felixlike.frontend import Task, make_task
 from felixlike.hardware import resolve_target
@@ -10,7 +11,6 @@ from felixlike.spaces import Postprocessor, default_space
 from felixlike.spaces.design import RULES
 from felixlike.symbolic import Sketch, sketches
 from felixlike.symbolic.replay.postprocessors import MODELS
-from felixlike.testing.operators import matmul
 
 
 def _task(target: str = "cpu") -> Task:

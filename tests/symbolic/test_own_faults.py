@@ -6,17 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.operators import OPERATORS, matmul
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.errors import InvalidSchedule, UnsupportedSketch
 from felixlike.frontend import Task, make_task
 from felixlike.hardware import resolve_target, target_device
-from felixlike.spaces import KEEPS_TO_BOUNDS, design, register_tile, rows, surroundings
+from felixlike.spaces import KEEPS_TO_BOUNDS, design, surroundings
+from felixlike.spaces.cpu import register_tile, rows
 from felixlike.symbolic import sketches, stored_sketch
 from felixlike.symbolic.replay import sketch as sketch_file
 from felixlike.symbolic.replay.primitives import PRIMITIVES, location
 from felixlike.symbolic.replay.primitives.primitive import Primitive
-from felixlike.testing.operators import OPERATORS, matmul
 
 OWN = (RuntimeError, ValueError, TypeError)
 """The kinds of errors that TVM's refusals have, too."""
@@ -34,41 +35,41 @@ def _wrong(kind: type[Exception]) -> Any:
 
 
 def test_refusals_are_tvms() -> None:
-    schedule = tvmlib.Schedule(matmul(8, 8, 8))
+    schedule = _tvm.Schedule(matmul(8, 8, 8))
     for refused in (
         lambda: schedule.get_sblock("nothing"),  # a ScheduleError
-        lambda: tvmlib.tirx.const("x", "int32"),  # a check in C++
-        lambda: tvmlib.sym.Analyzer().simplify("x"),  # an argument of a wrong type
+        lambda: _tvm.tirx.const("x", "int32"),  # a check in C++
+        lambda: _tvm.sym.Analyzer().simplify("x"),  # an argument of a wrong type
     ):
-        with pytest.raises(tvmlib.TVM_ERRORS) as caught:
+        with pytest.raises(_tvm.TVM_ERRORS) as caught:
             refused()  # type: ignore[no-untyped-call]
-        assert tvmlib.refusal(caught.value)
+        assert _tvm.refusal(caught.value)
     for kind in OWN:
-        assert not tvmlib.refusal(kind("ours"))
+        assert not _tvm.refusal(kind("ours"))
     with pytest.raises(TypeError) as wrapped:
         schedule.get_loops(3)  # TVM's wrappers in Python tell callers of their mistakes
-    assert not tvmlib.refusal(wrapped.value)
+    assert not _tvm.refusal(wrapped.value)
 
 
 @pytest.mark.parametrize("kind", OWN)
 def test_mistakes_that_tvm_passes_on(kind: type[Exception]) -> None:
     """What TVM calls, and what that calls in TVM, raises through the same FFI."""
-    module = tvmlib.IRModule({"main": matmul(8, 8, 8)})
+    module = _tvm.IRModule({"main": matmul(8, 8, 8)})
 
     def raised(step: Callable[[], Any]) -> Exception:
         with pytest.raises(OWN) as caught:
-            tvmlib.transform.module_pass(lambda *_: step(), opt_level=0)(module)
+            _tvm.transform.module_pass(lambda *_: step(), opt_level=0)(module)
         return caught.value
 
     ours, theirs = raised(_wrong(kind)), raised(lambda: module["nothing"])
     assert type(ours) is kind
-    assert not tvmlib.refusal(ours)
-    assert not tvmlib.raised_in_tvm(ours)
-    assert tvmlib.refusal(theirs)
+    assert not _tvm.refusal(ours)
+    assert not _tvm.raised_in_tvm(ours)
+    assert _tvm.refusal(theirs)
     with pytest.raises(ValueError, match="has to be a string") as caught:
-        tvmlib.Target([1])
-    assert tvmlib.raised_in_tvm(caught.value)
-    assert not tvmlib.refusal(caught.value)
+        _tvm.Target([1])
+    assert _tvm.raised_in_tvm(caught.value)
+    assert not _tvm.refusal(caught.value)
 
 
 @pytest.mark.parametrize("kind", OWN)
@@ -88,11 +89,11 @@ def test_refusals_in_replays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", OWN)
 def test_mistakes_where_blocks_may_be_inlined(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = tvmlib.Schedule(OPERATORS["dense_bias_relu"]())
+    schedule = _tvm.Schedule(OPERATORS["dense_bias_relu"]())
     state: Any = type("State", (), {"schedule": schedule})
     last = schedule.get_child_blocks(schedule.get_sblock("root"))[-1]
     assert not location._can_inline(state, last)  # an output
-    monkeypatch.setattr(tvmlib.Schedule, "compute_inline", _wrong(kind))
+    monkeypatch.setattr(_tvm.Schedule, "compute_inline", _wrong(kind))
     with pytest.raises(kind, match="ours"):
         location._can_inline(state, last)
 
@@ -105,7 +106,7 @@ def test_mistakes_in_schedules(kind: type[Exception], monkeypatch: pytest.Monkey
         patch.setattr(sketch_file, "point_of", _wrong(kind))
         with pytest.raises(kind, match="ours"):
             sketch.schedule(point)
-    refused = tvmlib.Schedule(sketch.task.module)
+    refused = _tvm.Schedule(sketch.task.module)
     monkeypatch.setattr(sketch_file, "point_of", lambda *_: refused.get_sblock("nothing"))
     with pytest.raises(InvalidSchedule, match="TVM refused the point"):
         sketch.schedule(point)
@@ -117,7 +118,7 @@ def test_mistakes_in_postprocessors(kind: type[Exception], monkeypatch: pytest.M
     monkeypatch.setattr(design, "keeps_to_bounds", _wrong(kind))
     sketch = sketches(_task("matmul"), space="own")[0]
     (own,) = [p for p in sketch.postprocessors if p.name == KEEPS_TO_BOUNDS]
-    schedule = tvmlib.Schedule(sketch.task.module)
+    schedule = _tvm.Schedule(sketch.task.module)
     with pytest.raises(kind, match="ours"):
         own.apply(schedule)
     with pytest.raises(kind, match="ours"):
@@ -127,20 +128,20 @@ def test_mistakes_in_postprocessors(kind: type[Exception], monkeypatch: pytest.M
 def test_mistakes_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "_scheduled", _wrong(RuntimeError))
     with pytest.raises(RuntimeError, match="ours"):
-        rows.row_by_row(tvmlib.Schedule(OPERATORS["softmax"]()), 8)
+        rows.row_by_row(_tvm.Schedule(OPERATORS["softmax"]()), 8)
     monkeypatch.setattr(rows, "_scheduled", lambda schedule, *_: schedule.get_sblock("nothing"))
-    assert rows.row_by_row(tvmlib.Schedule(OPERATORS["softmax"]()), 8) == []
+    assert rows.row_by_row(_tvm.Schedule(OPERATORS["softmax"]()), 8) == []
 
 
 @pytest.mark.parametrize("kind", OWN)
 def test_mistakes_around_tiles(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = tvmlib.Schedule(OPERATORS["dense_bias_relu"]())
+    schedule = _tvm.Schedule(OPERATORS["dense_bias_relu"]())
     block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
     monkeypatch.setattr(surroundings, "_follow", _wrong(kind))
     with pytest.raises(kind, match="ours"):
         surroundings.settle_surroundings(schedule, block)
     monkeypatch.setattr(surroundings, "_follow", lambda *_: schedule.get_sblock("nothing"))
-    schedule = tvmlib.Schedule(OPERATORS["dense_bias_relu"]())
+    schedule = _tvm.Schedule(OPERATORS["dense_bias_relu"]())
     block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
     assert surroundings.settle_surroundings(schedule, block) is None
 
@@ -148,8 +149,8 @@ def test_mistakes_around_tiles(kind: type[Exception], monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("kind", OWN)
 def test_mistakes_in_padding(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     task = _task("matmul_odd")
-    monkeypatch.setattr(tvmlib.Schedule, "pad_einsum", _wrong(kind))
-    schedule = tvmlib.Schedule(task.module)
+    monkeypatch.setattr(_tvm.Schedule, "pad_einsum", _wrong(kind))
+    schedule = _tvm.Schedule(task.module)
     block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
     device = target_device(task.target)
     with pytest.raises(kind, match="ours"):
@@ -160,6 +161,6 @@ def test_mistakes_in_padding(kind: type[Exception], monkeypatch: pytest.MonkeyPa
 def test_mistakes_in_stored_sketches(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     task = _task("matmul")
     trace = sketches(task, space="own")[0].trace_json()
-    monkeypatch.setattr(tvmlib.Trace, "apply_json_to_schedule", staticmethod(_wrong(kind)))
+    monkeypatch.setattr(_tvm.Trace, "apply_json_to_schedule", staticmethod(_wrong(kind)))
     with pytest.raises(kind, match="ours"):
         stored_sketch(task, trace)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import workloads
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.symbolic import sketches
 
-TARGET = tvmlib.Target({"kind": "llvm", "num-cores": 2})
+TARGET = _tvm.Target({"kind": "llvm", "num-cores": 2})
 """Limits on parallel extents follow the number of cores; golden texts must not follow the machine."""
 
 CASES: dict[str, tuple[str, int, tuple[int, ...]]] = {

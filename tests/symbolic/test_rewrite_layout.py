@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from schedules import equal_counts
+from support import oracles
+from support.operators import OPERATORS
+from support.tvm_view import tvm_view
 
-from felixlike import tvmlib
-from felixlike.algebra.evaluation import evaluate
+from felixlike import _tvm
 from felixlike.errors import UnsupportedSketch
 from felixlike.features import formulas
 from felixlike.frontend import Task, make_task
@@ -17,10 +19,8 @@ from felixlike.frontend.constants import PACKING
 from felixlike.hardware import resolve_target
 from felixlike.measure.packing import cut
 from felixlike.symbolic import Sketch, concrete_nest, sketches
+from felixlike.symbolic.expr.evaluation import evaluate
 from felixlike.symbolic.program import Index
-from felixlike.testing import oracles
-from felixlike.testing.operators import OPERATORS
-from felixlike.testing.tvm_view import tvm_view
 
 NAMED = (
     "dense_bias_relu",
@@ -101,9 +101,9 @@ def test_elements_lie_where_tvm_packs_them(name: str) -> None:
         shape = [int(extent.value) for extent in access.buffer.origin.shape]
         numbered = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
         _, (packing,) = cut(sketch.schedule(point).mod["main"])
-        packed = tvmlib.runtime.empty(packing.shape, packing.dtype)
-        library = tvmlib.tvm.compile(packing.function.with_attr("global_symbol", "pack"))
-        library["pack"](tvmlib.runtime.tensor(numbered), packed)
+        packed = _tvm.runtime.empty(packing.shape, packing.dtype)
+        library = _tvm.tvm.compile(packing.function.with_attr("global_symbol", "pack"))
+        library["pack"](_tvm.runtime.tensor(numbered), packed)
         moving = [loop for loop in path if access.uses(loop.variable)]
         extents = [round(evaluate(loop.extent, values)) for loop in moving]
         iterations = np.indices(extents).reshape(len(extents), -1)
@@ -124,7 +124,7 @@ def _places(index: Index, loops: dict[Any, Any], values: dict[str, int]) -> Any:
 
 def test_what_is_not_known_is_refused() -> None:
     """Loops that are fused over two dimensions of the constant, as reductions are that run in parallel."""
-    te = tvmlib.te
+    te = _tvm.te
     x, w = te.placeholder((6, 8), name="x"), te.placeholder((2, 6, 8), name="w")
     a, b = te.reduce_axis((0, 6), name="a"), te.reduce_axis((0, 8), name="b")
     func = te.create_prim_func([x, w, te.compute((2,), lambda i: te.sum(x[a, b] * w[i, a, b], axis=[a, b]), name="y")])

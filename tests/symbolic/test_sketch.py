@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import workloads
+from support import oracles
 
 from felixlike.errors import InvalidModel, InvalidOption, InvalidPoint, InvalidSchedule, UnsupportedSketch
 from felixlike.symbolic import Kind, Sketch, concrete_nest, sketches
-from felixlike.testing import oracles
 
 
 @pytest.mark.parametrize("name", workloads.ALL)
@@ -62,7 +62,7 @@ def test_samples_are_valid_and_seeded(convolution: Sketch) -> None:
 
 
 def test_constraints_hold_at_valid_points_only(product: Sketch) -> None:
-    from felixlike.algebra.evaluation import Graph
+    from felixlike.symbolic.expr.evaluation import Graph
 
     points = product.sample(40, seed=1)
     broken = points.copy()

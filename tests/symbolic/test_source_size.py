@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from support.operators import OPERATORS
 
 from felixlike import codegen
-from felixlike.algebra.evaluation import Graph
 from felixlike.symbolic import Sketch, sketches
+from felixlike.symbolic.expr.evaluation import Graph
 from felixlike.symbolic.program.source_size import source_characters
-from felixlike.symbolic.replay import lengths as module
-from felixlike.testing.operators import OPERATORS
+from felixlike.symbolic.replay import source_limits as module
 
 
 def predicted(sketch: Sketch, points: np.ndarray) -> np.ndarray:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.operators import conv2d, matmul
 
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.symbolic import sketches, stored_sketch
-from felixlike.testing.operators import conv2d, matmul
 
 
 @pytest.mark.parametrize("space", ["own", "default"])

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import workloads
+from support import oracles
+from support.tvm_view import tvm_view
 
-from felixlike import tvmlib
-from felixlike.algebra.evaluation import evaluate
+from felixlike import _tvm
 from felixlike.features import NAMES, formulas
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.spaces import default_space
 from felixlike.symbolic import Sketch, concrete_nest
+from felixlike.symbolic.expr.evaluation import evaluate
 from felixlike.symbolic.replay.postprocessors import shared_bytes
-from felixlike.testing import oracles
-from felixlike.testing.tvm_view import tvm_view
 
 ALIGN = (0, 4, 1)
 """Dimension, factor and offset."""
@@ -27,7 +27,7 @@ ALIGN = (0, 4, 1)
 def aligned(target: str, n: int = 12, k: int = 24, m: int = 10) -> Sketch:
     """matmul with tiles of A copied, their rows 1, 5, 9, … elements apart."""
     task = make_task(workloads.matmul(n, k, m), resolve_target(target), name="matmul")
-    schedule = tvmlib.Schedule(task.module, seed=1)
+    schedule = _tvm.Schedule(task.module, seed=1)
     block = schedule.get_sblock("C")
     tiles: list[Any] = []
     for loop in schedule.get_loops(block):
@@ -42,7 +42,7 @@ def aligned(target: str, n: int = 12, k: int = 24, m: int = 10) -> Sketch:
     schedule.compute_at(copy, k0, preserve_unit_loops=True)
     if target != "cpu":
         schedule.fuse(*schedule.get_loops(copy)[3:])
-        schedule.annotate(copy, "meta_schedule.cooperative_fetch", tvmlib.tirx.IntImm("int64", 1))
+        schedule.annotate(copy, "meta_schedule.cooperative_fetch", _tvm.tirx.IntImm("int64", 1))
     schedule.storage_align(copy, 0, *ALIGN)
     return Sketch(task, schedule.trace, default_space(task).postprocessors, 0)
 
@@ -77,7 +77,7 @@ def test_nests_counts_and_views_are_exact(target: str) -> None:
 
 def _steps_in_tvm(schedule: Any) -> list[int]:
     """Strides of the copy where TVM allocates it."""
-    passes = tvmlib.s_tir.transform
+    passes = _tvm.s_tir.transform
     module = schedule.mod
     for name in (
         "LowerInitBlock",
@@ -87,9 +87,9 @@ def _steps_in_tvm(schedule: Any) -> list[int]:
     ):
         module = getattr(passes, name)()(module)
     found: list[Any] = []
-    tvmlib.structural_walk(module["main"].body, (tvmlib.s_tir.SBlock, lambda b: found.extend(b.alloc_buffers)))
+    _tvm.structural_walk(module["main"].body, (_tvm.s_tir.SBlock, lambda b: found.extend(b.alloc_buffers)))
     (buffer,) = [b for b in found if len(b.strides)]
-    return [int(tvmlib.simplify(stride)) for stride in buffer.strides]
+    return [int(_tvm.simplify(stride)) for stride in buffer.strides]
 
 
 def test_the_room_between_rows_counts_for_shared_memory() -> None:

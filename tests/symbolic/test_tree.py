@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from support import operators
 
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.symbolic import sketches
 from felixlike.symbolic.program.nest import scheduled_nest
 from felixlike.symbolic.program.tree import LoopNode, Nodes, Statement, loop_tree
-from felixlike.testing import operators
 
 Path = tuple[tuple[str, int], ...]
 

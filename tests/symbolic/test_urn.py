@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import workloads
 
-from felixlike.algebra import factors
-from felixlike.algebra.comparison import at_least, at_most, select
-from felixlike.algebra.evaluation import Graph
-from felixlike.algebra.expression import Expr, const, floordiv
-from felixlike.algebra.factors import divisors, factorisations
-from felixlike.algebra.node import Group
 from felixlike.errors import InvalidSchedule
 from felixlike.symbolic import Kind, sketches
-from felixlike.symbolic.program import urn
-from felixlike.symbolic.program.urn import Urn
+from felixlike.symbolic.expr import factors
+from felixlike.symbolic.expr.comparison import at_least, at_most, select
+from felixlike.symbolic.expr.evaluation import Graph
+from felixlike.symbolic.expr.expression import Expr, const, floordiv
+from felixlike.symbolic.expr.factors import divisors, factorisations
+from felixlike.symbolic.expr.node import Group
+from felixlike.symbolic.program import uniform_sampler
+from felixlike.symbolic.program.uniform_sampler import Urn
 from felixlike.symbolic.program.variables import Variable
 
 
@@ -65,7 +65,7 @@ def all_points(members: tuple[Variable, ...], gate: Expr) -> set[tuple[int, ...]
 def test_every_valid_point_is_drawn_and_equally_often(
     gate: Expr, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(urn, "_LONGEST", longest)
+    monkeypatch.setattr(uniform_sampler, "_LONGEST", longest)
     found = Urn(VARIABLES, gate)
     expected = all_points(VARIABLES, gate)
     points = found.draw(200_000, np.random.default_rng(0))

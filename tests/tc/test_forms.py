@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from support import operators as op
 
 import felixlike as fx
 from felixlike.frontend import Task
@@ -11,7 +12,6 @@ from felixlike.symbolic import sketches
 from felixlike.tc.call import Given
 from felixlike.tc.entry import read
 from felixlike.tc.instance import imported, instance
-from felixlike.testing import operators as op
 
 
 def _tasks(source: str, *shapes: tuple[int, ...]) -> tuple[Task, ...]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tc_interpreter import interpret
 from tc_programs import Made, programs
 
-from felixlike import deploy
+from felixlike import runtime
 from felixlike.errors import TCError
 from felixlike.hardware import resolve_target
 from felixlike.tc.call import Given
@@ -66,7 +66,7 @@ def test_programs_are_refused_or_right(made: Made) -> None:
     arrays = _contents(found)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        compiled = deploy.compile_model(imported(found, resolve_target("cpu")))
+        compiled = runtime.compile_model(imported(found, resolve_target("cpu")))
     results = compiled(*(torch.from_numpy(array.copy()) for array in arrays.values()))
     results = results if isinstance(results, tuple) else (results,)
     outputs = found.program.outputs

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import felixlike as fx
-from felixlike import cache, deploy, storage
+from felixlike import runtime
+from felixlike._util import cache, user_folders
 from felixlike.errors import StorageWarning
 from felixlike.hardware import resolve_target
 from felixlike.tc import compiled as kept
@@ -100,11 +101,11 @@ def test_damaged_entries_are_made_again() -> None:
 def test_the_faster_version_is_kept() -> None:
     _call()
     (entry,) = _entries()
-    compiled, note = deploy.load(entry)
+    compiled, note = runtime.load(entry)
     assert note == {"seconds": None}
     for seconds, left in ((2e-6, 2e-6), (3e-6, 2e-6), (None, 2e-6), (1e-6, 1e-6)):
         kept.store(entry.stem, compiled, {"seconds": seconds})
-        assert deploy.read_report(entry) == {"seconds": left}
+        assert runtime.read_report(entry) == {"seconds": left}
 
 
 def _refused(number: int) -> Callable[..., Any]:
@@ -159,7 +160,7 @@ def test_no_room_to_load_leaves_the_entry(own_cache: Path, monkeypatch: pytest.M
     (entry,) = _entries()
     before = entry.stat().st_ino
     monkeypatch.setattr(Path, "write_bytes", _refused(errno.ENOSPC))
-    monkeypatch.setattr(deploy, "to_bytes", _refused(errno.ENOSPC))
+    monkeypatch.setattr(runtime, "to_bytes", _refused(errno.ENOSPC))
     with pytest.warns(StorageWarning):
         assert _call().tolist() == [2, 3, 4, 5, 6]
     assert entry.stat().st_ino == before
@@ -167,11 +168,11 @@ def test_no_room_to_load_leaves_the_entry(own_cache: Path, monkeypatch: pytest.M
 
 def test_a_process_that_holds_a_lock_for_long(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its work is done here, too."""
-    monkeypatch.setattr(storage, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(user_folders, "LOCK_SECONDS", 0.1)
     _call()
     (entry,) = _entries()
     entry.unlink()
-    with storage.locked(entry.with_suffix(".lock")):
+    with user_folders.locked(entry.with_suffix(".lock")):
         assert _call().tolist() == [2, 3, 4, 5, 6]
     assert len(_entries()) == 1
 
@@ -199,7 +200,7 @@ def test_code_that_others_could_have_written_is_not_loaded(monkeypatch: pytest.M
     path = {"entry": entry, "folder": entry.parent, "root": entry.parent.parent}[kept_open]
     path.chmod(0o777)
     loaded: list[Any] = []
-    monkeypatch.setattr(deploy, "load", loaded.append)
+    monkeypatch.setattr(runtime, "load", loaded.append)
     with pytest.warns(StorageWarning, match=r"other users may write to it \(mode 777\)") as said:
         assert torch.equal(_call(), wanted)
     assert len(said) == 1
@@ -227,4 +228,4 @@ def test_tuning_is_kept() -> None:
     assert program.report.trials == 2
     torch.testing.assert_close(program(a, b), a @ b, rtol=1e-5, atol=1e-5)
     (entry,) = _entries()
-    assert deploy.read_report(entry)["seconds"] > 0
+    assert runtime.read_report(entry)["seconds"] > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.models import bert, mlp, mobilenet_v2, resnet18
 
 from benchmarks.subgraphs import LAYERS, SUBGRAPHS
 from benchmarks.unseen import _operators, operator
@@ -15,7 +16,6 @@ from felixlike.errors import StoreError
 from felixlike.features import VERSION
 from felixlike.frontend import Task, make_task
 from felixlike.hardware import resolve_target
-from felixlike.testing.models import bert, mlp, mobilenet_v2, resnet18
 from felixlike.training.packed import opened, pack
 from felixlike.training.samples import identity
 from felixlike.training.workloads import shipped_lines

@@ -17,8 +17,8 @@ from felixlike.errors import InvalidOption
 from felixlike.measure import Measurement, Status
 from felixlike.records import make_record
 from felixlike.symbolic import sketches
-from felixlike.training.course import course, data_hash
 from felixlike.training.fit import Fit, dataset_of, fit, scorer
+from felixlike.training.pipeline import course, data_hash
 from felixlike.training.samples import Samples, Workload, operator_of, read
 from felixlike.training.scores import Quality, judge, judged, mean_quality, rank_correlation
 from felixlike.training.split import fold_of, held_out, without_operator

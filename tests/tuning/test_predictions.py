@@ -111,7 +111,7 @@ def test_other_runs_have_entries_of_their_own(tasks: tuple[Task, ...], change: d
 
 def test_other_code_has_entries_of_its_own(tasks: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     _run(tasks, Checks())
-    monkeypatch.setattr("felixlike.cache.sources", lambda: "another version")
+    monkeypatch.setattr("felixlike._util.cache.sources", lambda: "another version")
     pool = Checks()
     _run(tasks, pool)
     assert len(pool.together) == 3

@@ -14,8 +14,8 @@ import pytest
 import workloads
 
 from felixlike import costmodel, records
+from felixlike._util.deadline import Deadline, OutOfTime
 from felixlike.costmodel import CostModel
-from felixlike.deadline import Deadline, OutOfTime
 from felixlike.errors import ReferenceFailed, WorkerFailed
 from felixlike.frontend import Task, make_task
 from felixlike.hardware import device_name, resolve_target
@@ -155,7 +155,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """What budgets and deadlines go by."""
     found = Clock()
     monkeypatch.setattr("felixlike.tuning.budget.time", found)
-    monkeypatch.setattr("felixlike.deadline.time", found)
+    monkeypatch.setattr("felixlike._util.deadline.time", found)
     return found
 
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import _pytree
 
+from felixlike._util.torch_modes import default_dtype
 from felixlike.dynamo import backend
 from felixlike.errors import NotCompiled
-from felixlike.modes import default_dtype
 
 CALLS = 3
 

@@ -92,8 +92,8 @@ def test_a_home_that_is_made(tmp_path: Path) -> None:
         (("fcntl.flock",), "ENOSYS"),
         (("fcntl.flock",), "EACCES"),
         (("fcntl.flock",), "ENOLCK"),
-        (("felixlike.private.write",), "EROFS"),
-        (("felixlike.private.write", "fcntl.flock"), "ENOSPC"),
+        (("felixlike._util.private_files.write",), "EROFS"),
+        (("felixlike._util.private_files.write", "fcntl.flock"), "ENOSPC"),
     ],
 )
 def test_a_disk_that_refuses(tmp_path: Path, refused: tuple[str, ...], number: str) -> None:

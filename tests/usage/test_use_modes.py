@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import felixlike as fx
-from felixlike.modes import default_dtype
+from felixlike._util.torch_modes import default_dtype
 from felixlike.tuning import one_thread
 
 

@@ -1,21 +1,21 @@
 """Passes over scheduled functions, a file each; `codegen/pipeline.py` has their order."""
 
-from felixlike.codegen.passes.alignment import unaligned_parameters
 from felixlike.codegen.passes.asynchronous import asynchronous_copies, only_marked_are_asynchronous
-from felixlike.codegen.passes.columns import peel_columns
-from felixlike.codegen.passes.first_and_last import first_and_last
-from felixlike.codegen.passes.guards import guard
-from felixlike.codegen.passes.halves import write_out_halves
-from felixlike.codegen.passes.nan import from_infinity, keep_nan
+from felixlike.codegen.passes.convert_bfloat16 import write_out_halves
+from felixlike.codegen.passes.peel_reduction_blocks import first_and_last
 from felixlike.codegen.passes.prefetch import prefetch
-from felixlike.codegen.passes.reciprocal import share_reciprocals
-from felixlike.codegen.passes.rows import rows_in_vectors
-from felixlike.codegen.passes.skip import skip_padding
-from felixlike.codegen.passes.tail import peel_tails
+from felixlike.codegen.passes.propagate_nan import from_infinity, keep_nan
+from felixlike.codegen.passes.remove_guards import guard
+from felixlike.codegen.passes.share_reciprocals import share_reciprocals
+from felixlike.codegen.passes.skip_padding_taps import skip_padding
+from felixlike.codegen.passes.split_column_groups import peel_columns
 from felixlike.codegen.passes.tensor_cores import tensor_cores
 from felixlike.codegen.passes.tile_rows import tile_rows
 from felixlike.codegen.passes.transpose import transpose
+from felixlike.codegen.passes.unaligned_parameters import unaligned_parameters
 from felixlike.codegen.passes.vector_math import FUNCTIONS, vectorise_math
+from felixlike.codegen.passes.vectorize_rows import rows_in_vectors
+from felixlike.codegen.passes.vectorize_tail import peel_tails
 
 __all__ = [
     "FUNCTIONS",

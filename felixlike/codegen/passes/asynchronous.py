@@ -14,32 +14,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.codegen.marks import Asynchronous
-from felixlike.tvmlib.typing import Loop, Module
+from felixlike import _tvm
+from felixlike._tvm.typing import Loop, Module
+from felixlike.codegen.annotations import Asynchronous
 
 _NOTE, _SETTING = "software_pipeline_async_stages", "tirx.use_async_copy"
 
 
 def only_marked_are_asynchronous(module: Module) -> Module:
     """The IRModule, with the note on marked loops alone where there are some."""
-    return tvmlib.map_functions(module, _without_notes) if _has_marked(module) else module
+    return _tvm.map_functions(module, _without_notes) if _has_marked(module) else module
 
 
 def _without_notes(func: Any) -> Any:
-    return tvmlib.structural_map(func, (tvmlib.tirx.For, _as_marked))
+    return _tvm.structural_map(func, (_tvm.tirx.For, _as_marked))
 
 
 def _as_marked(loop: Loop) -> Loop:
     if _NOTE not in loop.annotations or Asynchronous.on(loop):
         return loop
     notes = {key: value for key, value in loop.annotations.items() if key != _NOTE}
-    return tvmlib.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, loop.thread_binding, notes)
+    return _tvm.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, loop.thread_binding, notes)
 
 
 def _has_marked(module: Module) -> bool:
-    functions = [function for function in module.functions.values() if isinstance(function, tvmlib.PrimFunc)]
-    return any(Asynchronous.on(loop) for f in functions for loop in tvmlib.found(f.body, tvmlib.tirx.For))
+    functions = [function for function in module.functions.values() if isinstance(function, _tvm.PrimFunc)]
+    return any(Asynchronous.on(loop) for f in functions for loop in _tvm.found(f.body, _tvm.tirx.For))
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def asynchronous_copies(module: Module) -> Iterator[None]:
     if not _has_marked(module):
         yield
         return
-    context = tvmlib.transform.PassContext
+    context = _tvm.transform.PassContext
     now = context.current()
     with context(
         opt_level=now.opt_level,

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.codegen.marks import Prefetch
-from felixlike.codegen.passes.loops import Change, number_of, unmarked, with_marked_loops
-from felixlike.codegen.passes.memory import bytes_of, place_of, same_element
-from felixlike.tvmlib.typing import Buffer, Func, Loop, Module, Stmt, TirExpr
+from felixlike import _tvm
+from felixlike._tvm.typing import Buffer, Func, Loop, Module, Stmt, TirExpr
+from felixlike.codegen.annotations import Prefetch
+from felixlike.codegen.passes.loop_tools import Change, number_of, unmarked, with_marked_loops
+from felixlike.codegen.passes.memory_places import bytes_of, place_of, same_element
 
 _LINE = 64
 """Bytes."""
@@ -41,39 +41,37 @@ def prefetch(module: Module) -> Module:
 
 
 def _ahead(func: Func) -> Change:
-    loops = tvmlib.found(func.body, tvmlib.tirx.For)
+    loops = _tvm.found(func.body, _tvm.tirx.For)
 
     def ahead(loop: Loop) -> Stmt:
         around = [other for other in loops if _holds(other, loop)]  # innermost first
         loads = _once(_packed(loop, func.params)) if _on_stack(loop) else []
         fetches = [fetch for load in loads for fetch in _fetches(loop, around, load)]
-        return unmarked(loop, tvmlib.tirx.stmt_seq(*fetches, loop.body))
+        return unmarked(loop, _tvm.tirx.stmt_seq(*fetches, loop.body))
 
     return ahead
 
 
 def _holds(outer: Any, inner: Any) -> bool:
-    below = tvmlib.found(outer.body, tvmlib.tirx.For)
+    below = _tvm.found(outer.body, _tvm.tirx.For)
     return any(loop.loop_var.same_as(inner.loop_var) for loop in below)
 
 
 def _on_stack(loop: Loop) -> bool:
     """Whether what a loop writes lies on the stack, where LLVM knows that what is fetched is something else: no other
     sums does it keep in registers from one step to the next."""
-    return max(bytes_of(store.buffer) for store in tvmlib.found(loop.body, tvmlib.tirx.BufferStore)) < STACK
+    return max(bytes_of(store.buffer) for store in _tvm.found(loop.body, _tvm.tirx.BufferStore)) < STACK
 
 
 def _packed(loop: Loop, params: Any) -> list[Any]:
     """Loads of a parameter's elements in vectors."""
     lanes = [
-        inner.loop_var
-        for inner in tvmlib.found(loop.body, tvmlib.tirx.For)
-        if inner.kind == tvmlib.tirx.ForKind.VECTORIZED
+        inner.loop_var for inner in _tvm.found(loop.body, _tvm.tirx.For) if inner.kind == _tvm.tirx.ForKind.VECTORIZED
     ]
     return [
         load
-        for load in tvmlib.found(loop.body, tvmlib.ir.TensorLoad)
-        if any(load.source.same_as(p) for p in params) and any(tvmlib.uses(load.indices[-1], lane) for lane in lanes)
+        for load in _tvm.found(loop.body, _tvm.ir.TensorLoad)
+        if any(load.source.same_as(p) for p in params) and any(_tvm.uses(load.indices[-1], lane) for lane in lanes)
     ]
 
 
@@ -91,17 +89,17 @@ def _fetches(loop: Loop, around: list[Any], load: TirExpr) -> list[Any]:
     or does not pay.  Where the share is less than a line, some steps fetch the same one."""
     buffer, steps = load.source, int(loop.extent)
     shape = [int(extent) for extent in buffer.shape]
-    size = tvmlib.bits(buffer.dtype) // 8
+    size = _tvm.bits(buffer.dtype) // 8
     inner: list[Any] = []
-    for other in tvmlib.found(loop.body, tvmlib.tirx.For):  # where rows are written out, each has the same loops
+    for other in _tvm.found(loop.body, _tvm.tirx.For):  # where rows are written out, each has the same loops
         if not any(other.loop_var.same_as(f.loop_var) for f in inner):
             inner.append(other)
     place = place_of(buffer, load.indices)
     start = {f.loop_var: 0 for f in (loop, *inner)}
-    first = tvmlib.simplify(tvmlib.substituted(place, start))
-    slab = math.prod(int(f.extent) for f in inner if tvmlib.uses(place, f.loop_var))
-    stride = tvmlib.simplify(tvmlib.substituted(place, start | {loop.loop_var: 1}) - first)
-    dense = isinstance(stride, tvmlib.tirx.IntImm) and int(stride) == slab
+    first = _tvm.simplify(_tvm.substituted(place, start))
+    slab = math.prod(int(f.extent) for f in inner if _tvm.uses(place, f.loop_var))
+    stride = _tvm.simplify(_tvm.substituted(place, start | {loop.loop_var: 1}) - first)
+    dense = isinstance(stride, _tvm.tirx.IntImm) and int(stride) == slab
     passes, block = _passes(around, first, steps * slab)
     if not dense or not passes or math.prod(shape) * size < _WORTH:
         return []
@@ -116,9 +114,9 @@ def _passes(around: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
     around, innermost first.  block: elements that one run of the loop reads."""
     found: list[Any] = []
     for loop in around:
-        if loop.kind == tvmlib.tirx.ForKind.PARALLEL:
+        if loop.kind == _tvm.tirx.ForKind.PARALLEL:
             break
-        if tvmlib.uses(first, loop.loop_var):
+        if _tvm.uses(first, loop.loop_var):
             if found:
                 break
             block *= int(loop.extent)
@@ -129,5 +127,5 @@ def _passes(around: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
 
 def _fetch(buffer: Buffer, place: TirExpr) -> Stmt:
     zeros = [0] * (len(buffer.shape) - 1)
-    address = tvmlib.tirx.address_of(buffer[(*zeros, place)])
-    return tvmlib.tirx.Evaluate(tvmlib.tirx.call_intrin("void", "tirx.prefetch", address, 0, _L2, 1))
+    address = _tvm.tirx.address_of(buffer[(*zeros, place)])
+    return _tvm.tirx.Evaluate(_tvm.tirx.call_intrin("void", "tirx.prefetch", address, 0, _L2, 1))

@@ -26,12 +26,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.codegen.marks import TensorCores
-from felixlike.codegen.passes.loops import like, step_along
+from felixlike import _tvm
+from felixlike._tvm.typing import Func, Loop, Module, Stmt, TirExpr, Var
+from felixlike.codegen.annotations import TensorCores
+from felixlike.codegen.passes.loop_tools import like, step_along
 from felixlike.errors import CompilationFailed
 from felixlike.hardware import PRECISIONS
-from felixlike.tvmlib.typing import Func, Loop, Module, Stmt, TirExpr, Var
 
 STEPS, WARP, ROWS, COLUMNS = 16, 32, 8, 4
 """Of the reduction; threads of a warp, and how many of them are along each direction."""
@@ -44,8 +44,8 @@ def tensor_cores(module: Module) -> Module:
     """The IRModule with marked loops done by tensor cores: functions without any are left alone.
 
     Raises CompilationFailed where a marked loop is of another form."""
-    functions = [func for func in module.functions.values() if isinstance(func, tvmlib.PrimFunc)]
-    return tvmlib.map_functions(module, _changed) if any(map(_marked, functions)) else module
+    functions = [func for func in module.functions.values() if isinstance(func, _tvm.PrimFunc)]
+    return _tvm.map_functions(module, _changed) if any(map(_marked, functions)) else module
 
 
 def uses_tensor_cores(source: str) -> bool:
@@ -54,7 +54,7 @@ def uses_tensor_cores(source: str) -> bool:
 
 
 def _changed(func: Func) -> Func:
-    loops, marked = tvmlib.found(func.body, tvmlib.tirx.For), _marked(func)
+    loops, marked = _tvm.found(func.body, _tvm.tirx.For), _marked(func)
     if not marked:
         return func
     around = {id(loop): [other for other in loops if _binds_threads(other) and _holds(other, loop)] for loop in marked}
@@ -66,11 +66,11 @@ def _changed(func: Func) -> Func:
         found = [own for variable, own in threads if loop.loop_var.same_as(variable)]
         return _fragments(loop, found[0]) if found else loop
 
-    return tvmlib.structural_map(func, (tvmlib.tirx.For, change))
+    return _tvm.structural_map(func, (_tvm.tirx.For, change))
 
 
 def _marked(func: Func) -> list[Any]:
-    return [loop for loop in tvmlib.found(func.body, tvmlib.tirx.For) if TensorCores.on(loop)]
+    return [loop for loop in _tvm.found(func.body, _tvm.tirx.For) if TensorCores.on(loop)]
 
 
 def _binds_threads(loop: Loop) -> bool:
@@ -78,7 +78,7 @@ def _binds_threads(loop: Loop) -> bool:
 
 
 def _holds(outer: Loop, inner: Loop) -> bool:
-    return any(loop.loop_var.same_as(inner.loop_var) for loop in tvmlib.found(outer.body, tvmlib.tirx.For))
+    return any(loop.loop_var.same_as(inner.loop_var) for loop in _tvm.found(outer.body, _tvm.tirx.For))
 
 
 def _unlike(why: str) -> CompilationFailed:
@@ -108,11 +108,11 @@ def _fragments(loop: Loop, threads: Loop) -> Stmt:
     """What takes the place of a marked loop.  threads: the loop over them around it."""
     tile, block = _read(loop, threads)
     thread = threads.loop_var
-    numbers = {tile.g: tvmlib.tirx.floormod(thread, WARP) // COLUMNS, tile.t: tvmlib.tirx.floormod(thread, COLUMNS)}
+    numbers = {tile.g: _tvm.tirx.floormod(thread, WARP) // COLUMNS, tile.t: _tvm.tirx.floormod(thread, COLUMNS)}
 
     def at(load: Any, values: Mapping[Var, Any]) -> list[Any]:
         """An element: of these variables, a step, a row and so on; the thread's own g and t for others."""
-        return [tvmlib.simplify(tvmlib.substituted(tvmlib.substituted(i, values), numbers)) for i in load.indices]
+        return [_tvm.simplify(_tvm.substituted(_tvm.substituted(i, values), numbers)) for i in load.indices]
 
     run = int(tile.column.extent)
     wide = any(_along(load, tile.step) for load in (tile.left, tile.right))
@@ -126,7 +126,7 @@ def _fragments(loop: Loop, threads: Loop) -> Stmt:
     def column(number: int) -> dict[Var, Any]:
         """The column of the thread's number g of a tile."""
         place = tile.g * (run // 2) + number
-        return {tile.t: place // run, tile.column.loop_var: tvmlib.tirx.floormod(place, run)}
+        return {tile.t: place // run, tile.column.loop_var: _tvm.tirx.floormod(place, run)}
 
     calls = []
     for i in range(int(tile.row.extent) // 2):
@@ -136,17 +136,17 @@ def _fragments(loop: Loop, threads: Loop) -> Stmt:
             sums = [at(tile.sums, {tile.row.loop_var: r, tile.column.loop_var: c}) for r, c in own]
             first, *others = (tile.sums.source[tuple(place)] for place in sums)
             name = _CALL + PRECISIONS[TensorCores.of(loop).precision].name
-            operands = (first, *map(tvmlib.tirx.address_of, others), *left, *four(tile.right, column(j)))
-            value = tvmlib.tirx.call_extern("float32", name, *operands)
-            calls.append(tvmlib.tirx.BufferStore(tile.sums.source, value, sums[0]))
-    body = tvmlib.tirx.stmt_seq(*calls)
+            operands = (first, *map(_tvm.tirx.address_of, others), *left, *four(tile.right, column(j)))
+            value = _tvm.tirx.call_extern("float32", name, *operands)
+            calls.append(_tvm.tirx.BufferStore(tile.sums.source, value, sums[0]))
+    body = _tvm.tirx.stmt_seq(*calls)
     buffers = {load.source: load.source for load in (tile.sums, tile.left, tile.right)}
-    bare = tvmlib.s_tir.SBlock([], [], [], block.name_hint, body)
-    reads, _ = tvmlib.s_tir.analysis.get_sblock_read_write_region(bare, buffers)
+    bare = _tvm.s_tir.SBlock([], [], [], block.name_hint, body)
+    reads, _ = _tvm.s_tir.analysis.get_sblock_read_write_region(bare, buffers)
     # What is written by its address counts as read.
     writes = [region for region in reads if region.source.same_as(tile.sums.source)]
-    opaque = tvmlib.s_tir.SBlock([], reads, writes, block.name_hint, body)
-    return tvmlib.s_tir.SBlockRealize([], tvmlib.tirx.const(True, "bool"), opaque)
+    opaque = _tvm.s_tir.SBlock([], reads, writes, block.name_hint, body)
+    return _tvm.s_tir.SBlockRealize([], _tvm.tirx.const(True, "bool"), opaque)
 
 
 def _read(loop: Loop, threads: Loop) -> tuple[_Tile, Any]:
@@ -160,21 +160,21 @@ def _read(loop: Loop, threads: Loop) -> tuple[_Tile, Any]:
     if type(store.value).__name__ != "Add" or type(product).__name__ != "Mul":
         raise _unlike("does not sum up products")
     dtype = str(threads.loop_var.ty.dtype)
-    warp, g, t = (tvmlib.tirx.Var(name, dtype) for name in ("warp", "g", "t"))
+    warp, g, t = (_tvm.tirx.Var(name, dtype) for name in ("warp", "g", "t"))
     if int(threads.extent) % WARP:
         raise _unlike(f"{int(threads.extent)} threads are no warps")
-    analyzer = tvmlib.sym.Analyzer()
+    analyzer = _tvm.sym.Analyzer()
     extents = {warp: int(threads.extent) // WARP, g: ROWS, t: COLUMNS}
     extents |= {own.loop_var: int(own.extent) for own in (row, column, loop)}
     for variable, extent in extents.items():
-        analyzer.bind(variable, tvmlib.ir.Range(0, extent))
+        analyzer.bind(variable, _tvm.ir.Range(0, extent))
     thread = {threads.loop_var: warp * WARP + g * COLUMNS + t}
     values = dict(zip((i.var for i in realize.block.iter_vars), realize.iter_values, strict=True))
     back = {warp: threads.loop_var // WARP}
 
     def known(access: Any, buffer: Any) -> Any:
-        indices = [tvmlib.substituted(tvmlib.substituted(index, values), thread) for index in access.indices]
-        return buffer[tuple(tvmlib.substituted(analyzer.simplify(index), back) for index in indices)]
+        indices = [_tvm.substituted(_tvm.substituted(index, values), thread) for index in access.indices]
+        return buffer[tuple(_tvm.substituted(analyzer.simplify(index), back) for index in indices)]
 
     left, right = (known(one, one.source) for one in factors)
     if not _uses(left, row.loop_var):
@@ -194,19 +194,19 @@ def _nest(loop: Loop) -> tuple[Any, Any, Any]:
         raise _unlike("there are not two loops in it, and a block in these")
     if int(loop.extent) != STEPS or any(int(one.extent) not in (2, 4) for one in nest[1:]):
         raise _unlike(f"it has {', '.join(str(int(one.extent)) for one in nest)} steps, rows and columns")
-    if not tvmlib.structural_equal(realize.predicate, tvmlib.tirx.const(True, "bool")):
+    if not _tvm.structural_equal(realize.predicate, _tvm.tirx.const(True, "bool")):
         raise _unlike(f"only done where {realize.predicate}")
     return nest[1], nest[2], realize
 
 
 def _uses(load: Any, variable: Var) -> bool:
-    return any(tvmlib.uses(index, variable) for index in load.indices)
+    return any(_tvm.uses(index, variable) for index in load.indices)
 
 
 def _along(load: Any, step: Var) -> bool:
     """Whether steps are neighbours in memory."""
     *outer, last = load.indices
-    return step_along(last, step) == 1 and not any(tvmlib.uses(index, step) for index in outer)
+    return step_along(last, step) == 1 and not any(_tvm.uses(index, step) for index in outer)
 
 
 _FUNCTION = """\

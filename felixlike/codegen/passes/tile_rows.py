@@ -14,30 +14,30 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import Buffer, Func, Loop, Module, Node, Stmt, TirExpr
 from felixlike.codegen import plain_loops
-from felixlike.codegen.marks import Prefetch, Tile
-from felixlike.codegen.passes.memory import bytes_of
+from felixlike.codegen.annotations import Prefetch, Tile
+from felixlike.codegen.passes.memory_places import bytes_of
 from felixlike.codegen.passes.prefetch import STACK
-from felixlike.tvmlib.typing import Buffer, Func, Loop, Module, Node, Stmt, TirExpr
 
 
 def tile_rows(module: Module) -> Module:
     """The IRModule with tiles in rows: functions without marked loops are left alone."""
-    return tvmlib.map_functions(module, _with_tiles_in_rows)
+    return _tvm.map_functions(module, _with_tiles_in_rows)
 
 
 def _with_tiles_in_rows(func: Func) -> Func:
-    if not any(map(_sums_up, tvmlib.found(func.body, tvmlib.tirx.For))):
+    if not any(map(_sums_up, _tvm.found(func.body, _tvm.tirx.For))):
         return func
     plain = plain_loops.without_blocks(func)
     summed = [
         store.buffer
-        for loop in tvmlib.found(plain.body, tvmlib.tirx.For)
+        for loop in _tvm.found(plain.body, _tvm.tirx.For)
         if _sums_up(loop)
-        for store in tvmlib.found(loop.body, tvmlib.tirx.BufferStore)
+        for store in _tvm.found(loop.body, _tvm.tirx.BufferStore)
     ]
-    for alloc in tvmlib.found(plain.body, tvmlib.tirx.AllocBuffer):
+    for alloc in _tvm.found(plain.body, _tvm.tirx.AllocBuffer):
         buffer = alloc.buffer
         if any(buffer.same_as(other) for other in summed) and bytes_of(buffer) >= STACK:
             plain = _in_rows(plain, buffer)
@@ -50,19 +50,19 @@ def _sums_up(loop: Loop) -> bool:
 
 def _places(root: Node, buffer: Buffer) -> list[Any]:
     """The indices of every access to a buffer below a node."""
-    loads = [(load.source, load.indices) for load in tvmlib.found(root, tvmlib.ir.TensorLoad)]
-    stores = [(store.buffer, store.indices) for store in tvmlib.found(root, tvmlib.tirx.BufferStore)]
+    loads = [(load.source, load.indices) for load in _tvm.found(root, _tvm.ir.TensorLoad)]
+    stores = [(store.buffer, store.indices) for store in _tvm.found(root, _tvm.tirx.BufferStore)]
     return [indices for accessed, indices in (*loads, *stores) if accessed.same_as(buffer)]
 
 
 def _unrolled(loop: Loop, buffer: Buffer) -> Stmt:
     """An unrolled loop over a buffer's rows as its steps; any other loop as it is."""
-    if loop.kind != tvmlib.tirx.ForKind.UNROLLED:
+    if loop.kind != _tvm.tirx.ForKind.UNROLLED:
         return loop
-    if not any(tvmlib.uses(place[-2], loop.loop_var) for place in _places(loop.body, buffer)):
+    if not any(_tvm.uses(place[-2], loop.loop_var) for place in _places(loop.body, buffer)):
         return loop
     steps = range(int(loop.extent))
-    return tvmlib.tirx.stmt_seq(*(tvmlib.substituted(loop.body, {loop.loop_var: step}) for step in steps))
+    return _tvm.tirx.stmt_seq(*(_tvm.substituted(loop.body, {loop.loop_var: step}) for step in steps))
 
 
 def _in_rows(func: Func, buffer: Buffer) -> Func:
@@ -70,31 +70,29 @@ def _in_rows(func: Func, buffer: Buffer) -> Func:
     *outer, rows, length = (int(extent) for extent in buffer.shape)
     if math.prod(outer) > 1 or bytes_of(buffer) // rows >= STACK:
         return func
-    body = tvmlib.structural_map(func.body, (tvmlib.tirx.For, lambda loop: _unrolled(loop, buffer)))
-    numbers = [tvmlib.simplify(place[-2]) for place in _places(body, buffer)]
-    if not all(isinstance(number, tvmlib.tirx.IntImm) for number in numbers):
+    body = _tvm.structural_map(func.body, (_tvm.tirx.For, lambda loop: _unrolled(loop, buffer)))
+    numbers = [_tvm.simplify(place[-2]) for place in _places(body, buffer)]
+    if not all(isinstance(number, _tvm.tirx.IntImm) for number in numbers):
         return func
-    parts = [tvmlib.tirx.decl_buffer((length,), buffer.dtype, name=f"{buffer.name}_{row}") for row in range(rows)]
+    parts = [_tvm.tirx.decl_buffer((length,), buffer.dtype, name=f"{buffer.name}_{row}") for row in range(rows)]
 
     def part(indices: Any) -> Buffer:
-        return parts[int(tvmlib.simplify(indices[-2]))]
+        return parts[int(_tvm.simplify(indices[-2]))]
 
     def load(node: Node) -> TirExpr:
         return part(node.indices)[node.indices[-1]] if node.source.same_as(buffer) else node
 
     def store(node: Node) -> Stmt:
         own = node.buffer.same_as(buffer)
-        return tvmlib.tirx.BufferStore(part(node.indices), node.value, [node.indices[-1]]) if own else node
+        return _tvm.tirx.BufferStore(part(node.indices), node.value, [node.indices[-1]]) if own else node
 
     def alloc(node: Node) -> Stmt:
-        return tvmlib.tirx.stmt_seq(*map(tvmlib.tirx.AllocBuffer, parts)) if node.buffer.same_as(buffer) else node
+        return _tvm.tirx.stmt_seq(*map(_tvm.tirx.AllocBuffer, parts)) if node.buffer.same_as(buffer) else node
 
     for kind, change in (
-        (tvmlib.ir.TensorLoad, load),
-        (tvmlib.tirx.BufferStore, store),
-        (tvmlib.tirx.AllocBuffer, alloc),
+        (_tvm.ir.TensorLoad, load),
+        (_tvm.tirx.BufferStore, store),
+        (_tvm.tirx.AllocBuffer, alloc),
     ):
-        body = tvmlib.structural_map(body, (kind, change))
-    return func.with_body(
-        tvmlib.structural_map(body, (tvmlib.tirx.SeqStmt, lambda seq: tvmlib.tirx.stmt_seq(*seq.seq)))
-    )
+        body = _tvm.structural_map(body, (kind, change))
+    return func.with_body(_tvm.structural_map(body, (_tvm.tirx.SeqStmt, lambda seq: _tvm.tirx.stmt_seq(*seq.seq))))

@@ -15,9 +15,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.codegen.passes.names import Names
-from felixlike.tvmlib.typing import Module, TirExpr
+from felixlike import _tvm
+from felixlike._tvm.typing import Module, TirExpr
+from felixlike.codegen.passes.bind_repeated_values import Names
 
 _MANTISSA = 23
 _SMALLEST_NORMAL = 2.0**-126
@@ -59,7 +59,7 @@ _MOST_FACTORS = 16
 def vectorise_math(module: Module) -> Module:
     """The IRModule with every call of FUNCTIONS on a float32 in its PrimFuncs, and every small whole power of one,
     written out as arithmetic."""
-    return tvmlib.map_functions(module, lambda func: tvmlib.structural_map(func, (tvmlib.ir.Call, _as_arithmetic)))
+    return _tvm.map_functions(module, lambda func: _tvm.structural_map(func, (_tvm.ir.Call, _as_arithmetic)))
 
 
 def _as_arithmetic(call: TirExpr) -> TirExpr:
@@ -73,7 +73,7 @@ def _as_arithmetic(call: TirExpr) -> TirExpr:
 
 def _known_power(call: TirExpr) -> Callable[..., Any] | None:
     """What writes out a small whole power, or a root, as PyTorch does; None for all others."""
-    exponent = float(call.args[1].value) if isinstance(call.args[1], tvmlib.tirx.FloatImm) else 0.0
+    exponent = float(call.args[1].value) if isinstance(call.args[1], _tvm.tirx.FloatImm) else 0.0
     if abs(exponent) == _ROOT:
         return lambda x, _, let: root(x, let) if exponent > 0 else reciprocal_root(x, let)
     known = exponent.is_integer() and 1 <= abs(exponent) <= _MOST_FACTORS
@@ -195,12 +195,12 @@ def reciprocal_root(x: TirExpr, let: Names) -> TirExpr:
 
 def root(x: TirExpr, _: Names) -> TirExpr:
     """√x, correctly rounded."""
-    return tvmlib.tirx.sqrt(x)
+    return _tvm.tirx.sqrt(x)
 
 
 def nearest(x: TirExpr, _: Names) -> TirExpr:
     """The nearest whole number, of two the even one.  TVM's `round` is that on CPUs, and has vectors."""
-    return tvmlib.tirx.round(x)
+    return _tvm.tirx.round(x)
 
 
 def sin(x: TirExpr, let: Names) -> TirExpr:
@@ -300,44 +300,44 @@ def _polynomial(x: TirExpr, coefficients: Sequence[float], constant: Callable[[f
 
 
 def _f(value: float) -> TirExpr:
-    return tvmlib.tirx.const(value, "float32")
+    return _tvm.tirx.const(value, "float32")
 
 
 def _d(value: float) -> TirExpr:
-    return tvmlib.tirx.const(value, "float64")
+    return _tvm.tirx.const(value, "float64")
 
 
 def _i(value: int) -> TirExpr:
-    return tvmlib.tirx.const(value, "int32")
+    return _tvm.tirx.const(value, "int32")
 
 
 def _bits(value: TirExpr) -> TirExpr:
-    return tvmlib.tirx.reinterpret("int32", value)
+    return _tvm.tirx.reinterpret("int32", value)
 
 
 def _float(bits: TirExpr) -> TirExpr:
-    return tvmlib.tirx.reinterpret("float32", bits)
+    return _tvm.tirx.reinterpret("float32", bits)
 
 
 def _low_bits(value: TirExpr) -> TirExpr:
     """Of a float64, the lower half: where _ROUND_DOUBLE was added, a whole number."""
-    return tvmlib.tirx.reinterpret("int64", value).astype("int32")
+    return _tvm.tirx.reinterpret("int64", value).astype("int32")
 
 
 def _floor(value: TirExpr) -> TirExpr:
-    return tvmlib.tirx.floor(value)
+    return _tvm.tirx.floor(value)
 
 
 def _any(*conditions: Any) -> TirExpr:
-    return tvmlib.tirx.any(*conditions)
+    return _tvm.tirx.any(*conditions)
 
 
 def _all(*conditions: Any) -> TirExpr:
-    return tvmlib.tirx.all(*conditions)
+    return _tvm.tirx.all(*conditions)
 
 
 def _abs(value: TirExpr) -> TirExpr:
-    return tvmlib.tirx.abs(value)
+    return _tvm.tirx.abs(value)
 
 
 def _at_most(value: TirExpr, limit: float) -> TirExpr:
@@ -349,4 +349,4 @@ def _with_sign(size: Any, of: TirExpr) -> TirExpr:
 
 
 def _select(condition: TirExpr, yes: TirExpr, no: TirExpr) -> TirExpr:
-    return tvmlib.tirx.Select(condition, yes, no)
+    return _tvm.tirx.Select(condition, yes, no)

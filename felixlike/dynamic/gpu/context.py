@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.dynamic.build import Builder
 from felixlike.dynamic.gpu.operand import Operand, operands_of, summed
 from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
 from felixlike.dynamic.operator import Operator
-from felixlike.spaces.thread_axes import LANES
+from felixlike.spaces.gpu.thread_axes import LANES
 
 INDEX = "int32"
 """Of a kernel's own arithmetic; places in memory are computed in the type that the function has."""
@@ -41,7 +41,7 @@ class Launch:
         self.memory = Builder(str(operator.rows.variable.ty.dtype), LANES)
         self.left, self.right = operands_of(operator)
         self.steps = summed(operator)
-        tirx, tiles = tvmlib.tirx, program.tiles
+        tirx, tiles = _tvm.tirx, program.tiles
         self.sums = tirx.decl_buffer((max(tile.sums for tile in tiles),), operator.dtype, "sums", scope="local")
         self.shared = {
             operand.name: tirx.decl_buffer(
@@ -62,11 +62,11 @@ class Launch:
 
     def index(self, extent: Any) -> Any:
         """An extent as the kernel computes with it."""
-        return self.build.const(extent) if isinstance(extent, int) else tvmlib.tirx.Cast(INDEX, extent)
+        return self.build.const(extent) if isinstance(extent, int) else _tvm.tirx.Cast(INDEX, extent)
 
     def place(self, value: Any) -> Any:
         """An index of the kernel's as one of memory."""
-        return value if self.memory.index == INDEX else tvmlib.tirx.Cast(self.memory.index, value)
+        return value if self.memory.index == INDEX else _tvm.tirx.Cast(self.memory.index, value)
 
     def ends_inside(self, operand: Operand) -> bool:
         """Whether a tile may have rows or columns that do not exist."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import Stmt
 from felixlike.dynamic.build import seq
 from felixlike.dynamic.gpu.context import Block, Launch, side_of
 from felixlike.dynamic.gpu.operand import Operand
 from felixlike.dynamic.gpu.tile import BANK_SHIFT, BlockTile
-from felixlike.tvmlib.typing import Stmt
 
 
 def copies(launch: Launch, tile: BlockTile, block: Block, step: Any, stage: Any) -> Stmt:
@@ -24,7 +24,7 @@ def copies(launch: Launch, tile: BlockTile, block: Block, step: Any, stage: Any)
 
 def _copy(launch: Launch, operand: Operand, tile: BlockTile, block: Block, step: Any, stage: Any) -> Stmt:
     """Copy a step of an operand, neighbours in memory by neighbouring threads."""
-    build, tirx, side = launch.build, tvmlib.tirx, side_of(tile, operand)
+    build, tirx, side = launch.build, _tvm.tirx, side_of(tile, operand)
     # Every tile must begin at a whole vector, also behind tiles of another height.
     sides = [side_of(own, operand) for own in launch.program.tiles]
     lanes = operand.lanes if all(own % operand.lanes == 0 for own in sides) else 1
@@ -59,21 +59,21 @@ def _clamped(launch: Launch, operand: Operand, block: Block, place: Any, lanes: 
     """The row or column of a place in a block's tile; the last ones where they end before it."""
     index = (block.row if operand.name == "rows" else block.column) + place
     if launch.ends_inside(operand):
-        index = tvmlib.tirx.min(index, launch.index(operand.main.extent) - lanes)
+        index = _tvm.tirx.min(index, launch.index(operand.main.extent) - lanes)
     return launch.place(index)
 
 
 def _element(launch: Launch, operand: Operand, block: Block, main: Any, k: Any, depth: int) -> Any:
     """An element of an operand, zero beyond the reduction.  main: its row or column.  k: step of the reduction, all of
     its axes together.  depth: of a tile."""
-    tirx, axes = tvmlib.tirx, launch.operator.reduced
+    tirx, axes = _tvm.tirx, launch.operator.reduced
     at, rest = {**block.at, operand.main.variable: main}, k
     for axis in reversed(axes[1:]):
         extent = launch.index(axis.extent)
         at[axis.variable] = launch.place(tirx.floormod(rest, extent))
         rest = tirx.floordiv(rest, extent)
     at[axes[0].variable] = launch.place(rest)
-    value = tvmlib.substituted(operand.value, at)
+    value = _tvm.substituted(operand.value, at)
     if isinstance(launch.steps, int) and launch.steps % depth == 0:
         return value
     return tirx.if_then_else(k < launch.index(launch.steps), value, tirx.const(0, operand.dtype))

@@ -6,7 +6,7 @@
                                        else: …
 
 Of each uKernel both operands lie in shared memory with the axis last along which a thread has neighbouring outputs
-(`spaces/thread_tile.py` says why); the next tiles are copied, asynchronously, while one is in use. Rows and columns
+(`spaces/gpu/thread_tile.py` says why); the next tiles are copied, asynchronously, while one is in use. Rows and columns
 that do not exist are read from the last one that does, and not written: no test is in the loop that computes, as with
 DietCode's local padding. Steps of the reduction beyond its end are zeros.
 
@@ -18,8 +18,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.codegen.marks import Asynchronous
+from felixlike import _tvm
+from felixlike._tvm.typing import Func, Stmt
+from felixlike.codegen.annotations import Asynchronous
 from felixlike.dynamic.build import Builder, ceil_div, function, seq
 from felixlike.dynamic.dispatch import Leaf, Tree
 from felixlike.dynamic.gpu.context import INDEX, Block, Launch
@@ -27,13 +28,12 @@ from felixlike.dynamic.gpu.copies import copies
 from felixlike.dynamic.gpu.sums import begun, summed_up, written
 from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
 from felixlike.dynamic.operator import Operator
-from felixlike.spaces.thread_axes import LANES
-from felixlike.tvmlib.typing import Func, Stmt
+from felixlike.spaces.gpu.thread_axes import LANES
 
 
 def emit_blocks(operator: Operator, tree: Tree[BlockProgram]) -> Func:
     """The function that serves every size."""
-    tirx, build = tvmlib.tirx, Builder(INDEX, LANES)
+    tirx, build = _tvm.tirx, Builder(INDEX, LANES)
     programs = in_order(tree)
 
     def number(tree: Tree[BlockProgram]) -> Any:
@@ -60,7 +60,7 @@ def in_order(tree: Tree[BlockProgram]) -> list[BlockProgram]:
 
 def _statement(launch: Launch) -> Stmt:
     """A launch, with what the host computes for it."""
-    operator, program, build, tirx = launch.operator, launch.program, launch.build, tvmlib.tirx
+    operator, program, build, tirx = launch.operator, launch.program, launch.build, _tvm.tirx
     host: list[Stmt] = []
 
     def bound(name: str, value: Any) -> Any:
@@ -83,7 +83,7 @@ def _statement(launch: Launch) -> Stmt:
 
 def _cover(program: BlockProgram, size: Any) -> tuple[Any, Any]:
     """(Num₁, Num₂) of so many rows, as `BlockProgram.at` has them."""
-    tirx, large = tvmlib.tirx, program.large.rows
+    tirx, large = _tvm.tirx, program.large.rows
     if program.small is None:
         return ceil_div(size, large), 0
     small, divisor = program.small.rows, program.divisor
@@ -99,7 +99,7 @@ def _cover(program: BlockProgram, size: Any) -> tuple[Any, Any]:
 
 def _block(launch: Launch, number: Any, thread: Any, tiles: Any, across: Any, many: Any) -> Stmt:
     """What one thread of one block does."""
-    operator, program, build, tirx = launch.operator, launch.program, launch.build, tvmlib.tirx
+    operator, program, build, tirx = launch.operator, launch.program, launch.build, _tvm.tirx
     statements: list[Stmt] = [tirx.AllocBuffer(launch.sums)]
 
     def named(name: str, value: Any) -> Any:
@@ -134,7 +134,7 @@ def _tile(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
 
 def _reduction(launch: Launch, tile: BlockTile, block: Block, steps: Any) -> Stmt:
     """Sum up, the next `stages` − 1 steps being copied meanwhile."""
-    build, tirx, ahead = launch.build, tvmlib.tirx, tile.stages - 1
+    build, tirx, ahead = launch.build, _tvm.tirx, tile.stages - 1
     zero = build.const(0)
 
     def alone(k: Any) -> Stmt:
@@ -156,7 +156,7 @@ def _reduction(launch: Launch, tile: BlockTile, block: Block, steps: Any) -> Stm
 
 def _waited(in_flight: int, body: Stmt) -> Stmt:
     """After all but so many copies that were begun have ended, of all threads."""
-    tirx = tvmlib.tirx
+    tirx = _tvm.tirx
     zero = tirx.const(0, INDEX)
     counted = tirx.AttrStmt(zero, "async_wait_inflight_count", tirx.const(in_flight, INDEX), body)
     return tirx.AttrStmt(zero, "async_wait_queue_scope", zero, counted)

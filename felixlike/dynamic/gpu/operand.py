@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import TirExpr
 from felixlike.dynamic.operator import Axis, Operator
 from felixlike.spaces.contraction import bare
-from felixlike.spaces.thread_axes import widest
-from felixlike.tvmlib.typing import TirExpr
+from felixlike.spaces.gpu.thread_axes import widest
 
 _COPIED_BYTES = (4, 8, 16)
 """What one asynchronous copy may have."""
@@ -45,14 +45,14 @@ class Operand:
     @property
     def asynchronous(self) -> bool:
         """Whether threads need not wait for a copy."""
-        return self.is_load and self.lanes * tvmlib.bits(self.dtype) // 8 in _COPIED_BYTES
+        return self.is_load and self.lanes * _tvm.bits(self.dtype) // 8 in _COPIED_BYTES
 
 
 def operands_of(operator: Operator) -> tuple[Operand, Operand]:
     """That of the rows, and that of the columns."""
     product = bare(operator.product)
     factors = [bare(product.a), bare(product.b)]
-    columns = next(f for f in factors if tvmlib.structural_equal(f, operator.vectors))
+    columns = next(f for f in factors if _tvm.structural_equal(f, operator.vectors))
     rows = next(f for f in factors if f is not columns)
     return _operand("rows", rows, operator.rows, operator), _operand("columns", columns, operator.along, operator)
 
@@ -65,7 +65,7 @@ def _operand(name: str, value: Any, main: Axis, operator: Operator) -> Operand:
     axis = main if along else next((a for a in operator.reduced if last.same_as(a.variable)), None)
     whole = axis is not None and isinstance(axis.extent, int) and axis.extent == value.source.shape[-1]
     # Neighbours along the reduction go to different rows of a tile: one at a time.
-    lanes = widest(axis.extent, tvmlib.bits(str(value.source.dtype))) if along and axis is not None and whole else 1
+    lanes = widest(axis.extent, _tvm.bits(str(value.source.dtype))) if along and axis is not None and whole else 1
     return Operand(name, value, main, along, lanes)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from felixlike import codegen, tvmlib
+from felixlike import _tvm, codegen
 from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.dispatch import Tree, programs_of
 from felixlike.dynamic.gpu.emit import emit_blocks, in_order
@@ -136,7 +136,7 @@ def _spilling(operator: Operator, tree: Tree[BlockProgram], target: Any) -> set[
     """The programs of a tree of whose threads the CUDA compiler keeps something in memory.  Asked of the whole
     function: the same launch may be compiled in another way beside others."""
     func = emit_blocks(operator, tree).with_attr("global_symbol", "main")
-    binary = codegen.cuda_binary(tvmlib.IRModule({"main": func}), target)
+    binary = codegen.cuda_binary(_tvm.IRModule({"main": func}), target)
     kernels = {kernel.name: kernel for kernel in codegen.kernels_of(binary, str(target.attrs["arch"]))}
     names = ["main_kernel", *(f"main_kernel_{number}" for number in range(1, len(kernels)))]  # as TVM calls them
     named = zip(in_order(tree), names, strict=False)

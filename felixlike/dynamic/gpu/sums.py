@@ -8,24 +8,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import Buffer, Stmt
 from felixlike.dynamic.build import seq
 from felixlike.dynamic.gpu.context import Block, Launch, side_of
 from felixlike.dynamic.gpu.operand import Operand
 from felixlike.dynamic.gpu.tile import BANK_SHIFT, BlockTile
-from felixlike.spaces.thread_axes import LANES, widest
-from felixlike.tvmlib.typing import Buffer, Stmt
+from felixlike.spaces.gpu.thread_axes import LANES, widest
 
 
 def begun(launch: Launch, tile: BlockTile) -> Stmt:
     """Zeros."""
-    zero = tvmlib.tirx.const(0, launch.operator.dtype)
-    return launch.build.written_out("sum", tile.sums, lambda i: tvmlib.tirx.BufferStore(launch.sums, zero, [i]))
+    zero = _tvm.tirx.const(0, launch.operator.dtype)
+    return launch.build.written_out("sum", tile.sums, lambda i: _tvm.tirx.BufferStore(launch.sums, zero, [i]))
 
 
 def summed_up(launch: Launch, tile: BlockTile, block: Block, stage: Any) -> Stmt:
     """Add the products of a step; of several slices of threads each has its share of the steps."""
-    build, tirx = launch.build, tvmlib.tirx
+    build, tirx = launch.build, _tvm.tirx
     share = tile.depth // tile.slices
     first = _slice(tile, block) * share if tile.slices > 1 else build.const(0)
 
@@ -50,7 +50,7 @@ def written(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
     first one adds what the others have."""
     if tile.slices == 1:
         return _stored(launch, tile, block)
-    build, tirx, parts = launch.build, tvmlib.tirx, launch.parts
+    build, tirx, parts = launch.build, _tvm.tirx, launch.parts
     assert parts is not None
     threads = tile.threads // tile.slices
     own, number = tirx.floormod(block.thread, threads), _slice(tile, block)
@@ -74,11 +74,11 @@ def written(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
 
 def _stored(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
     """The epilogue of a thread's outputs that exist."""
-    operator, build, tirx = launch.operator, launch.build, tvmlib.tirx
+    operator, build, tirx = launch.operator, launch.build, _tvm.tirx
     rows, along = operator.rows, operator.along
     beside = operator.places[-1].same_as(along.variable) and isinstance(along.extent, int)
     wide = math.gcd(along.extent, _last(operator.written), tile.own_columns, LANES) if beside else 1
-    lanes = widest(wide, tvmlib.bits(str(operator.written.dtype)))
+    lanes = widest(wide, _tvm.bits(str(operator.written.dtype)))
 
     def row(i: Any) -> Any:
         return block.row + _of_tile(launch.left, tile, block, i)
@@ -104,13 +104,13 @@ def _stored(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
 
 
 def _slice(tile: BlockTile, block: Block) -> Any:
-    return tvmlib.tirx.floordiv(block.thread, tile.threads // tile.slices)
+    return _tvm.tirx.floordiv(block.thread, tile.threads // tile.slices)
 
 
 def _of_tile(operand: Operand, tile: BlockTile, block: Block, own: Any) -> Any:
     """The row or column, in its tile, of one that a thread has: groups of neighbours, which are as far apart as all
     threads' groups together."""
-    tirx, across = tvmlib.tirx, tile.columns // tile.own_columns
+    tirx, across = _tvm.tirx, tile.columns // tile.own_columns
     thread = block.thread
     if tile.slices > 1:
         thread = tirx.floormod(thread, tile.threads // tile.slices)
@@ -124,11 +124,11 @@ def _of_tile(operand: Operand, tile: BlockTile, block: Block, own: Any) -> Any:
 
 def _product(launch: Launch, left: Any, right: Any) -> Any:
     """The product of two elements, in the type of the sums."""
-    cast = tvmlib.tirx.Cast
+    cast = _tvm.tirx.Cast
 
     def factor(node: Any) -> Any:
         for operand, read in ((launch.left, left), (launch.right, right)):
-            if tvmlib.structural_equal(node, operand.value):
+            if _tvm.structural_equal(node, operand.value):
                 return read
         return cast(str(node.ty.dtype), factor(node.value))
 
@@ -143,4 +143,4 @@ def _product(launch: Launch, left: Any, right: Any) -> Any:
 def _last(buffer: Buffer) -> int:
     """A buffer's last size, of which vectors must be a part; 1 where a call decides it."""
     size = buffer.shape[-1]
-    return int(size) if isinstance(size, tvmlib.tirx.IntImm) else 1
+    return int(size) if isinstance(size, _tvm.tirx.IntImm) else 1

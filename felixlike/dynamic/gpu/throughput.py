@@ -21,7 +21,7 @@ from felixlike.dynamic.gpu.tile import BlockProgram, BlockTile
 from felixlike.dynamic.ukernel import Floats, Ints, Workload, ceil_div
 from felixlike.hardware import Device
 from felixlike.hardware.occupancy import WARP, Kernel, blocks_at_once
-from felixlike.spaces.thread_axes import LANES
+from felixlike.spaces.gpu.thread_axes import LANES
 
 MANY = 4
 """N: blocks a multiprocessor in the second timing."""

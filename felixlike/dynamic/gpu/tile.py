@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from felixlike.dynamic.combine import Combination, pair
-from felixlike.spaces.thread_axes import LANES
+from felixlike.spaces.gpu.thread_axes import LANES
 
 BANK_SHIFT = LANES
 """Words by which rows of a shared tile are shifted against each other, so that copies which turn a tile round do not

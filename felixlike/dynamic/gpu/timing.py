@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.dynamic.dispatch import Leaf
 from felixlike.dynamic.gpu.emit import emit_blocks
 from felixlike.dynamic.gpu.tile import BlockProgram
@@ -38,7 +38,7 @@ class Launch:
     def module(self) -> Any:
         """The kernel with the task's buffers."""
         func = emit_blocks(self.operator, Leaf(self.program))
-        return tvmlib.IRModule({"main": func.with_attr("global_symbol", "main")})
+        return _tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
 class BlockBench:
@@ -85,7 +85,7 @@ class BlockBench:
         """The operator at fixed sizes, as a task and as it is read from that."""
         if sizes not in self._tasks:
             values = dict(zip(self.operator.symbols, sizes, strict=True))
-            func = tvmlib.substituted(self.operator.func, values)
+            func = _tvm.substituted(self.operator.func, values)
             name = "x".join(map(str, sizes))
             task = make_task(func, self.target, name=f"sizes {name}", constants=noted_constants(func))
             operator = read_operator(task.module["main"])

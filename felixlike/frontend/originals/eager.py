@@ -9,10 +9,10 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from felixlike._util.torch_modes import callers_dtype
 from felixlike.frontend.originals.original import moved_by_a_rounding
-from felixlike.frontend.signature import Signature
-from felixlike.frontend.structure import pytree_warnings_off
-from felixlike.modes import callers_dtype
+from felixlike.frontend.signature.signature import Signature
+from felixlike.frontend.signature.structure import pytree_warnings_off
 
 
 class TorchOriginal:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.frontend.originals.eager import TorchOriginal
 from felixlike.frontend.originals.onnx_reference import OnnxOriginal
 from felixlike.frontend.originals.original import Original
 from felixlike.frontend.originals.tvm_alone import RelaxOriginal
-from felixlike.frontend.signature import Signature
+from felixlike.frontend.signature.signature import Signature
 
 
 def original_of(model: Any, signature: Signature) -> Original:
@@ -24,6 +24,6 @@ def original_of(model: Any, signature: Signature) -> Original:
         return TorchOriginal(model, signature)
     if type(model).__name__ == "ModelProto":
         return OnnxOriginal(model)
-    if isinstance(model, tvmlib.IRModule):
+    if isinstance(model, _tvm.IRModule):
         return RelaxOriginal(model)
     return model  # type: ignore[no-any-return]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.frontend.originals.original import moved_by_a_rounding
 from felixlike.hardware import host_target
 
@@ -45,8 +45,8 @@ class RelaxOriginal:
     def _main(self) -> Any:
         target = host_target()
         with target:
-            executable = tvmlib.tvm.compile(self._module, target=target)
-        return tvmlib.relax.VirtualMachine(executable, tvmlib.device_of(target))["main"]
+            executable = _tvm.tvm.compile(self._module, target=target)
+        return _tvm.relax.VirtualMachine(executable, _tvm.device_of(target))["main"]
 
 
 def _nested(found: Any) -> Any:
@@ -55,6 +55,6 @@ def _nested(found: Any) -> Any:
 
     if isinstance(found, torch.Tensor):
         return found
-    if isinstance(found, tvmlib.runtime.Tensor):
+    if isinstance(found, _tvm.runtime.Tensor):
         return torch.utils.dlpack.from_dlpack(found)
     return [_nested(part) for part in found]

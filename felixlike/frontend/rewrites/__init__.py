@@ -1,22 +1,22 @@
 """What is rewritten in a Relax module before it is fused: a file a rewrite."""
 
-from felixlike.frontend.rewrites.batch_norm import with_folded_batch_norms
 from felixlike.frontend.rewrites.channels_last import with_channels_last
-from felixlike.frontend.rewrites.deconvolution import in_phases
-from felixlike.frontend.rewrites.gates import with_gates_apart
-from felixlike.frontend.rewrites.group_norm import with_group_norms_in_two_passes
-from felixlike.frontend.rewrites.indices import with_safe_indices
-from felixlike.frontend.rewrites.order import with_total_order
-from felixlike.frontend.rewrites.pads import with_absorbed_pads
-from felixlike.frontend.rewrites.pools import with_infinite_padding
-from felixlike.frontend.rewrites.projections import with_joint_projections
-from felixlike.frontend.rewrites.room import with_room
-from felixlike.frontend.rewrites.shared_factors import with_shared_factors
-from felixlike.frontend.rewrites.small_kernels import with_joined_small_kernels
-from felixlike.frontend.rewrites.stacks import with_stacks_apart
-from felixlike.frontend.rewrites.transposed_factors import with_transposed_factors
-from felixlike.frontend.rewrites.views import with_late_reshapes
-from felixlike.frontend.rewrites.wide_norms import with_wide_norms
+from felixlike.frontend.rewrites.clamp_lookups import with_safe_indices
+from felixlike.frontend.rewrites.float64_norms import with_wide_norms
+from felixlike.frontend.rewrites.fold_batch_norm import with_folded_batch_norms
+from felixlike.frontend.rewrites.fold_padding import with_absorbed_pads
+from felixlike.frontend.rewrites.isolate_broadcast_gates import with_gates_apart
+from felixlike.frontend.rewrites.isolate_stacks import with_stacks_apart
+from felixlike.frontend.rewrites.join_small_kernels import with_joined_small_kernels
+from felixlike.frontend.rewrites.merge_projections import with_joint_projections
+from felixlike.frontend.rewrites.nan_aware_sort import with_total_order
+from felixlike.frontend.rewrites.pad_channels_to_vectors import with_room
+from felixlike.frontend.rewrites.pad_pools_with_infinity import with_infinite_padding
+from felixlike.frontend.rewrites.read_transposed_factors import with_transposed_factors
+from felixlike.frontend.rewrites.share_batched_factors import with_shared_factors
+from felixlike.frontend.rewrites.sink_reshapes import with_late_reshapes
+from felixlike.frontend.rewrites.split_deconvolution import in_phases
+from felixlike.frontend.rewrites.two_pass_group_norm import with_group_norms_in_two_passes
 from felixlike.frontend.rewrites.winograd import with_fast_convolutions
 
 __all__ = [

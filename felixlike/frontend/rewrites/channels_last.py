@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.frontend.rewrites.rewriting import (
     Known,
     Rewriter,
@@ -25,7 +25,7 @@ from felixlike.frontend.rewrites.rewriting import (
     settled,
     shape,
 )
-from felixlike.frontend.rewrites.views import BINARY, UNARY
+from felixlike.frontend.rewrites.sink_reshapes import BINARY, UNARY
 from felixlike.frontend.rewrites.winograd import LAYOUTS, Plan, plan_of
 
 _AFFORDED = 0.25
@@ -44,7 +44,7 @@ def with_channels_last(module: Any) -> Any:
         return module
     layouts = {f"relax.{name}": [*layouts] for name, layouts in LAYOUTS.items()}
     counted = rewritten(module, _counted_from_the_front)
-    converted = settled(tvmlib.relax.transform.ConvertLayout(layouts)(counted), _sunk)
+    converted = settled(_tvm.relax.transform.ConvertLayout(layouts)(counted), _sunk)
     _, after = _written(converted)
     return converted if after - before <= _AFFORDED * made + _saved(converted) / _MOVING else module
 
@@ -56,7 +56,7 @@ def _counted_from_the_front(expression: Any, known: Known, rewriter: Rewriter) -
     axes, rank = [int(axis) for axis in expression.attrs.axis], len(shape(expression.args[0]))
     if min(axes, default=0) >= 0:
         return None
-    return tvmlib.relax.op.squeeze(rewriter.new(expression.args[0]), [axis % rank for axis in axes])
+    return _tvm.relax.op.squeeze(rewriter.new(expression.args[0]), [axis % rank for axis in axes])
 
 
 def _sunk(expression: Any, known: Known, rewriter: Rewriter) -> Any:
@@ -70,13 +70,13 @@ def _sunk(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     if is_constant(expression.args[0]):
         return constant(expression.args[0].value.numpy().transpose(axes_of(expression)).copy())
     if not _moves(expression):
-        return tvmlib.relax.op.reshape(rewriter.new(expression.args[0]), shape(expression))
+        return _tvm.relax.op.reshape(rewriter.new(expression.args[0]), shape(expression))
     first = known.value(expression.args[0])
     if operator(first) != "permute_dims":
         return None
     source, axes = rewriter.new(first.args[0]), axes_of(first)
     joined = [axes[axis] for axis in axes_of(expression)]
-    return source if joined == sorted(joined) else tvmlib.relax.op.permute_dims(source, joined)
+    return source if joined == sorted(joined) else _tvm.relax.op.permute_dims(source, joined)
 
 
 def _behind(expression: Any, known: Known, rewriter: Rewriter) -> Any:
@@ -93,8 +93,8 @@ def _behind(expression: Any, known: Known, rewriter: Rewriter) -> Any:
         found = known.value(argument)
         return rewriter.new(found.args[0] if operator(found) == "permute_dims" else argument)
 
-    call = tvmlib.relax.Call(expression.op, [operand(a) for a in expression.args], expression.attrs)
-    return tvmlib.relax.op.permute_dims(rewriter.builder.emit(call), axes)
+    call = _tvm.relax.Call(expression.op, [operand(a) for a in expression.args], expression.attrs)
+    return _tvm.relax.op.permute_dims(rewriter.builder.emit(call), axes)
 
 
 def _moves(permutation: Any) -> bool:
@@ -107,8 +107,8 @@ def _saved(module: Any) -> float:
     """Floating-point operations that fast convolutions will save in a module with channels last."""
     plans: list[Plan | None] = []
     for function in module.functions.values():
-        if isinstance(function, tvmlib.relax.Function):
-            tvmlib.relax.analysis.post_order_visit(function, lambda node: plans.append(plan_of(node)))
+        if isinstance(function, _tvm.relax.Function):
+            _tvm.relax.analysis.post_order_visit(function, lambda node: plans.append(plan_of(node)))
     return sum(plan.direct_cost - plan.cost for plan in plans if plan is not None)
 
 
@@ -124,6 +124,6 @@ def _written(module: Any) -> tuple[int, int]:
             moved += math.prod(shape(node)) * _moves(node)
 
     for function in module.functions.values():
-        if isinstance(function, tvmlib.relax.Function):
-            tvmlib.relax.analysis.post_order_visit(function, visit)
+        if isinstance(function, _tvm.relax.Function):
+            _tvm.relax.analysis.post_order_visit(function, visit)
     return convolved, moved

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 
 Rule = Callable[[Any, "Known", "Rewriter"], Any]
 """(a call or an element of a tuple, the bindings around it, the rewriter) → what takes its place, or None."""
@@ -27,27 +27,27 @@ class Known:
         self._readers: dict[int | None, list[Any]] = {}
         for block, variable, value in _bindings(function):
             if variable is not None:
-                self._values[tvmlib.identity(variable)] = value
-                self._variables[tvmlib.identity(value)] = variable
-            self._blocks[tvmlib.identity(value)] = block
-            for read in tvmlib.relax.analysis.free_vars(value):
-                self._readers.setdefault(tvmlib.identity(read), []).append(value)
+                self._values[_tvm.identity(variable)] = value
+                self._variables[_tvm.identity(value)] = variable
+            self._blocks[_tvm.identity(value)] = block
+            for read in _tvm.relax.analysis.free_vars(value):
+                self._readers.setdefault(_tvm.identity(read), []).append(value)
 
     def value(self, expression: Any) -> Any:
         """What is bound to a variable; the expression itself where it is none, or an input."""
-        return self._values.get(tvmlib.identity(expression), expression)
+        return self._values.get(_tvm.identity(expression), expression)
 
     def variable(self, value: Any) -> Any:
         """The variable that a value is bound to."""
-        return self._variables[tvmlib.identity(value)]
+        return self._variables[_tvm.identity(value)]
 
     def block(self, value: Any) -> int:
         """The number of the block that binds a value; -1 for what is within one."""
-        return self._blocks.get(tvmlib.identity(value), -1)
+        return self._blocks.get(_tvm.identity(value), -1)
 
     def readers(self, variable: Any) -> list[Any]:
         """The bound values that read a variable, and the function's output where that does."""
-        return self._readers.get(tvmlib.identity(variable), [])
+        return self._readers.get(_tvm.identity(variable), [])
 
     def once(self, variable: Any) -> bool:
         """Whether a variable is read once."""
@@ -65,7 +65,7 @@ class Rewriter:
 def rewritten(module: Any, rule: Rule) -> Any:
     """The module with a rule applied to every call and every element of a tuple in its Relax functions, and without
     what nothing reads any more."""
-    relax = tvmlib.relax
+    relax = _tvm.relax
     known: list[Known] = []
 
     class Visitor(relax.PyExprMutator):  # type: ignore[misc,name-defined]
@@ -89,14 +89,14 @@ def settled(module: Any, rule: Rule) -> Any:
     """The module with a rule applied until it changes nothing."""
     while True:
         changed = rewritten(module, rule)
-        if tvmlib.structural_equal(changed, module):
+        if _tvm.structural_equal(changed, module):
             return module
         module = changed
 
 
 def operator(expression: Any) -> str:
     """The name of the operator that an expression calls, without TVM's prefix; empty for all others."""
-    if not isinstance(expression, tvmlib.relax.Call) or not isinstance(expression.op, tvmlib.ir.Op):
+    if not isinstance(expression, _tvm.relax.Call) or not isinstance(expression.op, _tvm.ir.Op):
         return ""
     return str(expression.op.name).removeprefix("relax.")
 
@@ -104,20 +104,20 @@ def operator(expression: Any) -> str:
 def shape(expression: Any) -> tuple[int, ...]:
     """Of a tensor of known shape; sizes that a call decides are TVM's expressions, which equal themselves alone."""
     sizes = expression.ty.shape.values
-    return tuple(int(size) if isinstance(size, tvmlib.tirx.IntImm) else size for size in sizes)
+    return tuple(int(size) if isinstance(size, _tvm.tirx.IntImm) else size for size in sizes)
 
 
 def elements(tensor: Any) -> int | None:
     """Of a tensor, by its type; None where a call decides it, or there is no one tensor."""
     sizes = getattr(getattr(tensor, "shape", None), "values", None)
-    if sizes is None or not all(isinstance(size, tvmlib.tirx.IntImm) for size in sizes):
+    if sizes is None or not all(isinstance(size, _tvm.tirx.IntImm) for size in sizes):
         return None
     return math.prod(int(size) for size in sizes)
 
 
 def kernel_of(module: Any, expression: Any) -> Any:
     """The PrimFunc that an expression calls; None where it is something else."""
-    called = isinstance(expression, tvmlib.relax.Call) and expression.op.same_as(tvmlib.ir.Op.get("relax.call_tir"))
+    called = isinstance(expression, _tvm.relax.Call) and expression.op.same_as(_tvm.ir.Op.get("relax.call_tir"))
     return module[expression.args[0]] if called else None
 
 
@@ -135,17 +135,17 @@ def axes_of(permutation: Any) -> list[int]:
 
 def is_constant(expression: Any) -> bool:
     """Whether an expression is a constant of the module."""
-    return isinstance(expression, tvmlib.ir.GenericConst)
+    return isinstance(expression, _tvm.ir.GenericConst)
 
 
 def constant(array: Any) -> Any:
     """A constant of an array's own type; TVM makes float32 of float64, and int32 of int64, unless it is told."""
-    return tvmlib.relax.const(array, str(array.dtype))
+    return _tvm.relax.const(array, str(array.dtype))
 
 
 def with_attributes(call: Any, arguments: list[Any], **changed: Any) -> Any:
     """A call of the same operator of relax.op.nn with other arguments and some attributes changed."""
-    make = getattr(tvmlib.relax.op.nn, operator(call).removeprefix("nn."))
+    make = getattr(_tvm.relax.op.nn, operator(call).removeprefix("nn."))
     names = list(inspect.signature(make).parameters)[len(arguments) :]
     return make(*arguments, **{name: getattr(call.attrs, name) for name in names} | changed)
 

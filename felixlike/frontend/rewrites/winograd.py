@@ -5,7 +5,7 @@
 (m + r − 1)² products for m² outputs of r² taps, 36 instead of 144 for m = 4 and r = 3; summed over the input channels
 before Aᵀ, A, so for each of the (m + r − 1)² places it is a matrix product of all tiles:
 
-    V[i, j, tile, c] = Bᵀ d B              one PrimFunc, in a space of its own (`spaces/cases.py`)
+    V[i, j, tile, c] = Bᵀ d B              one PrimFunc, in a space of its own (`spaces/cpu/tile_cases.py`)
     M[i, j, tile, k] = Σ_c V[i, j, tile, c] · U[i, j, c, k]      a contraction; U is computed when the model is imported
     Y[…, m·y + i, m·x + j, k] = Aᵀ M A     one PrimFunc, with what is done to the convolution's output fused to it
 
@@ -22,7 +22,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
 from felixlike.frontend.rewrites.cook_toom import MOST, Matrix, fast_convolution
 from felixlike.frontend.rewrites.rewriting import (
     OPAQUE,
@@ -152,7 +152,7 @@ def _transformed(expression: Any, _: Known, rewriter: Rewriter) -> Any:
     plan = plan_of(expression)
     if plan is None:
         return None
-    reshape, builder = tvmlib.relax.op.reshape, rewriter.builder
+    reshape, builder = _tvm.relax.op.reshape, rewriter.builder
     name = operator(expression).removeprefix("nn.") + "_fast"
 
     def computed(kind: str, pattern: int, make: Callable[..., Any], *arguments: Any) -> Any:
@@ -163,7 +163,7 @@ def _transformed(expression: Any, _: Known, rewriter: Rewriter) -> Any:
     taken = builder.emit(computed("input", OPAQUE, transformed_input, rewriter.new(expression.args[0])))
     rows = plan.rows([w.padded for w in plan.windows])
     taken = builder.emit(reshape(taken, (plan.points, *rows, plan.inputs)))
-    weights = tvmlib.relax.const(transformed_weights(expression.args[1].value.numpy(), plan))
+    weights = _tvm.relax.const(transformed_weights(expression.args[1].value.numpy(), plan))
     product = builder.emit(computed("product", OPAQUE, products, taken, weights))
     points = [t.points for t in plan.tiled]
     product = builder.emit(reshape(product, (*points, *plan.around([w.output for w in plan.windows]), plan.outputs)))
@@ -242,23 +242,23 @@ def _input_along(place: int, read: Any, plan: Plan) -> Any:
     around = plan.around([w.padded for w in plan.windows])
     points = [t.points for t in plan.tiled]
     extents = [*points, *around] if last else [*around, *points]
-    return tvmlib.te.compute([*extents, plan.inputs], value, name="transformed" if last else f"along_{place}")
+    return _tvm.te.compute([*extents, plan.inputs], value, name="transformed" if last else f"along_{place}")
 
 
 def products(taken: Any, weights: Any, plan: Plan) -> Any:
     """M[point, tiles, output channel] = Σ V · U; tiles: of all images at once, or batch, windows and tiles."""
-    channel = tvmlib.te.reduce_axis((0, plan.inputs), name="c")
-    taps = [tvmlib.te.reduce_axis((0, w.taps), name=f"r{i}") for i, w in enumerate(plan.windows)]
+    channel = _tvm.te.reduce_axis((0, plan.inputs), name="c")
+    taps = [_tvm.te.reduce_axis((0, w.taps), name=f"r{i}") for i, w in enumerate(plan.windows)]
 
     def value(p: Any, *indices: Any) -> Any:
         *tiles, k = indices
         if plan.windows:
             moved = zip(tiles[1:-1], plan.windows, taps, strict=True)
             tiles = [tiles[0], *(d * w.stride + r * w.dilation for d, w, r in moved), tiles[-1]]
-        return tvmlib.te.sum(taken(p, *tiles, channel) * weights(p, *taps, channel, k), axis=[channel, *taps])
+        return _tvm.te.sum(taken(p, *tiles, channel) * weights(p, *taps, channel, k), axis=[channel, *taps])
 
     rows = plan.rows([w.output for w in plan.windows])
-    return tvmlib.te.compute([plan.points, *rows, plan.outputs], value, name="product")
+    return _tvm.te.compute([plan.points, *rows, plan.outputs], value, name="product")
 
 
 def transformed_output(product: Any, plan: Plan) -> Any:
@@ -274,7 +274,7 @@ def transformed_output(product: Any, plan: Plan) -> Any:
         return found(n, *slices, *tiles, *(y % t.tile for y, t in zip(places, plan.tiled, strict=True)), k)
 
     whole = [plan.batch, *(w.output for w in plan.windows), *(t.output for t in plan.tiled), plan.outputs]
-    return tvmlib.te.compute(whole, joined, name="output")
+    return _tvm.te.compute(whole, joined, name="output")
 
 
 def _output_along(place: int, read: Any, plan: Plan) -> Any:
@@ -293,7 +293,7 @@ def _output_along(place: int, read: Any, plan: Plan) -> Any:
 
     around = plan.around([w.output for w in plan.windows])
     inner = [t.tile if i <= place else t.points for i, t in enumerate(plan.tiled)]
-    return tvmlib.te.compute([*around, *inner, plan.outputs], value, name=f"along_{place}")
+    return _tvm.te.compute([*around, *inner, plan.outputs], value, name=f"along_{place}")
 
 
 def _padded(data: Any, plan: Plan) -> Any:
@@ -307,16 +307,16 @@ def _padded(data: Any, plan: Plan) -> Any:
         at = [z - d.padding for d, z in zip(dimensions, places, strict=True)]
         inside = [i >= 0 for d, i in zip(dimensions, at, strict=True) if d.padding]
         inside += [i < d.size for d, i in zip(dimensions, at, strict=True) if d.padded - d.padding > d.size]
-        return tvmlib.te.if_then_else(tvmlib.te.all(*inside), data(n, *at, c), tvmlib.tirx.const(0, _DTYPE))
+        return _tvm.te.if_then_else(_tvm.te.all(*inside), data(n, *at, c), _tvm.tirx.const(0, _DTYPE))
 
-    return tvmlib.te.compute([plan.batch, *(d.padded for d in dimensions), plan.inputs], value, name="padded")
+    return _tvm.te.compute([plan.batch, *(d.padded for d in dimensions), plan.inputs], value, name="padded")
 
 
 def _case(index: Any, rows: Matrix, element: Callable[[int], Any]) -> Any:
     """Σ_k rows[index][k] · element(k), for an index that is unrolled: one case for each of its values."""
     *first, found = (_sum(row, element) for row in rows)
     for number, value in reversed(list(enumerate(first))):
-        found = tvmlib.tirx.Select(index == number, value, found)
+        found = _tvm.tirx.Select(index == number, value, found)
     return found
 
 
@@ -326,6 +326,6 @@ def _sum(row: Sequence[Fraction], element: Callable[[int], Any]) -> Any:
     for step, factor in sorted(enumerate(row), key=lambda pair: pair[1] < 0):
         if factor:
             term = element(step)
-            term = term if abs(factor) == 1 else tvmlib.tirx.const(float(abs(factor)), _DTYPE) * term
+            term = term if abs(factor) == 1 else _tvm.tirx.const(float(abs(factor)), _DTYPE) * term
             found = term if found is None else found + term if factor > 0 else found - term
     return found

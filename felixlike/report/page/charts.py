@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from felixlike.report.page.markup import Markup, element, joined, lone
-from felixlike.report.story import Pair
 from felixlike.report.tables import latency
+from felixlike.report.task_history import Pair
 
 _WIDTH, _HEIGHT = 340, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 12, 36

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from felixlike.report.story import Pair
+from felixlike.report.task_history import Pair
 from felixlike.symbolic.program.tree import Nodes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from felixlike.output import written_whole
+from felixlike._util.atomic_files import written_whole
 from felixlike.report.page.content import Page
 from felixlike.report.page.render import page_text
 

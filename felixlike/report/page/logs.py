@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from felixlike.errors import FelixlikeError
-from felixlike.report.damage import is_number
 from felixlike.report.report_data import ReportData
+from felixlike.report.validation import is_number
 
 _AT_ONCE = 64 * 2**20
 """Bytes read of a log at a time; a run of a day writes a few."""

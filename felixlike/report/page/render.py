@@ -9,13 +9,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from felixlike._util.wording import counted
 from felixlike.report.page.charts import bars, curve, in_order, scatter
 from felixlike.report.page.content import Group, Page, PageTask
 from felixlike.report.page.loops import loops_picture
 from felixlike.report.page.markup import Markup, element, joined, named
 from felixlike.report.page.style import SCRIPT, STYLE
 from felixlike.report.tables import latency, rate
-from felixlike.words import counted
 
 MOST_SHOWN = 40
 """Tasks of a device that have pictures; all of them are in the table."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 
+from felixlike._util.wording import counted
 from felixlike.report.page.content import Group, Page, PageTask
 from felixlike.report.page.markup import element, joined, named
 from felixlike.report.page.render import task_table
 from felixlike.report.report_data import ReportData, TaskReport
 from felixlike.report.tables import precision_words, run_notes, task_notes
-from felixlike.words import counted
 
 
 def page_of_report(report: ReportData) -> Page:

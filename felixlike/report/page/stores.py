@@ -14,18 +14,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from felixlike import records
+from felixlike._util.wording import counted
 from felixlike.measure.measurement import Status
 from felixlike.records import Record, Store, WorkloadSummary
 from felixlike.report.comparison import Pace
 from felixlike.report.curves import Series
-from felixlike.report.damage import is_latency
 from felixlike.report.page.content import Group, Page, PageTask
 from felixlike.report.page.logs import Logs, RunRead
 from felixlike.report.page.pictures import Picture, Pictures
 from felixlike.report.page.render import MOST_SHOWN
 from felixlike.report.page.reports import report_facts, report_spent
-from felixlike.report.story import Pair, thinned
-from felixlike.words import counted
+from felixlike.report.task_history import Pair, thinned
+from felixlike.report.validation import is_latency
 
 _PAIRS = 256
 """Predictions shown of a task, of all runs."""

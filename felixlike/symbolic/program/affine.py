@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from felixlike.algebra.expression import Expr, const, floordiv, mul
-from felixlike.algebra.node import Op, linear_parts, product_parts
-from felixlike.algebra.polynomial import expand
+from felixlike.symbolic.expr.expression import Expr, const, floordiv, mul
+from felixlike.symbolic.expr.node import Op, linear_parts, product_parts
+from felixlike.symbolic.expr.polynomial import expand
 from felixlike.symbolic.program.indices import Floor, Index, Remainder, ends_of
 
 

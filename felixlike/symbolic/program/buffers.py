@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from felixlike.algebra.comparison import select
-from felixlike.algebra.expression import Expr, const, floordiv, mul
-from felixlike.algebra.polynomial import expand
+from felixlike.symbolic.expr.comparison import select
+from felixlike.symbolic.expr.expression import Expr, const, floordiv, mul
+from felixlike.symbolic.expr.polynomial import expand
 
 
 @dataclass(frozen=True, slots=True, eq=False)

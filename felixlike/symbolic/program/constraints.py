@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from felixlike.algebra.expression import Expr, mul, var
+from felixlike.symbolic.expr.expression import Expr, mul, var
 from felixlike.symbolic.program.variables import Kind, Variable, groups
 
 

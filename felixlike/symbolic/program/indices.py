@@ -15,14 +15,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from felixlike.algebra.cases import by_cases
-from felixlike.algebra.comparison import maximum, minimum
-from felixlike.algebra.evaluation import Graph, evaluate
-from felixlike.algebra.expression import Expr, const, floordiv, mul, var
-from felixlike.algebra.node import Number
-from felixlike.algebra.polynomial import expand
-from felixlike.algebra.traversal import variables
 from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expr.cases import by_cases
+from felixlike.symbolic.expr.comparison import maximum, minimum
+from felixlike.symbolic.expr.evaluation import Graph, evaluate
+from felixlike.symbolic.expr.expression import Expr, const, floordiv, mul, var
+from felixlike.symbolic.expr.node import Number
+from felixlike.symbolic.expr.polynomial import expand
+from felixlike.symbolic.expr.traversal import variables
 from felixlike.symbolic.program.buffers import Buffer
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from felixlike.algebra.expression import Expr, const
+from felixlike.symbolic.expr.expression import Expr, const
 from felixlike.symbolic.program.stores import Store
 
 

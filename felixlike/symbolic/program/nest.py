@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeVar
 
-from felixlike.algebra.evaluation import evaluate
-from felixlike.algebra.expression import Expr
-from felixlike.algebra.node import Number
 from felixlike.frontend.constants import PACKING
+from felixlike.symbolic.expr.evaluation import evaluate
+from felixlike.symbolic.expr.expression import Expr
+from felixlike.symbolic.expr.node import Number
 from felixlike.symbolic.program.loops import PIPELINE, WITHIN_BLOCK, Loop, Share
 from felixlike.symbolic.program.program import Program
 

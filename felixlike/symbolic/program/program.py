@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from felixlike.algebra.expression import Expr, const
-from felixlike.signs import showable
+from felixlike._encoding import showable
+from felixlike.symbolic.expr.expression import Expr, const
 from felixlike.symbolic.program.buffers import Buffer
 from felixlike.symbolic.program.loops import Blanket, Loop
 from felixlike.symbolic.program.stores import Store

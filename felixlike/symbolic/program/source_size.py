@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from felixlike.algebra.comparison import at_least, at_most, equals, select
-from felixlike.algebra.expression import Expr, add, const, mul
+from felixlike.symbolic.expr.comparison import at_least, at_most, equals, select
+from felixlike.symbolic.expr.expression import Expr, add, const, mul
 from felixlike.symbolic.program.loops import PIPELINE, Loop
 from felixlike.symbolic.program.program import Program
 from felixlike.symbolic.program.stores import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from felixlike.algebra.expression import Expr
+from felixlike.symbolic.expr.expression import Expr
 from felixlike.symbolic.program.indices import Access
 
 

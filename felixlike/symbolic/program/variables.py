@@ -11,8 +11,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from felixlike.algebra.expression import Expr, const, var
-from felixlike.algebra.node import Group
+from felixlike.symbolic.expr.expression import Expr, const, var
+from felixlike.symbolic.expr.node import Group
 
 
 class Kind(StrEnum):

@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.algebra.comparison import at_least, maximum, minimum, select
-from felixlike.algebra.expression import Expr, add, const, floordiv, mul
-from felixlike.algebra.node import Number, Op, linear_parts, product_parts
-from felixlike.algebra.polynomial import expand, nonnegative
-from felixlike.algebra.traversal import variables
+from felixlike import _tvm
+from felixlike._tvm.typing import TirExpr
 from felixlike.errors import UnsupportedSketch
-from felixlike.tvmlib.typing import TirExpr
+from felixlike.symbolic.expr.comparison import at_least, maximum, minimum, select
+from felixlike.symbolic.expr.expression import Expr, add, const, floordiv, mul
+from felixlike.symbolic.expr.node import Number, Op, linear_parts, product_parts
+from felixlike.symbolic.expr.polynomial import expand, nonnegative
+from felixlike.symbolic.expr.traversal import variables
 
 
 def to_expr(tvm_expr: TirExpr, table: Mapping[Any, Expr]) -> Expr:
@@ -33,7 +33,7 @@ def from_expr(expression: Expr, table: Mapping[Expr, Any], like: Any) -> Any:
     table."""
     match expression.op:
         case Op.CONST:
-            return tvmlib.tirx.const(int(expression.value), str(like.ty.dtype))
+            return _tvm.tirx.const(int(expression.value), str(like.ty.dtype))
         case Op.VAR if expression in table:
             return table[expression]
         case Op.ADD:
@@ -48,7 +48,7 @@ def from_expr(expression: Expr, table: Mapping[Expr, Any], like: Any) -> Any:
             return math.prod(factors[1:], start=factors[0])
         case Op.FLOORDIV | Op.MIN | Op.MAX:
             a, b = (from_expr(argument, table, like) for argument in expression.args)
-            make = {Op.FLOORDIV: tvmlib.tirx.floordiv, Op.MIN: tvmlib.tirx.min, Op.MAX: tvmlib.tirx.max}
+            make = {Op.FLOORDIV: _tvm.tirx.floordiv, Op.MIN: _tvm.tirx.min, Op.MAX: _tvm.tirx.max}
             return make[expression.op](a, b)
     raise UnsupportedSketch(f"{expression} has no place in an affine index", where="index expression")
 

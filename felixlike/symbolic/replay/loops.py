@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike.algebra.expression import Expr
+from felixlike.symbolic.expr.expression import Expr
 
 
 @dataclass(frozen=True, slots=True)

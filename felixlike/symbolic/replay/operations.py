@@ -7,9 +7,9 @@ indices are written, not work that a schedule chooses.
 
 from collections import Counter
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import TirExpr
 from felixlike.symbolic.program import Operation
-from felixlike.tvmlib.typing import TirExpr
 
 _ARITHMETIC = {
     "Add": "ADD_SUB",
@@ -65,5 +65,5 @@ def _typed(node: TirExpr, name: str) -> Operation:
 
 
 def _is_pure(call: TirExpr) -> bool:
-    effect = call.op.get_attr("TCallEffectKind") if isinstance(call.op, tvmlib.ir.Op) else None
+    effect = call.op.get_attr("TCallEffectKind") if isinstance(call.op, _tvm.ir.Op) else None
     return effect is not None and int(effect) in _PURE

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from felixlike._util.wording import counted, shown
 from felixlike.errors import InvalidPoint
 from felixlike.symbolic.program.variables import Kind, Variable, groups
-from felixlike.words import counted, shown
 
 Points = npt.NDArray[np.int64]
 

@@ -11,18 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.algebra.cases import by_cases
-from felixlike.algebra.comparison import at_least, at_most, maximum, minimum, select
-from felixlike.algebra.evaluation import evaluate
-from felixlike.algebra.expression import Expr, add, const, mul, var
-from felixlike.algebra.node import Op, linear_parts
-from felixlike.algebra.polynomial import expand, nonnegative
-from felixlike.algebra.traversal import topological, variables
-from felixlike.codegen.marks import TensorCores
+from felixlike import _tvm
+from felixlike._tvm.typing import Block, BlockRealize, Stmt, TirExpr
+from felixlike.codegen.annotations import TensorCores
 from felixlike.errors import UnsupportedSketch, WrongSketch
 from felixlike.frontend.constants import packing_blocks
 from felixlike.hardware import PRECISIONS
+from felixlike.symbolic.expr.cases import by_cases
+from felixlike.symbolic.expr.comparison import at_least, at_most, maximum, minimum, select
+from felixlike.symbolic.expr.evaluation import evaluate
+from felixlike.symbolic.expr.expression import Expr, add, const, mul, var
+from felixlike.symbolic.expr.node import Op, linear_parts
+from felixlike.symbolic.expr.polynomial import expand, nonnegative
+from felixlike.symbolic.expr.traversal import topological, variables
 from felixlike.symbolic.program import (
     PIPELINE,
     Access,
@@ -41,7 +42,6 @@ from felixlike.symbolic.replay.convert import to_expr
 from felixlike.symbolic.replay.operations import count_operations
 from felixlike.symbolic.replay.primitives.storage_align import ALIGNED
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Block, BlockRealize, Stmt, TirExpr
 
 
 def read_program(replay: ReplayState) -> Program:
@@ -173,20 +173,20 @@ class Reader:
         loops run."""
         moved = add(term * factor for term, factor in linear_parts(extent)[1] if self._loops_of(term))
         loops = [v for v in variables([moved]) if v in self._loops]
-        named = {v: self._table[v] for v in tvmlib.found(theirs, tvmlib.tirx.Var)}
+        named = {v: self._table[v] for v in _tvm.found(theirs, _tvm.tirx.Var)}
         running = [self._extents[v] for v in dict.fromkeys((*loops, *named.values())) if v in self._loops]
         tiles = [v for v in variables([moved, *named.values(), *running]) if v not in self._loops]
 
         def numbers(values: Mapping[str, int]) -> tuple[int, int]:
             table: dict[Any, Any] = {}
-            analyzer = tvmlib.sym.Analyzer()
+            analyzer = _tvm.sym.Analyzer()
             for variable, ours in named.items():
                 if ours in self._loops:
-                    analyzer.bind(variable, tvmlib.ir.Range(0, round(evaluate(self._extents[ours], values))))
+                    analyzer.bind(variable, _tvm.ir.Range(0, round(evaluate(self._extents[ours], values))))
                 else:
                     table[variable] = values[ours.name]
-            left = tvmlib.substituted(theirs, table)
-            same = isinstance(analyzer.simplify(left), tvmlib.tirx.IntImm)
+            left = _tvm.substituted(theirs, table)
+            same = isinstance(analyzer.simplify(left), _tvm.tirx.IntImm)
             return round(evaluate(moved, {**values, **{v.name: 0 for v in loops}})), int(same)
 
         spans = _spans(moved, self._loops)
@@ -263,7 +263,7 @@ class Reader:
         body = block.body
         target = self._element(body.buffer, body.indices, block)
         reads = Counter(self._element(load.source, load.indices, block) for load in loads_of(body.value))
-        spatial, reduction = (list(filter(kind, block.iter_vars)) for kind in (tvmlib.is_spatial, tvmlib.is_reduction))
+        spatial, reduction = (list(filter(kind, block.iter_vars)) for kind in (_tvm.is_spatial, _tvm.is_reduction))
         return Store(
             block=told_apart(str(block.name_hint).removesuffix("_update"), self._blocks),
             target=target,
@@ -291,7 +291,7 @@ class Reader:
 
     def _named(self, tvm_expr: TirExpr) -> tuple[Expr, ...]:
         """The loops of a TVM expression, in the order in which it names them."""
-        named = tvmlib.found(tvm_expr, tvmlib.tirx.Var)
+        named = _tvm.found(tvm_expr, _tvm.tirx.Var)
         return tuple(dict.fromkeys(loop for variable in named for loop in self._loops_in.get(variable, ())))
 
     def _access(self, buffer: Any, indices: Any, block: Block) -> Access:
@@ -317,12 +317,12 @@ class Reader:
         still = dict.fromkeys(values, const(0))
         seen = []
         for r in region.region:
-            place = tvmlib.simplify(tvmlib.substituted(r.min, values))
-            seen_place = tvmlib.structural_map(place, (_unseen(), _nothing))
+            place = _tvm.simplify(_tvm.substituted(r.min, values))
+            seen_place = _tvm.structural_map(place, (_unseen(), _nothing))
             line = affine(to_expr(seen_place, self._table), self._named(seen_place))
             if line is None:
                 raise UnsupportedSketch(f"the region {region} is not affine in the loops", where="regions")
-            own = tvmlib.structural_map(r.min, (_unseen(), _nothing))
+            own = _tvm.structural_map(r.min, (_unseen(), _nothing))
             shift = to_expr(own, self._table | self._shifts) - to_expr(own, self._table | still)
             seen.append(replace(line, offset=expand(line.offset + shift)))
         return Access(self._buffer(region.source), tuple(seen))
@@ -342,7 +342,7 @@ class Reader:
 
 def _aligns(stmt: Stmt) -> Iterator[tuple[Any, tuple[int, int, int]]]:
     """(buffer, (dimension, factor, offset)) of every note that aligns a step."""
-    for block in tvmlib.found(stmt, tvmlib.s_tir.SBlock):
+    for block in _tvm.found(stmt, _tvm.s_tir.SBlock):
         for number, *align in block.annotations.get(ALIGNED, ()):
             dimension, factor, offset = map(int, align)
             yield block.writes[int(number)].source, (dimension, factor, offset)
@@ -374,18 +374,18 @@ def _steps(expression: Expr, loops: Sequence[Expr]) -> list[Expr]:
 def _unseen() -> tuple[Any, ...]:
     """What TVM's walk for strides does not look into."""
     kinds = ("FloorDiv", "FloorMod", "Div", "Mod", "Min", "Max")
-    return (*(getattr(tvmlib.tirx, kind) for kind in kinds), tvmlib.ir.TensorLoad)
+    return (*(getattr(_tvm.tirx, kind) for kind in kinds), _tvm.ir.TensorLoad)
 
 
 def _nothing(expression: TirExpr) -> Any:
-    return tvmlib.tirx.const(0, str(expression.ty.dtype))
+    return _tvm.tirx.const(0, str(expression.ty.dtype))
 
 
 def loads_of(expression: TirExpr) -> list[Any]:
     """The loads in a TVM expression, those within indices included."""
-    return tvmlib.found(expression, tvmlib.ir.TensorLoad)
+    return _tvm.found(expression, _tvm.ir.TensorLoad)
 
 
 def _item_bytes(dtype: str) -> int:
     """Bytes of storage of one element, of all lanes of a vector; a bool takes one."""
-    return -(-tvmlib.bits(dtype) * tvmlib.lanes(dtype) // 8)
+    return -(-_tvm.bits(dtype) * _tvm.lanes(dtype) // 8)

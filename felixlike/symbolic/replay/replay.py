@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import Module, Trace
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.program.variables import Variable
 from felixlike.symbolic.replay.primitives import PRIMITIVES
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Module, Trace
 
 
 def replay(
@@ -39,8 +39,8 @@ def replay(
             state.settle()
         try:
             primitive.replay(state, instruction, index)
-        except tvmlib.TVM_ERRORS as error:
-            if not tvmlib.refusal(error):
+        except _tvm.TVM_ERRORS as error:
+            if not _tvm.refusal(error):
                 raise
             reason = str(error).strip().splitlines()
             raise UnsupportedSketch(

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from felixlike.algebra.evaluation import Graph
-from felixlike.algebra.expression import const
 from felixlike.errors import InvalidSchedule, UnsupportedSketch
-from felixlike.symbolic.program.urn import Urn
+from felixlike.symbolic.expr.evaluation import Graph
+from felixlike.symbolic.expr.expression import const
+from felixlike.symbolic.program.uniform_sampler import Urn
 from felixlike.symbolic.replay.points import Points
 
 if TYPE_CHECKING:

@@ -15,20 +15,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from felixlike import options, tvmlib
-from felixlike.algebra.evaluation import Graph
-from felixlike.codegen.marks import TensorCores
+from felixlike import _tvm
+from felixlike._tvm.typing import Trace
+from felixlike._util import option_checks
+from felixlike._util.wording import counted, kind_of
+from felixlike.codegen.annotations import TensorCores
 from felixlike.errors import InvalidPoint, InvalidSchedule, UnsupportedSketch, WrongSketch
 from felixlike.frontend.task import Task
 from felixlike.hardware import FLOAT32, PRECISIONS
 from felixlike.spaces import Postprocessor
+from felixlike.symbolic.expr.evaluation import Graph
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint, tile_constraints
 from felixlike.symbolic.program.nest import concrete_nest, scheduled_nest
 from felixlike.symbolic.program.variables import Kind, Variable, groups
-from felixlike.symbolic.replay.lengths import Lengths
 from felixlike.symbolic.replay.points import Points, all_in_range, in_range, row_of, rows_of
 from felixlike.symbolic.replay.sampling import Sampler
+from felixlike.symbolic.replay.source_limits import Lengths
 from felixlike.symbolic.replay.structure import Structure, read_structure
 from felixlike.symbolic.replay.trace import (
     point_of,
@@ -39,8 +42,6 @@ from felixlike.symbolic.replay.trace import (
     trace_variables,
     with_point,
 )
-from felixlike.tvmlib.typing import Trace
-from felixlike.words import counted, kind_of
 
 _MOST = 100_000_000
 """Points of one call at most."""
@@ -171,9 +172,9 @@ class Sketch:
         paths: most combinations of compute locations among them; each needs a symbolic program of its own, once. They
         are drawn first, as TVM would for random tiles, and one that is drawn twice counts twice.
         Raises InvalidSchedule where no point is valid, InvalidOption for a bad count, seed or paths."""
-        count = options.whole(count, "count", most=_MOST, where="Sketch.sample")
-        seed = options.seed(seed, where="Sketch.sample")
-        paths = options.whole(paths, "paths", least=1, where="Sketch.sample")
+        count = option_checks.whole(count, "count", most=_MOST, where="Sketch.sample")
+        seed = option_checks.seed(seed, where="Sketch.sample")
+        paths = option_checks.whole(paths, "paths", least=1, where="Sketch.sample")
         return self.sampler.sample(count, np.random.default_rng(seed), paths=paths)
 
     @cached_property
@@ -241,8 +242,8 @@ class Sketch:
             found = point_of(schedule.trace, self.variables)
             schedule.enter_postproc()
             accepted = all(p.apply(schedule) for p in self.postprocessors)
-        except tvmlib.TVM_ERRORS as error:
-            if not tvmlib.refusal(error):
+        except _tvm.TVM_ERRORS as error:
+            if not _tvm.refusal(error):
                 raise
             reason = (str(error).strip().splitlines() or [""])[-1]
             raise InvalidSchedule(f"TVM refused the point {wanted}: {reason[:160]}", where=repr(self)) from error
@@ -260,7 +261,7 @@ class Sketch:
     def drawn_by_tvm(self, seed: int) -> tuple[int, ...]:
         """What TVM draws for every variable, whether postprocessors accept it or not.  seed: of TVM's, from 1."""
         schedule = self._new_schedule(seed)
-        tvmlib.Trace(self._trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
+        _tvm.Trace(self._trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
         return point_of(schedule.trace, self.variables)
 
     def accepts(self, point: Sequence[int]) -> bool:
@@ -273,7 +274,7 @@ class Sketch:
 
     def point(self, trace: Trace) -> tuple[int, ...]:
         """The point of a MetaSchedule trace of this sketch: one number a variable. Raises InvalidPoint for others."""
-        if not isinstance(trace, tvmlib.Trace):
+        if not isinstance(trace, _tvm.Trace):
             raise InvalidPoint(
                 f"it is {kind_of(trace)}, not a trace", where=repr(self), remedy="give the trace of a schedule: s.trace"
             )
@@ -309,4 +310,4 @@ class Sketch:
         return forms
 
     def _new_schedule(self, seed: int) -> Any:
-        return tvmlib.Schedule(self.task.module, seed=seed, debug_mask="none", error_render_level="none")
+        return _tvm.Schedule(self.task.module, seed=seed, debug_mask="none", error_render_level="none")

@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.algebra.expression import Expr, ceildiv, mul, var
+from felixlike import _tvm
+from felixlike._tvm.typing import BlockRef, Module, Trace
 from felixlike.errors import UnsupportedSketch
 from felixlike.hardware import kind_of
+from felixlike.symbolic.expr.expression import Expr, ceildiv, mul, var
 from felixlike.symbolic.program.variables import Kind, Variable
 from felixlike.symbolic.replay.convert import to_expr
 from felixlike.symbolic.replay.loops import FusedLoops, Part, members
-from felixlike.symbolic.replay.tidy import tidied
-from felixlike.tvmlib.typing import BlockRef, Module, Trace
+from felixlike.symbolic.replay.simplify_regions import tidied
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class ReplayState:
         self.numbers = numbers
         self.dtype = _loop_dtype(module)
         self.tile_vars: dict[str, Any] = {
-            v.name: tvmlib.tirx.Var(v.name, self.dtype) for v in variables if v.kind in _FACTORS and not v.fixed
+            v.name: _tvm.tirx.Var(v.name, self.dtype) for v in variables if v.kind in _FACTORS and not v.fixed
         }
         self.table: dict[Any, Expr] = {
             self.tile_vars[v.name]: v.expression for v in variables if v.name in self.tile_vars
         }
-        self.schedule = tvmlib.Schedule(
+        self.schedule = _tvm.Schedule(
             _with_positive(module, self.tile_vars), debug_mask="none", error_render_level="none", enable_check=False
         )
         self.groups = _by_group(variables)
@@ -78,7 +78,7 @@ class ReplayState:
         """TVM's variables of loops that come of splits by factors that need not divide: a guard skips the rest."""
         self.extents: dict[Any, Any] = {}
         """Extents of moved blocks' loops as TVM left them, by its loop variables."""
-        self._homes = {tvmlib.identity(i.inputs[1]) for i in trace.insts if str(i.kind.name) in _MOVES}
+        self._homes = {_tvm.identity(i.inputs[1]) for i in trace.insts if str(i.kind.name) in _MOVES}
         self._fused: list[FusedLoops] = []
         self._shares: list[list[Part]] = []
         self.locations: list[Location] = []
@@ -86,15 +86,15 @@ class ReplayState:
         self._chosen = iter(locations)
         self._values: dict[int | None, Any] = {}
         self._pending: dict[str, Any] = {}
-        self._split = {tvmlib.identity(i.inputs[0]) for i in trace.insts if str(i.kind.name) == "Split"}
-        self._used = {tvmlib.identity(v) for i in trace.insts for v in i.inputs}
+        self._split = {_tvm.identity(i.inputs[0]) for i in trace.insts if str(i.kind.name) == "Split"}
+        self._used = {_tvm.identity(v) for i in trace.insts for v in i.inputs}
         self._unsettled = False
 
     # -- what the trace's random variables stand for ------------------------------------------------------------------
 
     def get(self, variable: Any) -> Any:
         """The value of a random variable of the trace, or the literal itself."""
-        handle = tvmlib.identity(variable)
+        handle = _tvm.identity(variable)
         return variable if handle is None else self._values.get(handle, variable)
 
     def put(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
@@ -103,7 +103,7 @@ class ReplayState:
             raise UnsupportedSketch(
                 f"a step gives {len(values)} results where the trace names {len(variables)}", where="trace"
             )
-        self._values.update(zip(map(tvmlib.identity, variables), values, strict=True))
+        self._values.update(zip(map(_tvm.identity, variables), values, strict=True))
 
     def next_location(self) -> int:
         """The decision for the SampleComputeLocation now replayed; the root where none was given."""
@@ -131,11 +131,11 @@ class ReplayState:
 
     def splits(self, loop: Any) -> bool:
         """Whether the trace splits a loop, a random variable of its own."""
-        return tvmlib.identity(loop) in self._split
+        return _tvm.identity(loop) in self._split
 
     def names(self, loop: Any) -> bool:
         """Whether the trace does anything with a loop under this random variable."""
-        return tvmlib.identity(loop) in self._used
+        return _tvm.identity(loop) in self._used
 
     def share(self, loop: Any, factors: Sequence[Expr | None]) -> list[Part]:
         """Split a loop (or several fused in name) in name: by factors that need not divide, at most one of them None
@@ -150,7 +150,7 @@ class ReplayState:
 
     def is_home(self, loops: Sequence[Any]) -> bool:
         """Whether the trace moves a block under one of these random variables."""
-        return any(tvmlib.identity(loop) in self._homes for loop in loops)
+        return any(_tvm.identity(loop) in self._homes for loop in loops)
 
     def share_of(self, variable: Any) -> list[Part] | None:
         """The parts that the loop of a TVM variable is split into in name."""
@@ -191,8 +191,8 @@ class ReplayState:
             return
         self._unsettled = False
         outer, self._pending = self._pending, {}
-        new = tvmlib.structural_map(self._root.stmt, (tvmlib.tirx.FloorDiv, lambda e: outer.get(str(e), e)))
-        self._replace(tvmlib.structural_map(new, (tvmlib.ir.Call, self._variable_of)))
+        new = _tvm.structural_map(self._root.stmt, (_tvm.tirx.FloorDiv, lambda e: outer.get(str(e), e)))
+        self._replace(_tvm.structural_map(new, (_tvm.ir.Call, self._variable_of)))
 
     def tidy(self) -> None:
         """Simplify what TVM left of the extents and places of blocks that moved."""
@@ -203,14 +203,14 @@ class ReplayState:
 
         TVM does so itself as soon as tiles are numbers, but cannot tell how far w reaches in a tile that is none."""
         statement = self.schedule.get(block)
-        domains = tvmlib.sym.Analyzer()
+        domains = _tvm.sym.Analyzer()
         for iterator in statement.iter_vars:
             domains.bind(iterator.var, iterator.dom)
         new = statement
-        for kind in (tvmlib.tirx.FloorDiv, tvmlib.tirx.FloorMod):
-            new = tvmlib.structural_map(new, (kind, domains.simplify))
+        for kind in (_tvm.tirx.FloorDiv, _tvm.tirx.FloorMod):
+            new = _tvm.structural_map(new, (kind, domains.simplify))
         self._replace(
-            tvmlib.structural_map(self._root.stmt, (tvmlib.s_tir.SBlock, lambda b: new if b.same_as(statement) else b))
+            _tvm.structural_map(self._root.stmt, (_tvm.s_tir.SBlock, lambda b: new if b.same_as(statement) else b))
         )
 
     @property
@@ -223,17 +223,17 @@ class ReplayState:
         old = root.stmt
         if new.same_as(old):
             return
-        blocks = (tvmlib.found(stmt, tvmlib.s_tir.SBlock) for stmt in (old, new))
+        blocks = (_tvm.found(stmt, _tvm.s_tir.SBlock) for stmt in (old, new))
         reuse = {a: b for a, b in zip(*blocks, strict=True) if not a.same_as(b)}
         self.schedule.state.replace(root, new, reuse)
 
     def opaque(self, name: str) -> Any:
         """The call that stands for a tile variable until `settle`."""
         self._unsettled = True
-        return tvmlib.tirx.call_pure_extern(self.dtype, name)
+        return _tvm.tirx.call_pure_extern(self.dtype, name)
 
     def _variable_of(self, call: Any) -> Any:
-        if not isinstance(call.op, tvmlib.ir.Op) or not call.op.name.endswith("call_pure_extern"):
+        if not isinstance(call.op, _tvm.ir.Op) or not call.op.name.endswith("call_pure_extern"):
             return call
         return self.tile_vars.get(str(call.args[0].value), call)
 
@@ -247,7 +247,7 @@ _MOVES = ("ComputeAt", "ReverseComputeAt")
 
 def _loop_dtype(module: Module) -> str:
     """The integer type of the function's loops; TVM does not mix two."""
-    found = {str(loop.loop_var.ty.dtype) for loop in tvmlib.found(module["main"].body, tvmlib.tirx.For)}
+    found = {str(loop.loop_var.ty.dtype) for loop in _tvm.found(module["main"].body, _tvm.tirx.For)}
     if len(found) > 1:
         raise UnsupportedSketch(f"loops have several integer types: {sorted(found)}", where="main")
     return found.pop() if found else "int64"
@@ -258,10 +258,10 @@ def _with_positive(module: Module, tile_vars: Mapping[str, Any]) -> Any:
 
     A real copy: the schedule state changes statements in place once it holds them alone, and a new PrimFunc around the
     same body would let those changes through to the original."""
-    main = tvmlib.s_tir.renew_defs(module["main"])
-    dummy = tvmlib.tirx.decl_buffer(tuple(tile_vars.values()), "int8", name="tile_variables")
-    func = tvmlib.PrimFunc([*main.params, dummy], main.body, main.ret_type).with_attr("global_symbol", "main")
-    return tvmlib.IRModule({"main": func})
+    main = _tvm.s_tir.renew_defs(module["main"])
+    dummy = _tvm.tirx.decl_buffer(tuple(tile_vars.values()), "int8", name="tile_variables")
+    func = _tvm.PrimFunc([*main.params, dummy], main.body, main.ret_type).with_attr("global_symbol", "main")
+    return _tvm.IRModule({"main": func})
 
 
 def _by_group(variables: Sequence[Variable]) -> dict[int, tuple[Variable, ...]]:

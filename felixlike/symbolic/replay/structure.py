@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from felixlike.algebra.comparison import at_most
-from felixlike.algebra.expression import Expr, const
+from felixlike._tvm.typing import Trace
 from felixlike.frontend.task import Task
+from felixlike.symbolic.expr.comparison import at_most
+from felixlike.symbolic.expr.expression import Expr, const
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint
 from felixlike.symbolic.program.variables import Variable
@@ -18,7 +19,6 @@ from felixlike.symbolic.replay.postprocessors import modelled, refusals
 from felixlike.symbolic.replay.read import read_program
 from felixlike.symbolic.replay.replay import replay
 from felixlike.symbolic.replay.state import Location
-from felixlike.tvmlib.typing import Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

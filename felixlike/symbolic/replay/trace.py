@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.algebra.factors import divisors
-from felixlike.algebra.node import Group
+from felixlike import _tvm
+from felixlike._tvm.typing import Instruction, Module, Trace
+from felixlike._util.wording import counted
 from felixlike.errors import InvalidPoint
+from felixlike.symbolic.expr.factors import divisors
+from felixlike.symbolic.expr.node import Group
 from felixlike.symbolic.program.variables import Kind, Variable, groups
-from felixlike.tvmlib.typing import Instruction, Module, Trace
-from felixlike.words import counted
 
 _ANNOTATED = {"meta_schedule.unroll_explicit": Kind.UNROLL, "meta_schedule.cooperative_fetch": Kind.FETCH}
 """What a sampled number decides, by the note it is written into."""
@@ -39,7 +39,7 @@ def trace_variables(trace: Trace, module: Module) -> tuple[Variable, ...]:
                 found += _tile(instruction, [int(f) for f in trace.decisions[instruction]], name, group)
             case "SampleCategorical":
                 choices = tuple(sorted(int(c) for c in instruction.attrs[0]))
-                note = notes.get(tvmlib.identity(instruction.outputs[0]), "")
+                note = notes.get(_tvm.identity(instruction.outputs[0]), "")
                 kind = _ANNOTATED.get(note, Kind.THREADS)
                 name = "unroll" if kind is Kind.UNROLL else f"{kind}.{taken[kind]}"
                 taken[kind] += 1
@@ -53,7 +53,7 @@ def trace_variables(trace: Trace, module: Module) -> tuple[Variable, ...]:
 def _notes(trace: Trace) -> dict[int | None, str]:
     """For every random number that is written into a note, the note's key."""
     return {
-        tvmlib.identity(instruction.inputs[1]): str(instruction.attrs[0])
+        _tvm.identity(instruction.inputs[1]): str(instruction.attrs[0])
         for instruction in trace.insts
         if str(instruction.kind.name) == "Annotate"
     }
@@ -76,27 +76,27 @@ def _axis_names(trace: Trace, module: Module) -> dict[int, str]:
     """For every SamplePerfectTile, the name of the axis it tiles, as the function's author wrote it."""
     iterators = {
         str(block.name_hint): [str(i.var.name).removeprefix("v_").removeprefix("v") for i in block.iter_vars]
-        for block in tvmlib.found(module["main"].body, tvmlib.s_tir.SBlock)
+        for block in _tvm.found(module["main"].body, _tvm.s_tir.SBlock)
     }
     known_as: dict[int | None, str] = {}
     names: dict[int, str] = {}
     for index, instruction in enumerate(trace.insts):
         match str(instruction.kind.name):
             case "GetSBlock":
-                known_as[tvmlib.identity(instruction.outputs[0])] = str(instruction.attrs[0])
+                known_as[_tvm.identity(instruction.outputs[0])] = str(instruction.attrs[0])
             case "GetLoops":
-                axes = iterators.get(known_as.get(tvmlib.identity(instruction.inputs[0]), ""), [])
+                axes = iterators.get(known_as.get(_tvm.identity(instruction.inputs[0]), ""), [])
                 if len(axes) == len(instruction.outputs):
-                    known_as.update(zip(map(tvmlib.identity, instruction.outputs), axes, strict=True))
+                    known_as.update(zip(map(_tvm.identity, instruction.outputs), axes, strict=True))
             case "Fuse":
-                parts = [known_as.get(tvmlib.identity(x), "x") for x in instruction.inputs]
-                known_as[tvmlib.identity(instruction.outputs[0])] = "_".join(parts)
+                parts = [known_as.get(_tvm.identity(x), "x") for x in instruction.inputs]
+                known_as[_tvm.identity(instruction.outputs[0])] = "_".join(parts)
             case "Split" if instruction.inputs[1] is None:  # vectors are split off; the rest keeps the name
-                known_as[tvmlib.identity(instruction.outputs[0])] = known_as.get(
-                    tvmlib.identity(instruction.inputs[0]), "x"
+                known_as[_tvm.identity(instruction.outputs[0])] = known_as.get(
+                    _tvm.identity(instruction.inputs[0]), "x"
                 )
             case "SamplePerfectTile":
-                names[index] = known_as.get(tvmlib.identity(instruction.inputs[0]), f"loop{index}")
+                names[index] = known_as.get(_tvm.identity(instruction.inputs[0]), f"loop{index}")
     return names
 
 
@@ -118,7 +118,7 @@ def with_point(trace: Trace, variables: Sequence[Variable], point: Sequence[int]
                 decisions[instruction] = choices.index(values[0])
             case Kind.LOCATION:
                 decisions[instruction] = values[0]
-    return tvmlib.Trace(trace.insts, decisions)
+    return _tvm.Trace(trace.insts, decisions)
 
 
 def point_of(trace: Trace, variables: Sequence[Variable]) -> tuple[int, ...]:

@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+from support.faulty import matmul
 
-from felixlike import tvmlib
-from felixlike.frontend import import_model, importer
+from felixlike import _tvm
+from felixlike.frontend import import_model
+from felixlike.frontend.importers import importer
 from felixlike.frontend.originals import original_of
-from felixlike.testing.faulty import matmul
 
 X = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
 
 
 def normed() -> Any:
     """A Relax module with two outputs, nested."""
-    relax = tvmlib.relax
+    relax = _tvm.relax
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((64, 64), "float32"))
     with builder.function("main", [x]):

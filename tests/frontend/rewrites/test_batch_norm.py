@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
+from felixlike.runtime import compile_model, max_relative_error
 
 LAYERS: dict[str, tuple[nn.Module, nn.Module, tuple[int, ...], str]] = {
     "conv1d": (nn.Conv1d(4, 6, 3), nn.BatchNorm1d(6), (2, 4, 9), "conv1d"),

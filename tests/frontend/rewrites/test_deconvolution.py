@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import Apply
 from torch import nn
 
-from felixlike import tvmlib
-from felixlike.deploy import compile_model, max_relative_error
+from felixlike import _tvm
 from felixlike.frontend import import_model
-from felixlike.testing.models import Apply
+from felixlike.runtime import compile_model, max_relative_error
 
 T = torch.nn
 
@@ -88,5 +88,5 @@ def test_dilated_weights_are_left_to_tvm() -> None:
 def block_shapes(task: Any) -> dict[str, tuple[int, ...]]:
     """Name of each block → the extents of its axes."""
     blocks: list[Any] = []
-    tvmlib.structural_walk(task.module["main"].body, (tvmlib.s_tir.SBlock, blocks.append))
+    _tvm.structural_walk(task.module["main"].body, (_tvm.s_tir.SBlock, blocks.append))
     return {str(b.name_hint): tuple(int(v.dom.extent) for v in b.iter_vars) for b in blocks if b.iter_vars}

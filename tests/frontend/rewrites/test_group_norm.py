@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import felixlike as fx
-from felixlike.deploy import compile_model
 from felixlike.frontend import import_model
+from felixlike.runtime import compile_model
 from felixlike.symbolic import sketches
 
 

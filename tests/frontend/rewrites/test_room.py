@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from felixlike import tvmlib
-from felixlike.deploy import compile_model, max_relative_error
+from felixlike import _tvm
 from felixlike.frontend import import_model
-from felixlike.frontend.rewrites.room import Convolution, with_room
+from felixlike.frontend.rewrites.pad_channels_to_vectors import Convolution, with_room
 from felixlike.hardware.vectors import VectorUnit
+from felixlike.runtime import compile_model, max_relative_error
 
 _AVX512 = VectorUnit(512, 32)
 
@@ -40,7 +40,7 @@ KEPT: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 
 def _task(model: Any, shape: tuple[int, ...]) -> Any:
-    target = tvmlib.Target({"kind": "llvm", "num-cores": 2, "mcpu": "skylake-avx512"})
+    target = _tvm.Target({"kind": "llvm", "num-cores": 2, "mcpu": "skylake-avx512"})
     (task,) = import_model(model.eval(), (shape,), target).tasks
     return task
 
@@ -70,7 +70,7 @@ def test_a_chain_with_channels_last_gets_room_too() -> None:
     layers = [nn.Conv2d(13, 13, 3, padding=1) for _ in range(6)]
     x = torch.randn(1, 13, 12, 12)
     model = nn.Sequential(*layers).eval()
-    target = tvmlib.Target({"kind": "llvm", "num-cores": 2, "mcpu": "skylake-avx512"})
+    target = _tvm.Target({"kind": "llvm", "num-cores": 2, "mcpu": "skylake-avx512"})
     imported = import_model(model, (x,), target)
     found = [str(task.module["main"]) for task in imported.tasks if "conv" in task.name]
     assert found
@@ -92,10 +92,10 @@ def test_full_tiles_take_as_long_as_their_arithmetic(columns: int) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float8_e4m3fn"])
 def test_lanes_are_counted_by_the_bits_of_a_type(dtype: str) -> None:
     """A float8 has 8 bits, whatever else is in its name."""
-    builder = tvmlib.relax.BlockBuilder()
-    x = tvmlib.relax.Var("x", tvmlib.relax.TensorType((1, 3, 17, 17), dtype))
-    weight = tvmlib.relax.const(np.zeros((13, 3, 3, 3), dtype=getattr(ml_dtypes, dtype, dtype)), dtype)
+    builder = _tvm.relax.BlockBuilder()
+    x = _tvm.relax.Var("x", _tvm.relax.TensorType((1, 3, 17, 17), dtype))
+    weight = _tvm.relax.const(np.zeros((13, 3, 3, 3), dtype=getattr(ml_dtypes, dtype, dtype)), dtype)
     with builder.function("main", [x]):
-        builder.emit_func_output(builder.emit(tvmlib.relax.op.nn.conv2d(x, weight)))
+        builder.emit_func_output(builder.emit(_tvm.relax.op.nn.conv2d(x, weight)))
     found = with_room(builder.get(), _AVX512)["main"].script()
     assert f'R.Tensor((1, 13, 15, 16), dtype="{dtype}") = R.nn.conv2d' in found

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.models import Apply
 from torch import nn
 
 import felixlike as fx
-from felixlike.deploy import compile_model
 from felixlike.frontend import import_model
-from felixlike.testing.models import Apply
+from felixlike.runtime import compile_model
 
 _PRODUCTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "both of a batch": lambda x: x @ x.mT,

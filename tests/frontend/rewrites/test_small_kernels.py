@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import Apply
 from torch import nn
 
-from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
-from felixlike.testing.models import Apply
+from felixlike.runtime import compile_model, max_relative_error
 
 
 def _two_ends(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
+from felixlike.runtime import compile_model, max_relative_error
 
 
 class Calls(nn.Module):

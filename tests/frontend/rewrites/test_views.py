@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import Apply, bert
 from torch import Tensor, nn
 
-from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
-from felixlike.testing.models import Apply, bert
+from felixlike.runtime import compile_model, max_relative_error
 
 F = torch.nn.functional
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.models import Apply
 from torch import nn
 
 import felixlike as fx
-from felixlike.deploy import compile_model, max_relative_error
 from felixlike.frontend import import_model
 from felixlike.frontend.rewrites import channels_last, winograd
 from felixlike.frontend.rewrites.cook_toom import fast_convolution
-from felixlike.testing.models import Apply
+from felixlike.runtime import compile_model, max_relative_error
 
 CASES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "even": (nn.Conv2d(16, 16, 3, padding=1), (1, 16, 8, 8)),

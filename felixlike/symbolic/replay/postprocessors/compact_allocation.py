@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from felixlike.algebra.cases import by_cases
-from felixlike.algebra.comparison import at_least, at_most, maximum, minimum
-from felixlike.algebra.evaluation import evaluate
-from felixlike.algebra.expression import Expr, const, mul
-from felixlike.algebra.polynomial import expand
-from felixlike.algebra.traversal import variables
 from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expr.cases import by_cases
+from felixlike.symbolic.expr.comparison import at_least, at_most, maximum, minimum
+from felixlike.symbolic.expr.evaluation import evaluate
+from felixlike.symbolic.expr.expression import Expr, const, mul
+from felixlike.symbolic.expr.polynomial import expand
+from felixlike.symbolic.expr.traversal import variables
 from felixlike.symbolic.program import WITHIN_BLOCK, Access, Buffer, Floor, Index, Loop, Program, Remainder, Store
 from felixlike.symbolic.program.affine import carry
 from felixlike.symbolic.program.indices import ends_of

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from felixlike.algebra.comparison import at_least, select
-from felixlike.algebra.expression import Expr, ceildiv, const, floordiv, mul
 from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expr.comparison import at_least, select
+from felixlike.symbolic.expr.expression import Expr, ceildiv, const, floordiv, mul
 from felixlike.symbolic.program import Loop, Program, Share, Store
 
 _WIDEST = 4

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from felixlike.algebra.comparison import at_least, equals
-from felixlike.algebra.expression import Expr, add, const, floordiv, mul
-from felixlike.algebra.polynomial import expand
+from felixlike.symbolic.expr.comparison import at_least, equals
+from felixlike.symbolic.expr.expression import Expr, add, const, floordiv, mul
+from felixlike.symbolic.expr.polynomial import expand
 from felixlike.symbolic.program import PIPELINE, Loop, Program, Store
 from felixlike.symbolic.program.constraints import Constraint
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from felixlike.algebra.expression import const
 from felixlike.errors import UnsupportedSketch
 from felixlike.frontend.task import Task
 from felixlike.spaces import FITS_REGISTERS, KEEPS_TO_BOUNDS
+from felixlike.symbolic.expr.expression import const
 from felixlike.symbolic.program import Constraint, Program
 from felixlike.symbolic.replay.postprocessors.compact_allocation import compact_allocation
 from felixlike.symbolic.replay.postprocessors.cooperative_fetch import cooperative_fetch

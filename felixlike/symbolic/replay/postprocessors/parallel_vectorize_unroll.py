@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from felixlike.algebra.comparison import at_least, at_most, equals, select
-from felixlike.algebra.expression import Expr, const, mul
+from felixlike.symbolic.expr.comparison import at_least, at_most, equals, select
+from felixlike.symbolic.expr.expression import Expr, const, mul
 from felixlike.symbolic.program import Access, Blanket, Loop, Program, Store, data_parallel
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from felixlike.algebra.expression import Expr, const, mul
-from felixlike.algebra.polynomial import expand
 from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expr.expression import Expr, const, mul
+from felixlike.symbolic.expr.polynomial import expand
 from felixlike.symbolic.program import Access, Buffer, Index, Loop, Program, Store
 
 

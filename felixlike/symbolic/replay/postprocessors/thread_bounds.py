@@ -8,20 +8,20 @@
 
 from __future__ import annotations
 
-from felixlike import tvmlib
-from felixlike.algebra.expression import const, mul
-from felixlike.spaces.thread_bounds import VIRTUAL, noted_thread_bounds, registers_of
+from felixlike import _tvm
+from felixlike._util.wording import counted
+from felixlike.spaces.gpu.thread_bounds import VIRTUAL, noted_thread_bounds, registers_of
+from felixlike.symbolic.expr.expression import const, mul
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint
 from felixlike.symbolic.replay.postprocessors.gpu_code import extent_of
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.words import counted
 
 
 def thread_bounds(replay: ReplayState, program: Program) -> tuple[Constraint, ...]:
     """What the notes on a schedule's blocks ask of its loops."""
     found: list[Constraint] = []
-    blocks = tvmlib.found(replay.schedule.mod["main"].body, tvmlib.s_tir.SBlock)
+    blocks = _tvm.found(replay.schedule.mod["main"].body, _tvm.s_tir.SBlock)
     noted = {str(block.name_hint): noted_thread_bounds(block) for block in blocks}
     for store, path in program.stores():
         bounds = noted.get(store.block)

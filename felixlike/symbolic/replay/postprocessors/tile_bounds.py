@@ -8,19 +8,19 @@
 
 from __future__ import annotations
 
-from felixlike import tvmlib
-from felixlike.algebra.expression import ceildiv, mul
+from felixlike import _tvm
+from felixlike._util.wording import counted
 from felixlike.spaces import noted_bounds
+from felixlike.symbolic.expr.expression import ceildiv, mul
 from felixlike.symbolic.program import Program
 from felixlike.symbolic.program.constraints import Constraint
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.words import counted
 
 
 def tile_bounds(replay: ReplayState, program: Program) -> tuple[Constraint, ...]:
     """What the notes on a schedule's blocks ask of its loops."""
     found: list[Constraint] = []
-    blocks = tvmlib.found(replay.schedule.mod["main"].body, tvmlib.s_tir.SBlock)
+    blocks = _tvm.found(replay.schedule.mod["main"].body, _tvm.s_tir.SBlock)
     noted = {str(block.name_hint): noted_bounds(block) for block in blocks}
     for store, path in program.stores():
         bounds = noted.get(store.block)

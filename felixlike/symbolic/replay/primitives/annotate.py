@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from felixlike.algebra.expression import Expr, const
+from felixlike._tvm.typing import Instruction
+from felixlike.symbolic.expr.expression import Expr, const
 from felixlike.symbolic.replay.loops import members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Instruction
 
 
 def _annotate(state: ReplayState, instruction: Instruction, _: int) -> None:

@@ -5,10 +5,10 @@ for f in a·b:   →   a·b blocks (or threads), each for one (i, j)
 
 from __future__ import annotations
 
+from felixlike._tvm.typing import Instruction
 from felixlike.symbolic.replay.loops import Part, members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Instruction
 
 
 def _bind(state: ReplayState, instruction: Instruction, _: int) -> None:

@@ -5,9 +5,9 @@ C[…] = …        →        C_global[…] = …;   C[…] = C_global[…]
 
 from __future__ import annotations
 
+from felixlike._tvm.typing import Instruction
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Instruction
 
 
 def _read(state: ReplayState, instruction: Instruction, _: int) -> None:

@@ -12,10 +12,10 @@ hold f // b and f % b, which most later steps cannot use.
 
 from __future__ import annotations
 
+from felixlike._tvm.typing import Instruction
 from felixlike.symbolic.replay.loops import Part
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Instruction
 
 
 def _fuse(state: ReplayState, instruction: Instruction, _: int) -> None:

@@ -7,10 +7,10 @@ TVM's loops stay serial during a replay: it asks for extents that are numbers. T
 
 from __future__ import annotations
 
+from felixlike._tvm.typing import Instruction
 from felixlike.symbolic.replay.loops import members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Instruction
 
 
 def _as(kind: str) -> Primitive:

@@ -5,10 +5,10 @@ Y[n, k, h, w] = …   →   Y[n, h, w, k] = …
 
 from __future__ import annotations
 
+from felixlike._tvm.typing import Instruction
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Instruction
 
 _KINDS = ("read", "write")
 

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from felixlike import tvmlib
-from felixlike.algebra.comparison import at_least
-from felixlike.algebra.expression import Expr, const, var
+from felixlike import _tvm
+from felixlike._tvm.typing import BlockRef, Instruction
 from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expr.comparison import at_least
+from felixlike.symbolic.expr.expression import Expr, const, var
 from felixlike.symbolic.replay.convert import to_expr
 from felixlike.symbolic.replay.loops import Part, members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import Location, ReplayState
-from felixlike.tvmlib.typing import BlockRef, Instruction
 
 INLINE, ROOT = -2, -1
 
@@ -86,10 +86,10 @@ def _either(a: Expr, b: Expr) -> Expr:
 def _data_parallel(loop: Any) -> bool:
     """Whether only data-parallel block iterators depend on the loop (TVM's GetLoopIterType)."""
     return all(
-        tvmlib.is_spatial(iterator)
-        for realize in tvmlib.found(loop.body, tvmlib.s_tir.SBlockRealize)
+        _tvm.is_spatial(iterator)
+        for realize in _tvm.found(loop.body, _tvm.s_tir.SBlockRealize)
         for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
-        if tvmlib.uses(value, loop.loop_var)
+        if _tvm.uses(value, loop.loop_var)
     )
 
 
@@ -98,8 +98,8 @@ def _can_inline(state: ReplayState, block: BlockRef) -> bool:
     trial = state.schedule.copy()
     try:
         trial.compute_inline(trial.get_sblock(state.schedule.get(block).name_hint))
-    except tvmlib.TVM_ERRORS as error:
-        if not tvmlib.refusal(error):
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
             raise
         return False
     return True

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from felixlike import tvmlib
+from felixlike import _tvm
+from felixlike._tvm.typing import Instruction, Schedule
 from felixlike.symbolic.replay.loops import members
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Instruction, Schedule
 
 
 def _merge(state: ReplayState, instruction: Instruction, _: int) -> None:
@@ -27,8 +27,8 @@ def _merge(state: ReplayState, instruction: Instruction, _: int) -> None:
 
 def _nest(schedule: Schedule, loop: Any) -> list[Any]:
     """A loop and those around it, outermost first: of a block below it whose name no other has."""
-    names = Counter(str(b.name_hint) for b in tvmlib.found(schedule.mod["main"].body, tvmlib.s_tir.SBlock))
-    below = [str(b.name_hint) for b in tvmlib.found(schedule.get(loop).body, tvmlib.s_tir.SBlock)]
+    names = Counter(str(b.name_hint) for b in _tvm.found(schedule.mod["main"].body, _tvm.s_tir.SBlock))
+    below = [str(b.name_hint) for b in _tvm.found(schedule.get(loop).body, _tvm.s_tir.SBlock)]
     around = schedule.get_loops(schedule.get_sblock(next(name for name in below if names[name] == 1)))
     place = next(i for i, other in enumerate(around) if schedule.get(other).same_as(schedule.get(loop)))
     return list(around[: place + 1])

@@ -7,9 +7,9 @@ for i in 197, k: C[i] += A[i, k] · B[k]   →   for i in 198, k: A_pad[i, k] = 
 
 from __future__ import annotations
 
+from felixlike._tvm.typing import Instruction
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Instruction
 
 
 def _pad(state: ReplayState, instruction: Instruction, _: int) -> None:

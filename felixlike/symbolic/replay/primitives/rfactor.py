@@ -6,9 +6,9 @@ for k_0, k_1: B += A[k_0, k_1]    →    for k_0, k_1: B_rf[k_0] += A[k_0, k_1]
 
 from __future__ import annotations
 
+from felixlike._tvm.typing import Instruction
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Instruction
 
 
 def _rfactor(state: ReplayState, instruction: Instruction, _: int) -> None:

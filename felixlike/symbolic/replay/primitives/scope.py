@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from felixlike._tvm.typing import Instruction
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Instruction
 
 
 def _set_scope(state: ReplayState, instruction: Instruction, _: int) -> None:

@@ -18,13 +18,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from felixlike.algebra.expression import Expr, const, floordiv
-from felixlike.algebra.node import linear_parts
+from felixlike._tvm.typing import Instruction
 from felixlike.errors import UnsupportedSketch
+from felixlike.symbolic.expr.expression import Expr, const, floordiv
+from felixlike.symbolic.expr.node import linear_parts
 from felixlike.symbolic.program.variables import Variable
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Instruction
 
 
 def _sample(state: ReplayState, instruction: Instruction, index: int) -> None:

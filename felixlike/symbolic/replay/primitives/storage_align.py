@@ -9,9 +9,9 @@ allocated, follow once the buffer is as small as its accesses allow (`Buffer.ste
 
 from __future__ import annotations
 
+from felixlike._tvm.typing import Instruction
 from felixlike.symbolic.replay.primitives.primitive import Primitive
 from felixlike.symbolic.replay.state import ReplayState
-from felixlike.tvmlib.typing import Instruction
 
 ALIGNED = "buffer_dim_align"
 """Notes (number of the written buffer, dimension, factor, offset) on a block."""

@@ -1,0 +1,87 @@
+"""Parts of TVM that few callers need: imported when they are asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any
+
+from felixlike._tvm.names import TVM_ERRORS, relax
+
+
+def dlight() -> Any:
+    """TVM's default GPU schedules."""
+    from tvm.s_tir import dlight
+
+    return dlight
+
+
+def nvcc() -> Any:
+    """TVM's module that calls nvcc."""
+    from tvm.support import nvcc
+
+    return nvcc
+
+
+def relax_pipeline(kind: str) -> Any:
+    """TVM's module of the passes that a fused Relax module undergoes, for a kind of target."""
+    return import_module(f"tvm.relax.backend.{_BACKENDS[kind]}.pipeline")
+
+
+_BACKENDS = {"llvm": "cpu_generic", "cuda": "cuda"}
+"""Where TVM keeps what it does for a kind of target."""
+
+
+def vm_build() -> Any:
+    """TVM's module that makes executables of Relax's virtual machine."""
+    from tvm.relax import vm_build
+
+    return vm_build
+
+
+def relax_api() -> Any:
+    """The functions of Relax that have no Python wrapper."""
+    from tvm.relax import _ffi_api
+
+    return _ffi_api
+
+
+def torch_importer() -> Any:
+    """TVM's module that turns an ExportedProgram into Relax."""
+    from tvm.relax.frontend.torch import exported_program_translator
+
+    return exported_program_translator
+
+
+def onnx_importer() -> Any:
+    """TVM's module that turns an ONNX model into Relax."""
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    return onnx_frontend
+
+
+@contextmanager
+def builders_end_their_blocks() -> Iterator[None]:
+    """Let an importer fail without TVM's words on stderr about blocks that were never ended.
+
+    BlockBuilder leaves the outermost block of a function open when an error passes through its scope, and its
+    destructor then prints a warning (src/relax/ir/block_builder.cc)."""
+
+    def leave(builder: Any, kind: Any, error: Any, at: Any) -> None:
+        if kind is not None:
+            with suppress(*TVM_ERRORS):
+                builder._end_block()
+        original(builder, kind, error, at)
+
+    with _importing:
+        original = relax.BlockBuilder._exit_function_scope
+        relax.BlockBuilder._exit_function_scope = leave
+        try:
+            yield
+        finally:
+            relax.BlockBuilder._exit_function_scope = original
+
+
+_importing = threading.Lock()

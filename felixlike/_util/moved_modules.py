@@ -1,0 +1,68 @@
+"""Import modules by the names that they had before version 0.1.0, with a DeprecationWarning.
+
+In: `import felixlike.deploy`. Out: a module with everything that `felixlike.runtime` has.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+
+MOVED = {
+    "felixlike.algebra": "felixlike.symbolic.expr",
+    "felixlike.deploy": "felixlike.runtime",
+    "felixlike.interrupts": "felixlike._util.interrupts",
+    "felixlike.pipelines": "felixlike.spaces.pipelines",
+    "felixlike.trees": "felixlike.costmodel.boosted_trees",
+    "felixlike.tvmlib": "felixlike._tvm",
+}
+"""Old name → new name, also of the modules below."""
+
+
+def new_name(name: str) -> str | None:
+    """Return a module's name of today, or None if its name has not changed."""
+    for old, new in MOVED.items():
+        if name == old or name.startswith(f"{old}."):
+            return new + name.removeprefix(old)
+    return None
+
+
+class _Loader(importlib.abc.Loader):
+    def exec_module(self, module: ModuleType) -> None:
+        name = new_name(module.__name__)
+        assert name is not None
+        warnings.warn(f"{module.__name__} has moved to {name}", DeprecationWarning, stacklevel=_importers_level())
+        moved = importlib.import_module(name)
+        module.__dict__.update({key: value for key, value in vars(moved).items() if not key.startswith("__")})
+        module.__dict__.update(__doc__=moved.__doc__, __path__=[], __getattr__=lambda key: getattr(moved, key))
+
+
+def _importers_level() -> int:
+    """Return the stack level of the import statement, outside of Python's import system and this module."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and (
+        "importlib" in frame.f_code.co_filename or frame.f_code.co_filename == __file__
+    ):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if new_name(fullname) is None:
+            return None
+        return importlib.util.spec_from_loader(fullname, _Loader(), is_package=True)
+
+
+def install() -> None:
+    """Make the old names importable."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

@@ -1,0 +1,207 @@
+"""Find the user's folders for caches and data, lock files in them, and warn once where they cannot be used.
+
+In: the environment (XDG_CACHE_HOME, XDG_DATA_HOME, HOME). Out: folders and locks, or None and one `StorageWarning` in a
+process: a home may not exist, be read-only, be full, or be on a file system without locks. Callers then keep in memory
+what they would have kept in files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import platformdirs
+
+from felixlike._util.mounts import is_network
+from felixlike.errors import FelixlikeError, StorageWarning, callers_level, first_line
+
+LOCK_SECONDS = 60.0
+"""How long a lock is waited for.  What is done under one, compiling a program, takes seconds."""
+
+_POLL_SECONDS = 0.02
+
+
+def cache_folder() -> Path | None:
+    """Return the folder of everything that may be deleted, which need not exist; None for a user without a home."""
+    return _absolute(platformdirs.user_cache_dir)
+
+
+def store_path() -> Path | None:
+    """Return where the store of `torch.compile` is, whether its folder can be used or not; None without a home.
+
+    On a network file system the name has this host's name in it, so that each host has a store of its own: only one
+    host's locks are sure to work there."""
+    folder = _absolute(platformdirs.user_data_dir)
+    if folder is None:
+        return None
+    host = re.sub(r"[^\w.-]", "_", socket.gethostname())
+    return folder / (f"compiled-{host}.sqlite" if is_network(folder) and host else "compiled.sqlite")
+
+
+def default_store() -> Path | None:
+    """Return where the store of `torch.compile` is, in a folder that exists; None, with the warning, where it cannot
+    be written."""
+    path = store_path()
+    if path is None:
+        unusable("the user's home", OSError(errno.ENOENT, "it is not known"))
+        return None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for needed in (path.parent, path):
+            if needed.exists() and not os.access(needed, os.W_OK):
+                raise PermissionError(errno.EACCES, "it cannot be written")
+    except OSError as error:
+        unusable(path.parent, error)
+        return None
+    return path
+
+
+def _absolute(place: Callable[[str], str]) -> Path | None:
+    """Return a folder of this package; None where the home is not known, or the folder depends on the current one."""
+    try:
+        path = Path(place("felixlike"))
+    except RuntimeError:  # of a home that is not known; earlier versions of platformdirs return "~/…"
+        return None
+    return path if path.is_absolute() else None
+
+
+# -- locks -------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, seconds: float | None = None) -> Iterator[bool]:
+    """Hold a lock that other processes respect, and yield whether it is held.
+
+    It is not where another process holds it for so many seconds, or, with the warning, where the file cannot be made
+    or locked.  The lock ends with the process that holds it.  The file is there only while it is in use.  path: of the
+    file, whose folder is made.  seconds: None for `LOCK_SECONDS`."""
+    file: IO[str] | None = None
+    consequence = _LOST
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        consequence = _UNLOCKED
+        file = _acquired(path, time.monotonic() + (LOCK_SECONDS if seconds is None else seconds))
+    except OSError as error:
+        unusable(path.parent, error, consequence=consequence)
+    if file is None:
+        yield False
+        return
+    with file:
+        try:
+            yield True
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _acquired(path: Path, deadline: float) -> IO[str] | None:
+    """Return the file with the lock on it; None if that takes too long.  Raises OSError."""
+    while True:
+        file = open(path, "a")  # noqa: SIM115  closed by who gets it
+        try:
+            if not _flocked(file, deadline):
+                file.close()
+                return None
+            if _is_at(file, path):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # who held it has removed it meanwhile
+
+
+def _flocked(file: IO[str], deadline: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            pass
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+# -- the warning -------------------------------------------------------------------------------------------------------
+
+_guard = threading.Lock()
+_told = False
+_waiting = ""
+_runs = 0
+
+
+_LOST = "What felixlike would keep there is kept in memory, and made again by the next process"
+_UNLOCKED = "Files in it cannot be locked, so processes may do the same work at the same time"
+
+
+def unusable(place: Path | str, error: BaseException, *, consequence: str = _LOST) -> None:
+    """Note that a folder or file cannot be used.  The first time in a process a warning says so: now, or, inside of
+    `held_back`, when `warn` is called.
+
+    consequence: what that means."""
+    global _waiting
+    with _guard:
+        if _told:
+            return
+        _waiting = _waiting or (
+            f"{place} cannot be used ({_reason(error)}). {consequence}. Set XDG_CACHE_HOME and XDG_DATA_HOME to folders"
+            " on a local disk that can be written."
+        )
+        later = _runs > 0
+    if not later:
+        warn()
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error's words without the path."""
+    if isinstance(error, FelixlikeError):
+        return error.what
+    return error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Keep the warning back during a block, after which its caller calls `warn` or `pending`.
+
+    A filter may turn it into an error, which is not to interrupt a search."""
+    global _runs
+    with _guard:
+        _runs += 1
+    try:
+        yield
+    finally:
+        with _guard:
+            _runs -= 1
+
+
+def pending() -> StorageWarning | None:
+    """Return the warning that is due, once; None where there is none."""
+    global _told, _waiting
+    with _guard:
+        text, _waiting = _waiting, ""
+        _told = _told or bool(text)
+    return StorageWarning(text) if text else None
+
+
+def warn() -> None:
+    """Issue the warning that is due, if there is one."""
+    warning = pending()
+    if warning is not None:
+        warnings.warn(warning, stacklevel=callers_level())

@@ -1,0 +1,1 @@
+"""Read models of every supported kind (PyTorch, ONNX, Relax, PrimFunc) into Relax."""

@@ -1,0 +1,295 @@
+"""Operators of PyTorch that TVM's importer lacks, or that need more than it does.
+
+In: a node of an ExportedProgram's graph, TVM's importer. Out: the value, as Relax.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from felixlike import _tvm
+from felixlike.frontend.importers.attention import ATTENTION
+from felixlike.frontend.importers.known_sizes import size_of
+from felixlike.frontend.importers.pooling import POOLING
+from felixlike.frontend.importers.windows import WINDOWS
+
+
+def _embedding(node: Any, importer: Any) -> Any:
+    """aten.embedding: an index outside the table gives NaN where PyTorch would raise (TVM's own reads beyond it)."""
+    table, indices = (importer.env[argument] for argument in node.args[:2])
+    return importer.block_builder.emit(_tvm.relax.op.take(table, indices, axis=0, mode="nan"))
+
+
+_CONVOLUTIONS = {
+    3: ("conv1d", {"data_layout": "NCW", "kernel_layout": "OIW"}),
+    4: ("conv2d", {"data_layout": "NCHW", "kernel_layout": "OIHW"}),
+    5: ("conv3d", {"data_layout": "NCDHW", "kernel_layout": "OIDHW"}),
+}
+"""TVM's operator and its layouts, by rank."""
+
+
+def _convolution(node: Any, importer: Any) -> Any:
+    """aten.convolution: TVM's importer makes float32 of all types, and lacks transposed ones of three dimensions."""
+    emit = importer.block_builder.emit
+    data, weights, bias, strides, padding, dilation, transposed, output_padding, groups = node.args
+    x = importer.env[data]
+    rank = len(importer.shape_of(x))
+    name, layouts = _CONVOLUTIONS[rank]
+    more: dict[str, Any] = {"out_dtype": str(x.ty.dtype)}
+    if transposed:
+        name, more = f"{name}_transpose", more | {"output_padding": output_padding}
+        layouts = layouts | {"kernel_layout": layouts["kernel_layout"].replace("OI", "IO")}
+    convolved = emit(
+        getattr(_tvm.relax.op.nn, name)(
+            x,
+            importer.env[weights],
+            strides=strides,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+            **layouts,
+            **more,
+        )
+    )
+    if bias is None:
+        return convolved
+    shift = _tvm.relax.op.reshape(importer.env[bias], (1, -1, *[1] * (rank - 2)))
+    return emit(_tvm.relax.op.add(convolved, shift))
+
+
+def _matmul(node: Any, importer: Any) -> Any:
+    """aten.mm and its like: TVM's importer makes float32 of all types."""
+    a, b = (importer.env[argument] for argument in node.args)
+    return importer.block_builder.emit(_tvm.relax.op.matmul(a, b, out_dtype=str(a.ty.dtype)))
+
+
+def _addmm(node: Any, importer: Any) -> Any:
+    """aten.addmm: β c + α a b; TVM's importer makes float32 of all types."""
+    op, emit = _tvm.relax.op, importer.block_builder.emit
+    c, a, b = (importer.env[argument] for argument in node.args)
+    dtype = str(a.ty.dtype)
+    alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
+    product = emit(op.matmul(a, b, out_dtype=dtype))
+    if alpha != 1:
+        product = emit(op.multiply(product, _tvm.relax.const(alpha, dtype)))
+    if beta == 0:  # what PyTorch does not read then, NaN or not
+        return product
+    if beta != 1:
+        c = emit(op.multiply(c, _tvm.relax.const(beta, dtype)))
+    return emit(op.add(c, product))
+
+
+def _reduction(name: str) -> Callable[[Any, Any], Any]:
+    """aten.amax and its like, which TVM's importer lacks: along some dimensions, or all."""
+
+    def converted(node: Any, importer: Any) -> Any:
+        given = [*node.args, *([], False)[len(node.args) - 1 :]]
+        dims = node.kwargs.get("dim", given[1])
+        keepdims = node.kwargs.get("keepdim", given[2])
+        axes = [dims] if isinstance(dims, int) else [*dims] or None
+        reduced = getattr(_tvm.relax.op, name)(importer.env[given[0]], axes, keepdims=keepdims)
+        return importer.block_builder.emit(reduced)
+
+    return converted
+
+
+def _elu(node: Any, importer: Any) -> Any:
+    """aten.elu: TVM's importer drops the factors that make a SELU of it."""
+    relax, emit = _tvm.relax, importer.block_builder.emit
+    alpha, scale, input_scale = map(float, (*node.args[1:], *(1.0, 1.0, 1.0)[len(node.args) - 1 :]))
+    data = importer.env[node.args[0]]
+    zero = relax.const(0.0, str(data.ty.dtype))
+    negative = emit(relax.op.minimum(data, zero))
+    grown = emit(relax.op.exp(emit(relax.op.multiply(negative, relax.const(input_scale, str(data.ty.dtype))))))
+    below = emit(relax.op.subtract(grown, relax.const(1.0, str(data.ty.dtype))))
+    scaled = emit(relax.op.multiply(below, relax.const(alpha * scale, str(data.ty.dtype))))
+    above = emit(relax.op.multiply(emit(relax.op.maximum(data, zero)), relax.const(scale, str(data.ty.dtype))))
+    return emit(relax.op.add(scaled, above))
+
+
+def _nearest(node: Any, importer: Any) -> Any:
+    """aten.upsample_nearest2d: element floor(i · step), which only for whole factors up is what TVM's importer reads.
+
+    The step is the ratio of the sizes, or 1 / factor where a factor is given that does not lead to a whole size."""
+    op, emit = _tvm.relax.op, importer.block_builder.emit
+    data = importer.env[node.args[0]]
+    before, after = node.args[0].meta["val"].shape[2:], node.meta["val"].shape[2:]
+    factors = (node.args[2] if len(node.args) > 2 else None) or [b / a for a, b in zip(before, after, strict=True)]
+    if all(abs(a * factor - b) < 1e-6 for a, b, factor in zip(before, after, factors, strict=True)):
+        where = {"coordinate_transformation_mode": "asymmetric", "rounding_method": "floor"}
+        return emit(op.image.resize2d(data, tuple(after), layout="NCHW", method="nearest_neighbor", **where))
+    for axis, (extent, size, factor) in enumerate(zip(before, after, factors, strict=True), start=2):
+        places = [min(int(i / factor), extent - 1) for i in range(size)]
+        data = emit(op.take(data, _tvm.relax.const(places, "int64"), axis=axis))
+    return data
+
+
+def _extreme(value: str, place: str) -> Callable[[Any, Any], Any]:
+    """aten.max and aten.min along a dimension, which TVM's importer sorts for, or lacks: the value and its place."""
+
+    def converted(node: Any, importer: Any) -> Any:
+        op, emit = _tvm.relax.op, importer.block_builder.emit
+        data, dim, keepdims = importer.env[node.args[0]], *[*node.args[1:], False][:2]
+        found = emit(getattr(op, value)(data, dim, keepdims=keepdims))
+        return emit(_tvm.relax.Tuple([found, emit(getattr(op, place)(data, dim, keepdims=keepdims))]))
+
+    return converted
+
+
+def _variance_and_mean(node: Any, importer: Any) -> Any:
+    """aten.var_mean."""
+    variance = importer._var(node)
+    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    mean = _tvm.relax.op.mean(importer.env[node.args[0]], dims, keepdims=node.kwargs.get("keepdim", False))
+    return importer.block_builder.emit(_tvm.relax.Tuple([variance, importer.block_builder.emit(mean)]))
+
+
+def _exp2(node: Any, importer: Any) -> Any:
+    """aten.exp2."""
+    data = importer.env[node.args[0]]
+    return importer.block_builder.emit(_tvm.relax.op.power(_tvm.relax.const(2.0, str(data.ty.dtype)), data))
+
+
+def _clamp(node: Any, importer: Any) -> Any:
+    """aten.clamp: bounds that are not given are infinite in TVM's importer, which integers cannot be."""
+    relax, found = _tvm.relax, importer.env[node.args[0]]
+    bounds = dict(zip(("min", "max"), node.args[1:], strict=False)) | dict(node.kwargs)
+    for name, bound in bounds.items():
+        if bound is not None:
+            nearer = relax.op.maximum if name == "min" else relax.op.minimum
+            limit = importer.env[bound] if bound in importer.env else relax.const(bound, str(found.ty.dtype))
+            found = importer.block_builder.emit(nearer(found, limit))
+    return found
+
+
+def _rounded_quotient(node: Any, importer: Any) -> Any:
+    """aten.div with a rounding mode: a number is an int32 or float32 in TVM's importer, whatever it divides."""
+    relax, emit = _tvm.relax, importer.block_builder.emit
+    data, divisor = importer.env[node.args[0]], importer.env.get(node.args[1], node.args[1])
+    if isinstance(divisor, int | float):
+        divisor = relax.const(divisor, str(data.ty.dtype))
+    if node.kwargs.get("rounding_mode") == "floor":
+        return emit(relax.op.floor_divide(data, divisor))
+    quotient = emit(relax.op.divide(data, divisor))  # of integers, TVM's is rounded towards 0
+    return quotient if "int" in str(data.ty.dtype) else emit(relax.op.trunc(quotient))
+
+
+def _product(node: Any, importer: Any) -> Any:
+    """aten.mul: TVM makes 0 of x · 0, which is NaN for NaN and infinities, as x - x is. Softshrink has one."""
+    factor, dtype = node.args[1], str(node.meta["val"].dtype)
+    if isinstance(factor, int | float) and factor == 0 and "float" in dtype:
+        data = importer.env[node.args[0]]
+        return importer.block_builder.emit(_tvm.relax.op.subtract(data, data))
+    return importer._binary_op(_tvm.relax.op.multiply, operator.mul)(node)
+
+
+def _group_norm(node: Any, importer: Any) -> Any:
+    """aten.native_group_norm: weights may be left out, which TVM's importer does not know."""
+    import numpy as np
+
+    data, weight, bias, _, channels, _, groups, epsilon = node.args
+    x = importer.env[data]
+    scale, shift = (
+        _tvm.relax.const(np.full(channels, value, str(x.ty.dtype))) if argument is None else importer.env[argument]
+        for argument, value in ((weight, 1), (bias, 0))
+    )
+    axes = list(range(2, len(importer.shape_of(x))))
+    return importer.block_builder.emit(
+        _tvm.relax.op.nn.group_norm(x, scale, shift, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
+    )
+
+
+def _hypot(node: Any, importer: Any) -> Any:
+    """aten.hypot."""
+    op, emit = _tvm.relax.op, importer.block_builder.emit
+    squares = [emit(op.multiply(importer.env[argument], importer.env[argument])) for argument in node.args]
+    return emit(op.sqrt(emit(op.add(*squares))))
+
+
+def _scatter_add(node: Any, importer: Any) -> Any:
+    """aten.scatter_add: of the source, what there are indices for."""
+    op, emit = _tvm.relax.op, importer.block_builder.emit
+    axis, (data, indices, source) = node.args[1], (importer.env[node.args[i]] for i in (0, 2, 3))
+    taken = [int(extent) for extent in importer.shape_of(indices)]
+    source = emit(op.strided_slice(source, [*range(len(taken))], [0] * len(taken), taken))
+    return emit(op.scatter_elements(data, indices, source, axis=axis, reduction="add"))
+
+
+def _slice(node: Any, importer: Any) -> Any:
+    """aten.slice of a dimension whose size a call decides: torch has found out how much it is, TVM would test it."""
+    given: list[Any] = [*node.args, *(0, None, None)[len(node.args) - 1 :]]
+    data, axis, start, _, *step = given
+    start = 0 if start is None else start
+    before, after = data.meta["val"].shape, node.meta["val"].shape
+    if isinstance(before[axis], int) and isinstance(after[axis], int):
+        return importer._slice(node)
+    size = size_of(after[axis], importer)
+    if size is None or not isinstance(start, int) or start < 0 or step not in ([], [1]):
+        return importer._slice(node)
+    cut = {"axes": [axis % len(before)], "begin": [start], "end": [start + size], "assume_inbound": True}
+    return importer.block_builder.emit(_tvm.relax.op.strided_slice(importer.env[data], **cut))
+
+
+_MOST_FACTORS = 8
+
+
+def _power(node: Any, importer: Any) -> Any:
+    """aten.pow with a small whole exponent: products, as PyTorch does it; TVM calls a function for every element."""
+    relax, emit = _tvm.relax, importer.block_builder.emit
+    base, exponent = node.args
+    if not isinstance(exponent, int | float) or not 1 < exponent <= _MOST_FACTORS or exponent != int(exponent):
+        return importer._pow(node)
+    data = importer.env[base]
+    found, rest, square = None, int(exponent), data
+    while True:
+        if rest % 2:
+            found = square if found is None else emit(relax.op.multiply(found, square))
+        rest //= 2
+        if not rest:
+            return found
+        square = emit(relax.op.multiply(square, square))
+
+
+def _full(node: Any, importer: Any) -> Any:
+    """aten.full and its like: TVM cannot make infinities, as of masks."""
+    value, given = node.args[1], node.meta["val"]
+    shape = [size_of(size, importer) for size in given.shape]
+    if None in shape or not isinstance(value, int | float):
+        return importer.create_convert_map()[node.target.__name__](node)
+    dtype = str(given.dtype).removeprefix("torch.")
+    found = _tvm.relax.const(value, dtype)
+    return importer.block_builder.emit(_tvm.relax.op.broadcast_to(found, shape))
+
+
+CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
+    **ATTENTION,
+    **POOLING,
+    **WINDOWS,
+    "embedding.default": _embedding,
+    "convolution.default": _convolution,
+    "addmm.default": _addmm,
+    "bmm.default": _matmul,
+    "matmul.default": _matmul,
+    "mm.default": _matmul,
+    "amax.default": _reduction("max"),
+    "amin.default": _reduction("min"),
+    "pow.Tensor_Scalar": _power,
+    "prod.dim_int": _reduction("prod"),
+    "div.Tensor_mode": _rounded_quotient,
+    "elu.default": _elu,
+    "exp2.default": _exp2,
+    "max.dim": _extreme("max", "argmax"),
+    "min.dim": _extreme("min", "argmin"),
+    "upsample_nearest2d.vec": _nearest,
+    "var_mean.correction": _variance_and_mean,
+    "clamp.Tensor": _clamp,
+    "clamp.default": _clamp,
+    "full.default": _full,
+    "full_like.default": _full,
+    "hypot.default": _hypot,
+    "mul.Tensor": _product,
+    "native_group_norm.default": _group_norm,
+    "scatter_add.default": _scatter_add,
+    "slice.Tensor": _slice,
+}
+"""Operators that TVM's importer lacks, or that need more than it does: (node, importer) → the value."""

@@ -1,0 +1,143 @@
+"""Operators of PyTorch written with others: what TVM's importer lacks, and PyTorch does not take apart itself.
+
+In: what the operator takes. Out: what it gives, by operators that can be imported; NotImplemented leaves a case to
+PyTorch's own decomposition.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from felixlike.frontend.importers.attention import ATTENTION
+from felixlike.frontend.importers.windows import KEPT
+
+
+def decomposed(program: Any) -> Any:
+    """An ExportedProgram without operators that there are decompositions of.  Raises what PyTorch raises.
+
+    PyTorch's own decomposition of attention lays its result out otherwise than the operator does; a view that was right
+    of the one is refused of the other. Such programs are done again with copies before views, which mean nothing here:
+    tensors have no layout in Relax."""
+    try:
+        return program.run_decompositions(table())
+    except Exception as error:
+        if "Cannot view a tensor" not in str(error):
+            raise
+    import torch
+
+    return program.run_decompositions({**table(), torch.ops.aten.view.default: _view})
+
+
+def table() -> Any:
+    """PyTorch's own decompositions with these among them, for ExportedProgram.run_decompositions."""
+    import torch
+
+    aten: Any = torch.ops.aten
+    found: Any = torch.export.default_decompositions()
+    for name in (*KEPT, *ATTENTION):
+        operator, _, overload = name.partition(".")
+        found.pop(getattr(getattr(aten, operator), overload), None)
+    ours: dict[Any, Callable[..., Any]] = {
+        aten.pad.default: _pad,
+        aten.erfinv.default: _erfinv,
+        aten.logcumsumexp.default: _logcumsumexp,
+        aten._cdist_forward.default: _distances,
+        aten.rrelu_with_noise_functional.default: _rrelu,
+    }
+    found.update(ours)
+    return found
+
+
+def _view(x: Any, size: Sequence[Any]) -> Any:
+    """aten.view, of a tensor that does not lie as it is viewed, too."""
+    import torch
+    from torch._prims_common import is_contiguous_or_false
+
+    if is_contiguous_or_false(x):
+        return NotImplemented
+    return x.clone(memory_format=torch.contiguous_format).view(size)
+
+
+def _pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
+    """aten.pad, round a circle: PyTorch's own writes each side into an empty tensor, which is a kernel each."""
+    import torch
+
+    if mode != "circular":
+        return NotImplemented
+    for dim, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True), start=1):
+        cut = max(-before, 0)
+        x = x.narrow(-dim, cut, x.shape[-dim] - cut - max(-after, 0))  # what is cut off is no part of the circle
+        before, after, size = max(before, 0), max(after, 0), x.shape[-dim]
+        if before > size or after > size:
+            return NotImplemented
+        parts = [x.narrow(-dim, size - before, before), x, x.narrow(-dim, 0, after)]
+        x = torch.cat([part for part in parts if part.shape[-dim]], -dim)
+    return x
+
+
+_CENTRE = (
+    (0.886226899, -1.645349621, 0.914624893, -0.140543331),
+    (1.0, -2.118377725, 1.442710462, -0.329097515, 0.012229801),
+)
+_TAIL = ((-1.970840454, -1.624906493, 3.429567803, 1.641345311), (1.0, 3.543889200, 1.637067800))
+
+
+def _erfinv(y: Any) -> Any:
+    """aten.erfinv: rational functions at the centre and in the tails, then two steps of Newton's, as PyTorch has it."""
+    import torch
+
+    size = y.abs()
+    square = y * y
+    centre = y * _polynomial(square, _CENTRE[0]) / _polynomial(square, _CENTRE[1])
+    root = torch.sqrt(-torch.log((1 - size.clamp(max=1)) / 2))
+    tail = _polynomial(root, _TAIL[0]) / _polynomial(root, _TAIL[1])
+    x = torch.where(size <= 0.7, centre, torch.where(y < 0, -tail, tail))
+    for _ in range(2):
+        x = x - (torch.erf(x) - y) / ((2 / math.sqrt(math.pi)) * torch.exp(-x * x))
+    ends = torch.where(size == 1, y * math.inf, math.nan)
+    return torch.where(size < 1, x, ends)
+
+
+def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
+    found = x * coefficients[-1] + coefficients[-2]
+    for coefficient in coefficients[-3::-1]:
+        found = found * x + coefficient
+    return found
+
+
+def _logcumsumexp(x: Any, dim: int) -> Any:
+    """aten.logcumsumexp: sums of twice as many elements in each step, each of two logarithms, so that nothing
+    overflows."""
+    import torch
+
+    size, reach = (x.shape[dim] if x.dim() else 1), 1
+    while reach < size:
+        ahead = [0, 0] * (x.dim() - 1 - dim % x.dim()) + [reach, 0]
+        x = torch.logaddexp(x, torch.constant_pad_nd(x.narrow(dim, 0, size - reach), ahead, -math.inf))
+        reach *= 2
+    return x
+
+
+def _rrelu(
+    x: Any, noise: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, _: Any = None
+) -> Any:
+    """aten.rrelu_with_noise_functional in eval mode: a leaky ReLU with the mean of the slopes."""
+    import torch
+
+    if training:
+        return NotImplemented
+    return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
+
+
+def _distances(a: Any, b: Any, p: float, _: int | None = None) -> Any:
+    """aten._cdist_forward: of each row of a to each of b."""
+    apart = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
+    if p == 0:
+        return (apart != 0).to(a.dtype).sum(-1)
+    if p == 1:
+        return apart.sum(-1)
+    if p == 2:
+        return (apart * apart).sum(-1).sqrt()
+    if math.isinf(p):
+        return apart.amax(-1)
+    return apart.pow(p).sum(-1).pow(1 / p)

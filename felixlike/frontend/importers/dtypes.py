@@ -1,0 +1,120 @@
+"""Types of elements: what is understood, and what TVM's importer makes of each operator's.
+
+In: the graph of an ExportedProgram, and converters. Out: UnsupportedOperator that names type and operator, or
+converters whose values have the types that PyTorch's have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from felixlike import _tvm
+from felixlike.errors import InvalidModel, UnsupportedOperator
+from felixlike.frontend.importers.input_shapes import DTYPES
+
+_KNOWN = ", ".join(DTYPES)
+_IMPRECISE = ("upsample_bicubic", "upsample_bilinear", "upsample_linear", "upsample_trilinear", "grid_sampler")
+"""Operators that TVM computes in float32, whatever their operands are."""
+
+Converter = Callable[[Any, Any], Any]
+
+
+def check_tensor(tensor: Any, *, what: str, where: str) -> None:
+    """Raise InvalidModel for a tensor whose type is not one of DTYPES."""
+    name = _name(tensor.dtype)
+    if name not in DTYPES:
+        raise InvalidModel(f"{what} is {name}", where=where, remedy=f"convert it to one of {_KNOWN}")
+
+
+def check_dtypes(program: Any, where: str) -> None:
+    """Raise for inputs, constants and operators of a program whose types are not understood: InvalidModel,
+    UnsupportedOperator."""
+    inputs = set(program.graph_signature.user_inputs)
+    for node in program.graph.nodes:
+        for value in _tensors(node.meta.get("val")):
+            if node.op == "placeholder":
+                kind = "input" if node.name in inputs else "constant"
+                check_tensor(value, what=f"{kind} {node.name!r}", where=where)
+            elif _name(value.dtype) not in DTYPES:
+                raise UnsupportedOperator(
+                    f"{node.target} gives {_name(value.dtype)}", where=where, remedy=f"use one of {_KNOWN}"
+                )
+            elif _name(value.dtype) == "float64" and str(node.target).startswith(
+                tuple(f"aten.{n}" for n in _IMPRECISE)
+            ):
+                raise UnsupportedOperator(
+                    f"{node.target} of float64 would be computed in float32",
+                    where=where,
+                    remedy="convert its operand: x.float()",
+                )
+
+
+def with_right_types(own: Mapping[str, Converter], names: set[str], where: str) -> dict[str, Converter]:
+    """Converters for these operators, our own or those of TVM's importer, that give values of the types in the graph.
+
+    Integers and booleans of other types are converted, and floats to wider ones never: they have lost digits, so the
+    operator is refused by name."""
+    builtin: dict[int, dict[str, Any]] = {}
+
+    def convert(name: str) -> Converter:
+        def converted(node: Any, importer: Any) -> Any:
+            if name in own:
+                return _typed(own[name](node, importer), node, importer, where)
+            if id(importer) not in builtin:
+                builtin[id(importer)] = importer.create_convert_map()
+            return _typed(builtin[id(importer)][name](node), node, importer, where)
+
+        return converted
+
+    return {name: convert(name) for name in names}
+
+
+def _typed(value: Any, node: Any, importer: Any, where: str) -> Any:
+    expected = node.meta.get("val")
+    kind = getattr(value, "ty", None)
+    if not hasattr(expected, "dtype") or not isinstance(kind, _tvm.relax.TensorType) or not node.users:
+        return value
+    _check_sizes(kind, expected, node, where)
+    want, have = _name(expected.dtype), str(kind.dtype)
+    if want == have:
+        return value
+    if "float" not in have or (have == "float64" and want == "float32"):
+        return importer.block_builder.emit(_tvm.relax.op.astype(value, want))
+    raise UnsupportedOperator(
+        f"{_operator(node)} gives {want}, which TVM's importer computes in {have}",
+        where=where,
+        remedy="write that part with other operators, or in float32",
+    )
+
+
+def _check_sizes(kind: Any, expected: Any, node: Any, where: str) -> None:
+    """Refuse what has another shape than PyTorch says, which only a mistake of the importer's gives."""
+    want = [*expected.shape]
+    if kind.shape is None or not all(isinstance(size, int) for size in want):
+        return
+    have = [getattr(size, "value", size) for size in getattr(kind.shape, "values", ())]
+    if all(isinstance(size, int) for size in have) and have != want:
+        raise UnsupportedOperator(
+            f"{_operator(node)} gives {want}, which TVM's importer makes {have}",
+            where=where,
+            remedy="write that part with other operators",
+        )
+
+
+def _operator(node: Any) -> str:
+    """The operator of a node, or the one that an element of a tuple is taken from."""
+    taken = getattr(node.target, "__name__", "") == "getitem"
+    return f"output {node.args[1]} of {node.args[0].target}" if taken else str(node.target)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    import torch
+
+    for item in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(item, torch.Tensor):
+            yield item
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")

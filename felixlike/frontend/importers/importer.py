@@ -1,0 +1,125 @@
+"""Any model → Imported: read by its kind, fused by one pass list, cut into tasks.
+
+In: what a user calls a model, its shapes and a target. Out: Imported, from which everything downstream works.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from felixlike import _tvm
+from felixlike._util import option_checks
+from felixlike._util.torch_modes import own_modes
+from felixlike._util.wording import kind_of
+from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, first_line
+from felixlike.frontend.examples import drawn
+from felixlike.frontend.extract import computes_nothing, extract
+from felixlike.frontend.imported import Imported, InputSpec, Source
+from felixlike.frontend.importers.relax import inputs_of
+from felixlike.frontend.rewrites.pipeline import fuse
+from felixlike.hardware import resolve_target
+
+_KINDS = (
+    "a torch.nn.Module, an ExportedProgram, a .pt2 or .onnx file, an ONNX ModelProto, a Relax IRModule or a PrimFunc"
+)
+
+
+@own_modes()
+def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example_inputs: Any = None) -> Imported:
+    """Read a model and cut it into tasks.
+
+    model: torch.nn.Module, torch ExportedProgram, path of a .pt2 or .onnx file, ONNX ModelProto, Relax IRModule with
+    "main", or PrimFunc (its last buffer is the output); what is imported already stays as it is. shapes: example
+    inputs, sizes, or either by input name (see shapes.read_shapes); None where the model knows them. example_inputs:
+    another name for shapes. target: "cpu" or a TVM target.
+    Raises UnknownTarget, InvalidShape, InvalidModel and its kinds (EmptyModel, ExportFailed, DynamicControlFlow,
+    UnsupportedOperator), InvalidOption, MissingDependency, CompilationFailed if TVM fails to legalise or fuse."""
+    from felixlike.frontend.importers.input_shapes import either
+
+    target = resolve_target(target)
+    if isinstance(model, Imported):
+        return model
+    source = drawn(_read(model, either(shapes, example_inputs)))
+    try:
+        module = fuse(source.module, target)
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
+            raise
+        raise CompilationFailed(
+            f"TVM could not legalise and fuse the model: {first_line(error)}",
+            where=source.name,
+            remedy="write the part it names with other operators",
+        ) from error
+    if computes_nothing(module):
+        raise EmptyModel(
+            "the model computes nothing: it returns its inputs or constants",
+            where=source.name,
+            remedy="give a model with at least one operator that depends on an input",
+        )
+    tasks, functions = extract(module, target)
+    return Imported(
+        name=source.name,
+        module=module,
+        inputs=_named(source, inputs_of(module["main"], where=source.name)),
+        signature=source.signature,
+        structure=source.structure,
+        target=target,
+        tasks=tasks,
+        functions=functions,
+        examples=source.examples,
+        orders=source.orders,
+        changed_inputs=source.changed_inputs,
+        training=source.training,
+        original=source.original,
+        note=source.note,
+    )
+
+
+def _named(source: Source, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
+    """TVM's inputs by the names that users have for them."""
+    return tuple(
+        InputSpec(name, spec.shape, spec.dtype) for name, spec in zip(source.signature.names, inputs, strict=True)
+    )
+
+
+def _read(model: Any, shapes: Any) -> Source:
+    """The model as Relax, by its kind.  Raises InvalidModel for other kinds."""
+    import torch
+
+    from felixlike.frontend.importers import onnx, primfunc, relax
+    from felixlike.frontend.importers import torch as pytorch
+
+    if isinstance(model, str | os.PathLike):
+        return _read_file(option_checks.path(model, "model", error=InvalidModel), shapes)
+    if isinstance(model, torch.nn.Module):
+        return pytorch.from_module(model, shapes)
+    if isinstance(model, torch.export.ExportedProgram):
+        return pytorch.from_program(model, shapes)
+    if isinstance(model, _tvm.PrimFunc):
+        return primfunc.from_primfunc(model, shapes)
+    if isinstance(model, _tvm.IRModule):
+        return relax.from_relax(model, shapes)
+    if type(model).__name__ == "ModelProto":
+        return onnx.from_onnx(model, shapes)
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise InvalidModel(
+            f"{model.__name__} is a class, not a model", where="model", remedy=f"make one: {model.__name__}(…)"
+        )
+    raise InvalidModel(f"{kind_of(model)} is not a model that is understood", where="model", remedy=f"give {_KINDS}")
+
+
+def _read_file(path: Path, shapes: Any) -> Source:
+    from felixlike.frontend.importers import onnx, pt2
+    from felixlike.frontend.importers import torch as pytorch
+
+    if path.suffix not in (".pt2", ".onnx"):
+        raise InvalidModel(
+            f"{path.suffix or 'no suffix'} is not a kind of model file that is understood",
+            where=str(path),
+            remedy="give a .pt2 file (torch.export.save) or a .onnx file",
+        )
+    if not path.is_file():
+        raise InvalidModel("there is no such file", where=str(path), remedy="check the path")
+    if path.suffix == ".onnx":
+        return onnx.from_onnx(path, shapes)
+    return pytorch.from_program(pt2.open_pt2(path), shapes, name=path.stem)

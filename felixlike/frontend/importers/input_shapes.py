@@ -1,0 +1,360 @@
+"""The `shapes` argument: example inputs, sizes, or either by name, read into one form and matched to a model's inputs.
+
+In: what the user wrote, in Python or on a command line. Out: an Example per tensor, nested as the user nests them with
+constants between, or an InvalidShape that says which is wrong.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from felixlike._util.wording import advice, kind_of, shown
+from felixlike.errors import InvalidOption, InvalidShape
+from felixlike.frontend.imported import InputSpec
+from felixlike.frontend.signature.nesting import quoted
+from felixlike.frontend.signature.structure import SCALARS, Structure, structure_from_leaves
+from felixlike.hardware.probe import free_memory_bytes
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+"""Element types an input may have."""
+
+_HOW = "give example tensors, or sizes: shapes=((1, 3, 224, 224),), or by name: shapes={'x': (1, 3, 224, 224)}"
+"""For Python alone: the command makes its shapes from text."""
+_NESTED = (
+    "give tensors, sizes, None, numbers or text, in tuples, lists, dictionaries or classes that torch's pytrees know "
+    "(torch.export.register_dataclass makes it know one)"
+)
+_SIZES = re.compile(r"\d+([x×]\d+)+")
+_TEXT = re.compile(r"(?:(?P<name>[^=:]+)=)?(?P<sizes>scalar|[^=:]+)(?::(?P<dtype>[^=:]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One input as given.  shape: sizes.  dtype: one of DTYPES.  value: the user's own tensor, or None."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    value: Any = field(default=None, compare=False)
+
+    def tensor(self) -> Any:
+        """The user's tensor, else random floats from a fixed seed, or zeros of an integer or boolean type.
+
+        Raises InvalidShape for one that does not fit in the memory that is available."""
+        if self.value is not None:
+            return self.value
+        import torch
+
+        dtype = getattr(torch, self.dtype)
+        size, free = math.prod(self.shape) * dtype.itemsize, free_memory_bytes()
+        if free is not None and size > free:
+            room = f"{free / 2**30:.1f} GiB are available"
+            raise InvalidShape(
+                f"an input of shape {self.shape} takes {size / 2**30:.1f} GiB, and {room}",
+                where="shapes",
+                remedy="give smaller sizes, or optimize the model on a machine with more memory",
+            )
+        if not dtype.is_floating_point:
+            return torch.zeros(self.shape, dtype=dtype)
+        return torch.randn(self.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What was given for one parameter of a model.  structure: how its tensors are nested, and the constants in it."""
+
+    examples: tuple[Example, ...]
+    structure: Structure = field(default_factory=Structure)
+
+    def value(self) -> Any:
+        """The argument itself, with tensors for examples."""
+        return self.structure.builder()([example.tensor() for example in self.examples])
+
+    def alone(self, where: str) -> Example:
+        """The only example.  Raises InvalidShape where there are several, or constants."""
+        if self.structure.spec is None:
+            return self.examples[0]
+        what = kind_of(self.value())
+        raise InvalidShape(
+            f"it is {what}, neither a tensor nor a tuple of sizes",
+            where=where,
+            remedy="give a tensor: models of this kind take nothing else",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """All inputs as given: either by position or by name."""
+
+    positional: tuple[Input, ...] = ()
+    named: tuple[tuple[str, Input], ...] = ()
+
+    @property
+    def only_sizes(self) -> bool:
+        """True if no example tensor was given: every type was then assumed."""
+        given = (*self.positional, *(value for _, value in self.named))
+        return all(example.value is None for value in given for example in value.examples)
+
+
+def made(examples: Iterable[Example]) -> frozenset[int]:
+    """Which examples have no value of the user's."""
+    return frozenset(index for index, example in enumerate(examples) if example.value is None)
+
+
+def either(shapes: Any, example_inputs: Any) -> Any:
+    """The one of two names for the same that was given.  Raises InvalidOption for both."""
+    if shapes is not None and example_inputs is not None:
+        raise InvalidOption(
+            "shapes and example_inputs are both given",
+            where="example_inputs",
+            remedy="give one of them: they are two names for the same",
+        )
+    return example_inputs if shapes is None else shapes
+
+
+def read_shapes(shapes: Any) -> Given | None:
+    """What the user gave, or None for None.
+
+    shapes: a tensor; sizes of the only input, as a tuple of integers; a sequence with an entry for each input; or a
+    mapping from input names to entries. An entry is a tensor or NumPy array, sizes (which mean float32), a constant
+    (None, truth values, numbers, text), or tuples, lists, dictionaries and classes of these, as the model takes them.
+    Raises InvalidShape."""
+    if shapes is None or isinstance(shapes, Given):
+        return shapes
+    if isinstance(shapes, Mapping):
+        return Given(
+            named=tuple((_name(name), _input(value, where=f"shapes[{name!r}]")) for name, value in shapes.items())
+        )
+    if _is_single(shapes):
+        return Given(positional=(_alone(_leaf(shapes, where="shapes")),))
+    if isinstance(shapes, Sequence) and not isinstance(shapes, str | bytes):
+        return Given(positional=tuple(_input(value, where=f"shapes[{i}]") for i, value in enumerate(shapes)))
+    raise InvalidShape(f"{_show(shapes)} is not a description of shapes", where="shapes", remedy=_HOW)
+
+
+def parse_shapes(texts: Sequence[str]) -> Given | None:
+    """What a command line gave: "1x3x224x224", "x=1x3x224x224", "ids=1x64:int64", "t=scalar"; None if nothing.
+
+    Either all have names or none. Raises InvalidShape."""
+    parsed = [_parse(text) for text in texts]
+    if not parsed:
+        return None
+    names = [name for name, _ in parsed if name is not None]
+    if not names:
+        return Given(positional=tuple(_alone(example) for _, example in parsed))
+    if len(names) < len(parsed):
+        raise InvalidShape(
+            "some inputs are named and some are not", where="shapes", remedy="name all of them: x=1x3x224x224"
+        )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidShape(f"input {twice[0]!r} is given twice", where="shapes")
+    return Given(named=tuple((name or "", _alone(example)) for name, example in parsed))
+
+
+def match_known(given: Given | None, specs: Sequence[InputSpec], *, where: str) -> tuple[Example, ...]:
+    """An Example per input of a model that knows its inputs; what was given must agree with them.
+
+    where: the kind of model, for messages. Raises InvalidShape."""
+    if given is None:
+        return tuple(Example(spec.shape, spec.dtype) for spec in specs)
+    names = [spec.name for spec in specs]
+    if given.named:
+        by_name = dict(given.named)
+        check_names(by_name, names, required=names, where=where)
+        examples = tuple(by_name[name].alone(f"input {name!r}") for name in names)
+    else:
+        check_count(len(given.positional), names, required=len(names), where=where)
+        examples = tuple(value.alone(f"input {name!r}") for name, value in zip(names, given.positional, strict=True))
+    for spec, example in zip(specs, examples, strict=True):
+        if example.shape != spec.shape:
+            raise InvalidShape(
+                f"input {quoted(spec.name)} has shape {spec.shape}, but {example.shape} was given",
+                where=where,
+                remedy="the model fixes its shapes: leave them out, or export it with the ones you want",
+            )
+        if example.value is not None and example.dtype != spec.dtype:
+            raise InvalidShape(
+                f"input {quoted(spec.name)} is {spec.dtype}, but a {example.dtype} tensor was given", where=where
+            )
+    return tuple(
+        example if example.value is not None else Example(spec.shape, spec.dtype)
+        for spec, example in zip(specs, examples, strict=True)
+    )
+
+
+def check_names(
+    given: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], where: str, hint: str = ""
+) -> None:
+    """Raise InvalidShape for a name that is not an input, or an input without an entry.  hint: what else was meant."""
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise InvalidShape(
+            f"there is no input {unknown[0]!r}",
+            where=where,
+            remedy=f"its inputs are {', '.join(known) or 'none'}{advice(hint, '')}",
+        )
+    missing = [name for name in required if name not in given]
+    if missing:
+        raise InvalidShape(
+            f"nothing is given for input {missing[0]!r}", where=where, remedy=f"its inputs are {', '.join(known)}"
+        )
+
+
+def check_count(count: int, known: Sequence[str], *, required: int, where: str) -> None:
+    """Raise InvalidShape unless there is an entry for each required input and none too many."""
+    if required <= count <= len(known):
+        return
+    wanted = str(required) if required == len(known) else f"{required} to {len(known)}"
+    entry = advice("one entry of shapes", "one --shape")
+    raise InvalidShape(
+        f"{count} inputs are given, but {wanted} needed",
+        where=where,
+        remedy=f"its inputs are {', '.join(known) or 'none'}; give {entry} for each",
+    )
+
+
+def _is_single(shapes: Any) -> bool:
+    """True for one tensor or one tuple of sizes, as opposed to a sequence with an entry for each input."""
+    if _is_tensor(shapes) or isinstance(shapes, Example):
+        return True
+    if not isinstance(shapes, Sequence) or isinstance(shapes, str | bytes) or not shapes:
+        return False
+    return all(map(_is_scalar, shapes))
+
+
+def _is_sizes(value: Any) -> bool:
+    """True for a flat sequence of numbers some of which are integers, as opposed to a nested input."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or hasattr(value, "_fields"):
+        return False
+    integers = [not isinstance(part, bool) and hasattr(part, "__index__") for part in value if _is_scalar(part)]
+    return len(integers) == len(value) and (any(integers) or not value)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, SCALARS) or (hasattr(value, "__index__") and not _is_tensor(value))
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor | np.ndarray)
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise InvalidShape(f"{_show(name)} is not the name of an input", where="shapes", remedy=_HOW)
+    return name
+
+
+def _alone(example: Example) -> Input:
+    return Input((example,))
+
+
+def _input(value: Any, *, where: str) -> Input:
+    """One entry.  Raises InvalidShape."""
+    from torch.utils import _pytree
+
+    if isinstance(value, Mapping) and type(value) not in _pytree.SUPPORTED_NODES:
+        value = dict(value)  # what transformers' tokenizers give, say
+    pairs, spec = _pytree.tree_flatten_with_path(value, is_leaf=_is_sizes)
+    leaves = [_leaf(leaf, where=f"{where}{_pytree.keystr(path)}") for path, leaf in pairs]
+    return Input(tuple(leaf for leaf in leaves if isinstance(leaf, Example)), structure_from_leaves(spec, leaves))
+
+
+def _leaf(value: Any, *, where: str) -> Any:
+    """An example, or a constant as it is.  Raises InvalidShape."""
+    if isinstance(value, Example):
+        return value
+    if _is_tensor(value):
+        return _tensor_example(value, where=where)
+    if _is_sizes(value) or (where == "shapes" and _is_single(value)):
+        return Example(tuple(_size(size, where=where) for size in value))
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, SCALARS) and not (isinstance(value, str) and _SIZES.fullmatch(value)):
+        return value
+    known = isinstance(value, SCALARS)
+    raise InvalidShape(
+        f"{_show(value)} is neither a tensor nor a tuple of sizes", where=where, remedy=_HOW if known else _NESTED
+    )
+
+
+def _tensor_example(value: Any, *, where: str) -> Example:
+    from torch._subclasses import FakeTensor
+
+    if isinstance(value, np.ndarray):
+        value = _from_numpy(value, where=where)
+    dtype = str(value.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise InvalidShape(f"tensors of type {dtype} are not supported", where=where, remedy=f"use {', '.join(DTYPES)}")
+    if value.device.type == "cuda":
+        value = value.cpu()
+    if isinstance(value, FakeTensor):
+        raise InvalidShape(
+            "the example tensor is a FakeTensor, which has no values",
+            where=where,
+            remedy=f"give its sizes, {tuple(value.shape)}, or a tensor made outside of FakeTensorMode",
+        )
+    if value.device.type != "cpu" or str(value.layout) != "torch.strided":
+        raise InvalidShape(
+            f"the example tensor is {value.layout} on {value.device}",
+            where=where,
+            remedy="give a dense tensor on the CPU",
+        )
+    if value.is_nested:
+        raise InvalidShape("the example tensor is a nested one", where=where, remedy="give a dense tensor")
+    for size in value.shape:
+        _size(int(size), where=where)
+    value = value.detach()
+    return Example(tuple(value.shape), dtype, value.clone() if value.is_inference() else value)
+
+
+def _from_numpy(array: Any, *, where: str) -> Any:
+    """A NumPy array as a tensor of its own type, float64 as float64."""
+    import torch
+
+    try:
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
+    except TypeError:
+        raise InvalidShape(
+            f"arrays of type {array.dtype} are not supported", where=where, remedy=f"use {', '.join(DTYPES)}"
+        ) from None
+
+
+def _size(size: Any, *, where: str) -> int:
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise InvalidShape(f"{_show(size)} is not a size", where=where, remedy=_static())
+    number = int(size.__index__())
+    if number < 1:
+        raise InvalidShape(f"size {number} is not positive", where=where, remedy=_static())
+    return number
+
+
+def _static() -> str:
+    sizes = "give every size as a positive integer"
+    return advice(f"{sizes}, or as a Dim in a tuple of sizes", f"{sizes}: --shape x=1x3x224x224")
+
+
+def _parse(text: str) -> tuple[str | None, Example]:
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        raise InvalidShape(f"{text!r} is not a shape", where="shapes", remedy="write x=1x3x224x224 or ids=1x64:int64")
+    name, sizes, dtype = match["name"], match["sizes"], match["dtype"] or "float32"
+    if dtype not in DTYPES:
+        raise InvalidShape(f"{dtype!r} is not a type", where=text, remedy=f"use one of {', '.join(DTYPES)}")
+    if sizes == "scalar":
+        return name, Example((), dtype)
+    parts = re.split("[x×]", sizes)
+    if not all(re.fullmatch(r"-?\d+", part) for part in parts):
+        raise InvalidShape(
+            f"{sizes!r} is not a list of sizes", where=text, remedy="write integers joined by x: 1x3x224x224"
+        )
+    return name, Example(tuple(_size(int(part), where=text) for part in parts), dtype)
+
+
+def _show(value: Any) -> str:
+    return shown(value) if isinstance(value, (*SCALARS, Sequence, type)) else kind_of(value)

@@ -1,0 +1,236 @@
+"""ONNX → Relax: a file or a ModelProto, checked, given static shapes, and imported by TVM.
+
+In: a path or a ModelProto; shapes where the file leaves sizes open. Out: a Source. Needs the optional `onnx` package.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from felixlike import _tvm
+from felixlike._util.wording import advice
+from felixlike.errors import (
+    EmptyModel,
+    InvalidModel,
+    InvalidShape,
+    MissingDependency,
+    RandomOperator,
+    UnsupportedOperator,
+    first_line,
+)
+from felixlike.frontend.imported import Source
+from felixlike.frontend.importers.input_shapes import Example, Given, Input, check_count, check_names, read_shapes
+from felixlike.frontend.importers.refusals import quiet
+from felixlike.frontend.importers.relax import from_relax
+from felixlike.frontend.signature.signature import Signature
+
+
+def from_onnx(model: Any, shapes: Any) -> Source:
+    """Import an ONNX file (a path) or ModelProto.
+
+    Sizes that the model leaves open (names, or nothing) must be in shapes. Raises MissingDependency, InvalidModel,
+    InvalidShape, UnsupportedOperator, EmptyModel."""
+    onnx = _onnx()
+    name = _name_of(model)
+    proto = _checked(onnx, model, name)
+    inputs = _declared_inputs(onnx, proto, name)
+    examples = _match(read_shapes(shapes), inputs, where=name)
+    specs = {key: example for (key, _, _), example in zip(inputs, examples, strict=True)}
+    module = _imported(proto, {key: list(example.shape) for key, example in specs.items()}, name)
+    given = Given(positional=tuple(Input((example,)) for example in specs.values()))
+    source = from_relax(module, given, name=name)
+    signature = Signature.plain(list(specs))  # TVM writes input_1 for input.1
+    return replace(source, signature=signature, original=proto)
+
+
+def with_open_sizes(model: Any) -> tuple[str, Any, Any]:
+    """The name of an ONNX model, a Relax module in which sizes that it leaves open are symbolic, and its ModelProto.
+    Raises like from_onnx."""
+    onnx = _onnx()
+    name = _name_of(model)
+    proto = _checked(onnx, model, name)
+    return name, _imported(proto, None, name), proto
+
+
+def _name_of(model: Any) -> str:
+    return Path(model).stem if isinstance(model, str | Path) else (model.graph.name or "onnx model")
+
+
+def _checked(onnx: Any, model: Any, name: str) -> Any:
+    """The ModelProto, which computes something."""
+    proto = _read(onnx, model)
+    if not proto.graph.output or not proto.graph.node:
+        raise EmptyModel(
+            "the graph computes nothing", where=name, remedy="give a model with at least one operator and an output"
+        )
+    return proto
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+        import onnx.checker
+    except ImportError:
+        raise MissingDependency(
+            "reading ONNX models needs the onnx package", where="onnx", remedy="pip install onnx"
+        ) from None
+    return onnx
+
+
+def _read(onnx: Any, model: Any) -> Any:
+    """The checked ModelProto."""
+    if isinstance(model, str | Path):
+        try:
+            model_proto = onnx.load(str(model))
+        except Exception as error:  # protobuf and onnx raise many kinds
+            raise InvalidModel(
+                f"the file is not a readable ONNX model: {first_line(error)}",
+                where=str(model),
+                remedy="export it again",
+            ) from None
+    else:
+        model_proto = model
+    try:
+        _check(onnx, model_proto, model if isinstance(model, str | Path) else None)
+    except Exception as error:
+        raise InvalidModel(
+            f"ONNX's own checker refuses the model: {first_line(error)}", where="onnx", remedy="export it again"
+        ) from None
+    return model_proto
+
+
+_LARGEST = 2**31
+"""Bytes that a message of Protocol Buffers must stay below to be written, which ONNX's checker does with a ModelProto
+in memory."""
+
+
+def _check(onnx: Any, proto: Any, path: str | Path | None) -> None:
+    """Raise what ONNX's checker raises.  path: of the file; the weights may lie in files beside it.
+
+    A larger model is checked where it lies. One in memory alone, which no file could hold in one piece, is not: TVM's
+    importer refuses what it cannot import."""
+    if sum(len(tensor.raw_data) for tensor in proto.graph.initializer) < _LARGEST - 2**24:
+        onnx.checker.check_model(proto)
+    elif path is not None:
+        onnx.checker.check_model(str(path))
+
+
+def _declared_inputs(onnx: Any, proto: Any, where: str) -> list[tuple[str, tuple[int | str, ...], str]]:
+    """Name, sizes (a string where open) and dtype of each input that has no initial value."""
+    initial = {tensor.name for tensor in proto.graph.initializer}
+    found = []
+    for value in proto.graph.input:
+        if value.name in initial:
+            continue
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type"):
+            raise InvalidModel(
+                f"input {value.name!r} is not a tensor", where=where, remedy="export the model with tensors as inputs"
+            )
+        dtype = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        sizes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in kind.shape.dim]
+        found.append((value.name, tuple(sizes), dtype))
+    return found
+
+
+def _match(
+    given: Given | None, inputs: list[tuple[str, tuple[int | str, ...], str]], *, where: str
+) -> tuple[Example, ...]:
+    """An Example per input: what was given, which must agree with the sizes that the model fixes."""
+    names = [name for name, _, _ in inputs]
+    if given is not None and given.named:
+        check_names(dict(given.named), names, required=[], where=where)
+        chosen = {name: value.alone(f"input {name!r}") for name, value in given.named}
+    elif given is not None:
+        check_count(len(given.positional), names, required=len(names), where=where)
+        pairs = zip(names, given.positional, strict=True)
+        chosen = {name: value.alone(f"input {name!r}") for name, value in pairs}
+    else:
+        chosen = {}
+    return tuple(_settle(name, sizes, dtype, chosen.get(name), where) for name, sizes, dtype in inputs)
+
+
+def _settle(name: str, sizes: tuple[int | str, ...], dtype: str, given: Example | None, where: str) -> Example:
+    shape = ", ".join(map(str, sizes))
+    if given is None:
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            numbers = "x".join(str(size) for size in sizes)
+            raise InvalidShape(
+                f"input {name!r} has open sizes: ({shape})",
+                where=where,
+                remedy=advice(
+                    f"give shapes={{{name!r}: (…)}}", f"give --shape {name}={numbers} with numbers for all sizes"
+                ),
+            )
+        return Example(tuple(int(size) for size in sizes), dtype)
+    fixed = all(not isinstance(size, int) or size == have for size, have in zip(sizes, given.shape, strict=False))
+    if len(sizes) != len(given.shape) or not fixed:
+        raise InvalidShape(
+            f"input {name!r} has shape ({shape}), but {given.shape} was given",
+            where=where,
+            remedy="give sizes that agree, or export the model with others",
+        )
+    if given.value is not None and given.dtype != dtype:
+        raise InvalidShape(
+            f"input {name!r} is {dtype}, but a {given.dtype} tensor was given",
+            where=where,
+            remedy=f"convert it: x.to(torch.{dtype})",
+        )
+    return given if given.value is not None else Example(given.shape, dtype)
+
+
+def _imported(proto: Any, shapes: dict[str, list[int]] | None, where: str) -> Any:
+    """What TVM makes of it.  shapes: None for those of the model itself."""
+    _refuse_quantised(proto, where)
+    importer = _tvm.onnx_importer()
+    known = importer._get_convert_map()
+    missing = sorted({node.op_type for node in proto.graph.node} - {*known, "If", "Constant"})
+    if missing:
+        raise UnsupportedOperator(
+            f"TVM cannot import {', '.join(missing)}", where=where, remedy="write the model with other operators"
+        )
+    _refuse_randomness(proto, where)
+    with quiet(stdout=True), _tvm.builders_end_their_blocks():
+        try:
+            return importer.from_onnx(proto, shape_dict=shapes)
+        except Exception as error:
+            raise UnsupportedOperator(
+                f"TVM's importer refused the model: {first_line(error)}",
+                where=where,
+                remedy="write the part it names with other operators",
+            ) from None
+
+
+_QUANTISED = re.compile(r"QLinear\w+|(Dynamic)?QuantizeLinear|DequantizeLinear|(MatMul|Conv)Integer|QGemm|QAttention")
+
+
+def _refuse_quantised(proto: Any, where: str) -> None:
+    """Raise UnsupportedOperator for integers that stand for reals.
+
+    TVM imports some, and computes with them in float32, where rounding decides between neighbouring integers otherwise
+    than ONNX says."""
+    found = sorted({node.op_type for node in proto.graph.node if _QUANTISED.fullmatch(node.op_type)})
+    if found:
+        raise UnsupportedOperator(
+            f"the model is quantised ({', '.join(found)}), and quantised types are not supported",
+            where=where,
+            remedy="give the float model that it was made from",
+        )
+
+
+def _refuse_randomness(proto: Any, where: str) -> None:
+    """Raise RandomOperator for a Dropout that may be in training mode, which TVM's importer leaves out.
+
+    It does not know ONNX's other random operators."""
+    import onnx.numpy_helper
+
+    values = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        mode = node.input[2] if node.op_type == "Dropout" and len(node.input) > 2 else ""
+        if mode and (mode not in values or onnx.numpy_helper.to_array(values[mode]).any()):
+            raise RandomOperator(
+                "it drops elements at random (Dropout in training mode), which compiled code cannot",
+                where=where,
+                remedy="export the model in eval mode",
+            )

@@ -1,0 +1,446 @@
+"""PyTorch → Relax: a module is exported by torch.export in eval mode, and an ExportedProgram imported by TVM.
+
+In: an nn.Module with shapes, or an ExportedProgram. Out: a Source. Refusals of torch and TVM become one short error.
+"""
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from felixlike import _tvm
+from felixlike._util.torch_modes import alone, callers_dtype
+from felixlike._util.wording import advice
+from felixlike.errors import (
+    EmptyModel,
+    ExportFailed,
+    InputMismatch,
+    InvalidModel,
+    InvalidShape,
+    UnsupportedOperator,
+    first_line,
+)
+from felixlike.frontend.imported import InputSpec, Source
+from felixlike.frontend.importers import decompositions
+from felixlike.frontend.importers.converters import CONVERTERS
+from felixlike.frontend.importers.dtypes import check_dtypes, check_tensor, with_right_types
+from felixlike.frontend.importers.input_shapes import (
+    Given,
+    Input,
+    check_count,
+    check_names,
+    made,
+    match_known,
+    read_shapes,
+)
+from felixlike.frontend.importers.known_sizes import with_known_sizes
+from felixlike.frontend.importers.low_precision import in_single_precision
+from felixlike.frontend.importers.promotion import promote
+from felixlike.frontend.importers.randomness import refuse_randomness
+from felixlike.frontend.importers.refusals import export_error, quiet
+from felixlike.frontend.importers.training_mode import differing_parts
+from felixlike.frontend.signature.layouts import is_users, output_orders, with_outputs_in_memory_order
+from felixlike.frontend.signature.nesting import TENSOR
+from felixlike.frontend.signature.signature import Parameter, Signature, parameters_of
+from felixlike.frontend.signature.structure import structure_from_leaves
+
+
+@alone(exports=True)
+def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
+    """Export and import an nn.Module.  The model is exported in eval mode and left as it was.
+
+    dynamic: what torch.export takes for dynamic_shapes, where sizes of the inputs are to be symbolic.
+    Raises InvalidShape, ExportFailed, DynamicControlFlow, UnsupportedOperator, EmptyModel, InvalidModel."""
+    import torch
+
+    name = type(model).__name__
+    given = read_shapes(shapes)
+    if given is None:
+        raise InvalidShape(
+            "the shapes of the model's inputs are not known",
+            where=name,
+            remedy=advice(
+                "give example tensors, or sizes: shapes=((1, 3, 224, 224),)",
+                "give sizes: --shape 1x3x224x224 (--shape NAME=… for each of several inputs); or have the function"
+                " return examples too: return model, (x,)",
+            ),
+        )
+    _check_kind(model, name)
+    training = differing_parts(model)
+    model = _ready(model)
+    _check_tensors(model, name)
+    parameters = parameters_of(model.forward)
+    args, kwargs = _bind(given, parameters, name)
+    tensors = tuple(value.value() for value in args)
+    named = {key: value.value() for key, value in kwargs.items()}
+    signature = Signature.of_call(parameters, tensors, named)
+    with evaluating(model), callers_dtype(), quiet():
+        try:
+            program = torch.export.export(model, tensors, named, dynamic_shapes=dynamic)
+        except Exception as error:
+            raise export_error(error, name, only_sizes=given.only_sizes, dims=dynamic is not None) from None
+    examples = _leaves((tensors, named))
+    source = _convert(program, model, name, signature, examples, dynamic=dynamic is not None)
+    own = made(example for value in (*args, *kwargs.values()) for example in value.examples)
+    return replace(source, training=training, made=own)
+
+
+@alone(exports=True)
+def from_dynamic_program(program: Any, *, name: str = "") -> Source:
+    """Import an ExportedProgram some of whose sizes are symbolic.  Raises like from_module."""
+    name = name or "ExportedProgram"
+    examples = _leaves(program.example_inputs)
+    return _convert(program, program, name, _program_signature(program), examples, dynamic=True)
+
+
+@alone(exports=True)
+def from_program(program: Any, shapes: Any, *, name: str = "") -> Source:
+    """Import an ExportedProgram, which knows its shapes.  Raises like from_module."""
+    name = name or "ExportedProgram"
+    specs = _program_inputs(program, name)
+    signature = _program_signature(program)
+    specs = tuple(InputSpec(place, s.shape, s.dtype) for place, s in zip(signature.names, specs, strict=True))
+    given = read_shapes(shapes)
+    sizes_alone = given is None or given.only_sizes
+    if given is not None and not signature.by_position:
+        given = _flat(given, signature, name)
+    examples = match_known(given, specs, where=name)
+    own = _leaves(program.example_inputs) if given is None else ()
+    if len(own) == len(specs):
+        return _convert(program, program, name, signature, own)
+    tensors = tuple(example.tensor() for example in examples)
+    source = _convert(program, program, name, signature, tensors)
+    return replace(source, made=frozenset(range(len(specs))) if sizes_alone else made(examples))
+
+
+def _flat(given: Given, signature: Signature, where: str) -> Given:
+    """What was given, nested as the program takes it, without nesting and constants.  Raises InvalidShape."""
+    args = [value.value() for value in given.positional]
+    kwargs = {name: value.value() for name, value in given.named}
+    try:
+        tensors = signature.flatten(args, kwargs, where=where, takes=f"its inputs are {', '.join(signature.names)}")
+    except InputMismatch as error:
+        raise InvalidShape(error.what, where=where, remedy=error.remedy) from None
+    return read_shapes(tensors) or Given()
+
+
+@contextlib.contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Put a model in eval mode, without gradients; then put each of its parts back as it was."""
+    import torch
+
+    modes = [(part, part.training) for part in model.modules()]
+    if any(mode for _, mode in modes):
+        model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def _bind(given: Given, parameters: Sequence[Parameter], where: str) -> tuple[tuple[Input, ...], dict[str, Input]]:
+    """What was given as arguments and keyword arguments of the model's forward."""
+    kinds = {parameter.kind for parameter in parameters}
+    positional = [p for p in parameters if p.kind in ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")]
+    if given.named:
+        by_name = dict(given.named)
+        known = [p for p in parameters if p.kind in ("POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")]
+        names = [p.name for p in known]
+        extra = [key for key in by_name if key not in names] if "VAR_KEYWORD" in kinds else []
+        required = [p.name for p in known if p.default is None]
+        hint = f"; if {names[0]} is to be the dictionary, give it in a tuple: ({{…}},)" if len(names) == 1 else ""
+        check_names(by_name, [*names, *extra], required=required, where=where, hint=hint)
+        return (), {key: by_name[key] for key in (*names, *extra) if key in by_name}
+    if "VAR_POSITIONAL" not in kinds:
+        required_count = sum(p.default is None for p in positional)
+        check_count(len(given.positional), [p.name for p in positional], required=required_count, where=where)
+    return given.positional, {}
+
+
+def _convert(
+    program: Any,
+    original: Any,
+    name: str,
+    signature: Signature,
+    examples: Sequence[Any],
+    *,
+    dynamic: bool = False,
+) -> Source:
+    """An ExportedProgram as Relax, with only tensors among the outputs.
+
+    original: the model that it was exported from, or itself.  dynamic: whether sizes may be symbolic."""
+    importer = _tvm.torch_importer()
+    specs = _program_inputs(program, name, dynamic=dynamic)
+    refuse_randomness(program, name)
+    with quiet(), callers_dtype(), _tvm.builders_end_their_blocks():
+        try:
+            orders = () if dynamic else output_orders(program)
+            program = decompositions.decomposed(program)
+        except Exception as error:
+            raise ExportFailed(first_line(error), where=name) from None
+        _check_state(program, name)
+        changed = _changed_inputs(program, specs, signature)
+        check_dtypes(program, name)
+        promote(program)
+        in_single_precision(program)
+        _check_operators(program, importer, name, dynamic=dynamic)
+        _keep_tensor_inputs(program)
+        _keep_own_state(program)
+        leaves = _keep_tensor_outputs(program)
+        if not any(leaf is TENSOR for leaf in leaves):
+            raise EmptyModel(
+                "the model returns no tensor", where=name, remedy="return a tensor that depends on an input"
+            )
+        structure = structure_from_leaves(program.call_spec.out_spec, leaves)
+        if any(orders):
+            with_outputs_in_memory_order(program, orders)
+        converters = with_right_types(CONVERTERS, _operators(program), name)
+        try:
+            module = importer.from_exported_program(
+                program,
+                keep_params_as_input=False,
+                # A reshape that ends the model is only a view of what it reshapes if it is not itself the output.
+                unwrap_unit_return_tuple=False,
+                run_ep_decomposition=False,
+                custom_convert_map=with_known_sizes(converters) if dynamic else converters,
+            )
+        except UnsupportedOperator:
+            raise
+        except Exception as error:
+            raise UnsupportedOperator(
+                f"TVM's importer refused the model: {first_line(error)}",
+                where=name,
+                remedy="write the part it names with other operators",
+            ) from None
+    if len(module["main"].params) != len(specs):
+        raise InvalidModel(
+            f"{len(module['main'].params) - len(specs)} of its parameters were not bound by TVM's importer", where=name
+        )
+    return Source(
+        name,
+        module,
+        signature,
+        structure,
+        tuple(examples),
+        original,
+        orders=orders if any(orders) else (),
+        changed_inputs=changed,
+    )
+
+
+_QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
+"""Modules of layers whose weights are packed for PyTorch's own quantised kernels."""
+
+
+def _check_kind(model: Any, where: str) -> None:
+    """Refuse TorchScript and quantised layers, which torch.export cannot look into, whole or as a part, and layers
+    without sizes."""
+    import torch
+    from torch.nn import parameter
+
+    for key, part in model.named_modules():
+        if type(part).__module__.startswith(_QUANTISED):
+            raise InvalidModel(
+                f"{key or 'it'} is quantised ({type(part).__name__} of torch.ao)",
+                where=where,
+                remedy="give the model as it was before it was quantised",
+            )
+        if isinstance(part, torch.jit.ScriptModule):
+            raise InvalidModel(
+                f"{key or 'it'} is TorchScript, as torch.jit.trace and torch.jit.script make it",
+                where=where,
+                remedy="give the module that it was made from",
+            )
+    for key, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, (parameter.UninitializedParameter, parameter.UninitializedBuffer)):
+            raise InvalidModel(
+                f"{key} has no size yet", where=where, remedy="call the model once, so that its lazy layers have sizes"
+            )
+
+
+def _ready(model: Any) -> Any:
+    """The model itself, or a copy of one that cannot be exported as it is: of one on a GPU, since constants are read on
+    the CPU, and of one that was made in inference mode."""
+    tensors = (*model.parameters(), *model.buffers())
+    if any(tensor.device.type == "cuda" or tensor.is_inference() for tensor in tensors):
+        return copy.deepcopy(model).cpu()
+    return model
+
+
+def _check_tensors(model: Any, where: str) -> None:
+    for key, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.device.type != "cpu":
+            raise InvalidModel(f"{key} is on {tensor.device}", where=where, remedy="move the model: model.cpu()")
+        check_tensor(tensor, what=key, where=where)
+
+
+def _check_state(program: Any, where: str) -> None:
+    """Refuse models that write to their own buffers: what is compiled keeps nothing between calls. And weights without
+    values, whose memory TVM would read."""
+    from torch._subclasses import FakeTensor
+
+    for key, value in {**program.state_dict, **program.constants}.items():
+        if isinstance(value, FakeTensor):
+            raise InvalidModel(
+                f"{key} is a FakeTensor, which has no values",
+                where=where,
+                remedy="make the model outside of FakeTensorMode",
+            )
+    changed = sorted(program.graph_signature.buffers_to_mutate.values())
+    if changed:
+        raise InvalidModel(
+            f"the model changes its own state ({', '.join(changed)}) when called",
+            where=where,
+            remedy="export it in eval mode; or pass the state in and return it as an output",
+        )
+
+
+def _changed_inputs(program: Any, specs: Sequence[InputSpec], signature: Signature) -> tuple[str, ...]:
+    """The inputs that the model changes in place, by the names that users have for them."""
+    changed = set(program.graph_signature.user_inputs_to_mutate.values())
+    return tuple(name for name, spec in zip(signature.names, specs, strict=True) if spec.name in changed)
+
+
+def _keep_own_state(program: Any) -> None:
+    """Copy weights and constants: TVM reads some where they lie, and who trains the model on would change the compiled
+    one."""
+    import torch
+
+    copies: dict[int, Any] = {}
+    for state in (program.state_dict, program.constants):
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                if id(value) not in copies:  # tied weights stay one
+                    copies[id(value)] = value.detach().clone()
+                state[name] = copies[id(value)]
+
+
+def _check_operators(program: Any, importer: Any, where: str, *, dynamic: bool) -> None:
+    """Name all operators that TVM's importer lacks, and those whose output's shape depends on values."""
+    known = {*importer.ExportedProgramImporter().convert_map, *CONVERTERS}
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    missing = sorted({str(node.target) for node in nodes if node.target.__name__ not in known})
+    if "felixlike.run.default" in missing:
+        raise UnsupportedOperator(
+            "a part of it is a compiled model already", where=where, remedy="put in the model that part was made from"
+        )
+    if missing:
+        raise UnsupportedOperator(
+            f"TVM cannot import {', '.join(missing)}", where=where, remedy="write the model with other operators"
+        )
+    for node in nodes:
+        if _is_dynamic(node.meta.get("val"), unless_decided=dynamic):
+            raise UnsupportedOperator(
+                f"the shape of what {node.target} gives depends on the values of tensors",
+                where=where,
+                remedy="write it so that sizes follow from those of the inputs",
+            )
+
+
+def _operators(program: Any) -> set[str]:
+    """The names of the operators that a program calls."""
+    return {node.target.__name__ for node in program.graph.nodes if node.op == "call_function"}
+
+
+def _is_dynamic(value: Any, *, unless_decided: bool = False) -> bool:
+    """Whether a tensor has symbolic sizes.  unless_decided: other ones than those that the inputs' sizes decide."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return False
+    sizes: list[Any] = list(value.shape)
+    symbolic = [size for size in sizes if isinstance(size, torch.SymInt)]
+    if not unless_decided:
+        return bool(symbolic)
+    return any(str(symbol).startswith("u") for size in symbolic for symbol in size.node.expr.free_symbols)
+
+
+def _keep_tensor_inputs(program: Any) -> None:
+    """Drop constants (None, numbers, text) from the graph's inputs: torch has put them where they are used."""
+    signature = program.graph_signature
+    constants = {spec.arg.name for spec in signature.input_specs if _is_constant(spec)}
+    for node in [node for node in program.graph.nodes if node.op == "placeholder" and node.name in constants]:
+        program.graph.erase_node(node)
+    signature.input_specs[:] = [spec for spec in signature.input_specs if not _is_constant(spec)]
+
+
+def _is_constant(spec: Any) -> bool:
+    import torch
+
+    return isinstance(spec.arg, torch.export.graph_signature.ConstantArgument)
+
+
+def _keep_tensor_outputs(program: Any) -> list[Any]:
+    """Drop constants (None, numbers) from the graph's outputs, and new values of changed inputs; returns all leaves,
+    TENSOR for the computed ones.
+
+    TVM's importer knows tensors only; the constants are put back when the output is rebuilt."""
+    signature = program.graph_signature
+    output = program.graph.output_node()
+    pairs = [pair for pair in zip(output.args[0], signature.output_specs, strict=True) if is_users(pair[1])]
+    leaves = [_leaf(node) for node, _ in pairs]
+    kept = [(node, spec) for node, spec in pairs if _leaf(node) is TENSOR]
+    output.args = (tuple(node for node, _ in kept),)
+    signature.output_specs[:] = [spec for _, spec in kept]
+    return leaves
+
+
+def _leaf(value: Any) -> Any:
+    import torch
+
+    return TENSOR if isinstance(value, torch.fx.Node) else value
+
+
+def _user_inputs(program: Any) -> list[Any]:
+    """The specifications of what the program is called with, constants too."""
+    return [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+
+
+def _program_inputs(program: Any, where: str, *, dynamic: bool = False) -> tuple[InputSpec, ...]:
+    """The program's tensor inputs.  Raises InvalidShape for dynamic ones, unless they may be, InvalidModel for other
+    kinds."""
+    import torch
+
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    specs = []
+    for name in [spec.arg.name for spec in _user_inputs(program) if not _is_constant(spec)]:
+        value = values.get(name)
+        if not isinstance(value, torch.Tensor):
+            raise InvalidModel(
+                f"input {name!r} is neither a tensor nor a constant",
+                where=where,
+                remedy="export the model with tensors, numbers and text as its only inputs",
+            )
+        if _is_dynamic(value) and not dynamic:
+            raise InvalidShape(
+                f"input {name!r} has shape {tuple(map(str, value.shape))}, some of which a call decides",
+                where=where,
+                remedy="give it to felixlike.optimize, or export the model without dynamic_shapes",
+            )
+        specs.append(InputSpec(name, tuple(value.shape), str(value.dtype).removeprefix("torch.")))
+    return tuple(specs)
+
+
+def _program_signature(program: Any) -> Signature:
+    """How the program is called: as it was exported, all of it by position or by name."""
+    from torch.utils import _pytree
+
+    leaves = [spec.arg.value if _is_constant(spec) else TENSOR for spec in _user_inputs(program)]
+    args, kwargs = _pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    called = program.module_call_graph[0].signature
+    known = list((called.forward_arg_names if called is not None else None) or ())
+    names = [*known[: len(args)], *(f"argument_{index}" for index in range(len(known), len(args)))]
+    parameters = [*map(Parameter, names), *(Parameter(name, "KEYWORD_ONLY") for name in kwargs)]
+    return Signature.of_call(parameters, args, kwargs)
+
+
+def _leaves(arguments: Any) -> tuple[Any, ...]:
+    """The tensors among arguments, or among the examples that a program still has or not."""
+    import torch
+    from torch.utils import _pytree
+
+    tensors = [leaf for leaf in _pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    return tuple(tensor.detach() for tensor in tensors)

@@ -1,0 +1,170 @@
+"""Operators of PyTorch that read windows of tensors, or elements by their numbers.
+
+TVM's importer lacks them, or makes mistakes.
+
+In: a node of an ExportedProgram's graph, TVM's importer. Out: the value, as Relax.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from felixlike import _tvm
+from felixlike.errors import UnsupportedOperator
+
+
+def _sizes(node: Any) -> list[int]:
+    """The shape of a node's value. Raises UnsupportedOperator where a call decides it."""
+    found = [*node.meta["val"].shape]
+    if not all(isinstance(size, int) for size in found):
+        raise UnsupportedOperator(
+            f"{node} has sizes that a call decides, which is not understood of windows",
+            remedy="optimize the model for one shape, or write the part with other operators",
+        )
+    return found
+
+
+def _index(node: Any, importer: Any) -> Any:
+    """aten.index: TVM's importer pairs indices up as if all had as many dimensions, and takes x[:, i, j] for all pairs.
+
+    Indexed dimensions go to the front; what they become is put where PyTorch has it: at the first of them if they lie
+    side by side, else at the front."""
+    op, emit = _tvm.relax.op, importer.block_builder.emit
+    data = importer.env[node.args[0]]
+    read = [node.args[0], *(index for index in node.args[1] if index is not None)]
+    if not all(isinstance(size, int) for part in read for size in part.meta["val"].shape):
+        return importer._index_tensor(node)
+    rank = len(importer.shape_of(data))
+    given = {dim: importer.env[index] for dim, index in enumerate(node.args[1]) if index is not None}
+    indexed, others = [*given], [dim for dim in range(rank) if dim not in given]
+    if len(given) == 1:
+        return emit(op.take(data, given[indexed[0]], axis=indexed[0]))
+    wide = max(len(importer.shape_of(index)) for index in given.values())
+    indices = []
+    for dim, given_index in given.items():
+        extent = _tvm.relax.const(int(importer.shape_of(data)[dim]), str(given_index.ty.dtype))
+        index = emit(op.floor_mod(given_index, extent))  # negative ones count from the end, bad ones stay inside
+        shape = [int(size) for size in importer.shape_of(index)]
+        short = wide - len(shape)
+        indices.append(emit(op.reshape(index, [*[1] * short, *shape])) if short else index)
+    front = [*indexed, *others]
+    ordered = data if front == [*range(rank)] else emit(op.permute_dims(data, front))
+    found = emit(op.index_tensor(ordered, indices))
+    place = indexed[0] if indexed == [*range(indexed[0], indexed[0] + len(indexed))] else 0
+    if not place:
+        return found
+    return emit(
+        op.permute_dims(found, [*range(wide, wide + place), *range(wide), *range(wide + place, wide + len(others))])
+    )
+
+
+def _windows(node: Any, importer: Any) -> Any:
+    """aten.im2col: every window of an image as a column, zeros around the image."""
+    data = importer.env[node.args[0]]
+    (high, wide), dilation, padding, stride = node.args[1:]
+    sizes = _sizes(node.args[0])
+    channels, height, width = sizes[-3:]
+    down, across = (
+        (extent + 2 * pad - spread * (size - 1) - 1) // step + 1
+        for extent, size, spread, pad, step in zip(
+            (height, width), (high, wide), dilation, padding, stride, strict=True
+        )
+    )
+    batch = sizes[0] if len(sizes) == 4 else 1
+
+    def windows(x: Any) -> Any:
+        def element(n: Any, c: Any, i: Any, j: Any, y: Any, z: Any) -> Any:
+            row = y * stride[0] + i * dilation[0] - padding[0]
+            column = z * stride[1] + j * dilation[1] - padding[1]
+            if not any(padding):
+                return x[n, c, row, column]
+            inside = _tvm.tirx.all(row >= 0, row < height, column >= 0, column < width)
+            return _tvm.tirx.if_then_else(inside, x[n, c, row, column], _tvm.tirx.const(0, x.dtype))
+
+        return _tvm.te.compute((batch, channels, high, wide, down, across), element, name="windows")
+
+    op, emit = _tvm.relax.op, importer.block_builder.emit
+    images = emit(op.reshape(data, (batch, channels, height, width)))
+    found = importer.block_builder.emit_te(windows, images, primfunc_name_hint="windows")
+    return emit(op.reshape(found, _sizes(node)))
+
+
+def _slices(node: Any, importer: Any) -> Any:
+    """aten.unfold: windows of one dimension, which become a last dimension."""
+    source, dim, _, step = node.args
+    rank = len(_sizes(source))
+    dim %= max(rank, 1)
+    shape = _sizes(node)
+    if not rank:
+        return importer.block_builder.emit(_tvm.relax.op.reshape(importer.env[source], shape))
+
+    def slices(x: Any) -> Any:
+        def element(*places: Any) -> Any:
+            *outer, last = places
+            return x[(*outer[:dim], outer[dim] * step + last, *outer[dim + 1 :])]
+
+        return _tvm.te.compute(shape, element, name="slices")
+
+    return importer.block_builder.emit_te(slices, importer.env[source], primfunc_name_hint="slices")
+
+
+def _adaptive_maxima(node: Any, importer: Any) -> Any:
+    """aten.adaptive_max_pool2d and 3d: maxima along one dimension after another, of windows that are all as long: the
+    last element of a shorter one again."""
+    if any(
+        getattr(user.target, "__name__", "") == "getitem" and user.args[1] == 1 and user.users for user in node.users
+    ):
+        raise UnsupportedOperator(
+            f"TVM cannot import the places of the maxima of {node.target}", remedy="do without return_indices=True"
+        )
+    op, emit = _tvm.relax.op, importer.block_builder.emit
+    data, sizes = importer.env[node.args[0]], node.args[1]
+    shape = _sizes(node.args[0])
+    first = len(shape) - len(sizes)
+    for axis, size in enumerate(sizes, start=first):
+        if size == shape[axis]:
+            continue
+        windows = _adaptive_windows(shape[axis], size)
+        if len(windows) * len(windows[0]) != shape[axis]:
+            places = _tvm.relax.const([place for window in windows for place in window], "int64")
+            data = emit(op.take(data, places, axis=axis))
+        data = emit(op.reshape(data, (*shape[:axis], size, len(windows[0]), *shape[axis + 1 :])))
+        data = emit(op.max(data, axis + 1))
+        shape[axis] = size
+    return emit(_tvm.relax.Tuple([data]))
+
+
+def _adaptive_windows(extent: int, size: int) -> list[list[int]]:
+    """The places of each of so many windows, all as long as the longest."""
+    bounds = [(i * extent // size, -(-(i + 1) * extent // size)) for i in range(size)]
+    longest = max(end - begin for begin, end in bounds)
+    return [[min(begin + i, end - 1) for i in range(longest)] for begin, end in bounds]
+
+
+def _sampled(node: Any, importer: Any) -> Any:
+    """aten.grid_sampler_2d: TVM has the two coordinates in front, which its importer forgets."""
+    data, grid, method, padding, aligned = node.args
+    emit = importer.block_builder.emit
+    turned = emit(_tvm.relax.op.permute_dims(importer.env[grid], (0, 3, 1, 2)))
+    sampled = _tvm.relax.op.image.grid_sample(
+        importer.env[data],
+        turned,
+        method=("bilinear", "nearest", "bicubic")[method],
+        layout="NCHW",
+        padding_mode=("zeros", "border", "reflection")[padding],
+        align_corners=aligned,
+    )
+    return emit(sampled)
+
+
+WINDOWS: dict[str, Callable[[Any, Any], Any]] = {
+    "adaptive_max_pool2d.default": _adaptive_maxima,
+    "adaptive_max_pool3d.default": _adaptive_maxima,
+    "grid_sampler_2d.default": _sampled,
+    "im2col.default": _windows,
+    "index.Tensor": _index,
+    "unfold.default": _slices,
+}
+"""Operators by name: (node, importer) → the value."""
+
+KEPT: Sequence[str] = ("im2col.default",)
+"""What PyTorch would take apart, into indices of each element."""

@@ -1,0 +1,53 @@
+"""Norms in float64, which TVM has none of: means and elementwise operators, in two passes.
+
+layer norm         x → (x - mean) / √(mean square of what differs from it + ε), along some dimensions
+group norm         the same of [N, G, C/G, …] along all but the first two; an instance norm has a channel a group
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from felixlike import _tvm
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten, shape
+
+
+def with_wide_norms(module: Any) -> Any:
+    """A Relax module whose layer, group and instance norms of float64 are other operators."""
+    return rewritten(module, _written_out)
+
+
+def _written_out(expression: Any, _: Known, rewriter: Rewriter) -> Any:
+    name = operator(expression)
+    if name not in ("nn.layer_norm", "nn.group_norm", "nn.instance_norm"):
+        return None
+    if str(expression.ty.dtype) != "float64":
+        return None
+    reshape, emit, attrs = _tvm.relax.op.reshape, rewriter.builder.emit, expression.attrs
+    data, scale, shift = map(rewriter.new, expression.args)
+    extents = shape(expression)
+    if name == "nn.layer_norm":
+        return _scaled(_unit(data, list(attrs.axes), attrs.epsilon, emit), scale, shift, attrs, emit)
+    axis, channels = int(attrs.channel_axis), extents[1]
+    axes = {int(a) % len(extents) for a in attrs.axes} - ({0} if extents[0] == 1 else set())
+    if axis != 1 or axes != set(range(2, len(extents))):
+        return None
+    groups = int(attrs.num_groups) if name == "nn.group_norm" else channels
+    members = emit(reshape(data, (extents[0], groups, channels // groups, *extents[2:])))
+    unit = emit(reshape(_unit(members, [*range(2, len(extents) + 1)], attrs.epsilon, emit), extents))
+    scale, shift = (emit(reshape(v, (channels, *[1] * (len(extents) - 2)))) for v in (scale, shift))
+    return _scaled(unit, scale, shift, attrs, emit)
+
+
+def _unit(data: Any, axes: list[Any], epsilon: float, emit: Any) -> Any:
+    """With mean 0 and variance 1 along the axes."""
+    op = _tvm.relax.op
+    different = emit(op.subtract(data, emit(op.mean(data, axes, keepdims=True))))
+    variance = emit(op.mean(emit(op.multiply(different, different)), axes, keepdims=True))
+    deviation = emit(op.sqrt(emit(op.add(variance, _tvm.relax.const(float(epsilon), "float64")))))
+    return emit(op.divide(different, deviation))
+
+
+def _scaled(unit: Any, scale: Any, shift: Any, attrs: Any, emit: Any) -> Any:
+    found = emit(_tvm.relax.op.multiply(unit, scale)) if attrs.scale else unit
+    return _tvm.relax.op.add(found, shift) if attrs.center else found

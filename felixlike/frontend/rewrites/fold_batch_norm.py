@@ -1,0 +1,79 @@
+"""Batch norms after convolutions become the convolutions' weights and biases: no task, no memory traffic.
+
+    γ · (W ∗ x + b − μ) / √(σ² + ε) + β   =   (s · W) ∗ x + (s · (b − μ) + β)     with s = γ / √(σ² + ε) of each channel
+
+For convolutions of every rank, plain and transposed, with and without groups (TVM's own pass knows conv2d alone), in
+float64 before it is rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from felixlike import _tvm
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, constant, is_constant, operator, rewritten, shape
+
+_CONVOLUTIONS = {f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose")}
+
+Array = npt.NDArray[np.float64]
+
+
+def with_folded_batch_norms(module: Any) -> Any:
+    """A Relax module without the batch norms that follow convolutions with constant weights."""
+    return rewritten(module, _folded)
+
+
+def _folded(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+    if not isinstance(expression, _tvm.relax.TupleGetItem) or int(expression.index) != 0:
+        return None
+    norm = known.value(expression.tuple_value)
+    if operator(norm) != "nn.batch_norm" or not known.once(expression.tuple_value) or not known.once(norm.args[0]):
+        return None
+    convolution, bias = _with_bias(known.value(norm.args[0]), known)
+    constants = [*norm.args[1:], *convolution.args[1:]] if operator(convolution) in _CONVOLUTIONS else []
+    if not constants or not all(map(is_constant, constants)) or not _channels_first(convolution, norm):
+        return None
+    gamma, beta, mean, variance = map(_wide, norm.args[1:])
+    scale = (gamma if norm.attrs.scale else 1.0) / np.sqrt(variance + float(norm.attrs.epsilon))
+    shift = (beta if norm.attrs.center else 0.0) + scale * ((0.0 if bias is None else _wide(bias).reshape(-1)) - mean)
+    dtype = str(convolution.ty.dtype)
+    weights = constant(_scaled(convolution, scale).astype(dtype))
+    call = _tvm.relax.Call(convolution.op, [rewriter.new(convolution.args[0]), weights], convolution.attrs)
+    ones = [1] * (len(shape(convolution)) - 2)
+    return _tvm.relax.op.add(call, constant(shift.reshape(1, -1, *ones).astype(dtype)))
+
+
+def _with_bias(value: Any, known: Known) -> tuple[Any, Any]:
+    """The convolution and, where `value` is its sum with a constant for each channel, that constant."""
+    if operator(value) != "add" or not known.once(value.args[0]):
+        return value, None
+    channels = (1, shape(value)[1], *[1] * (len(shape(value)) - 2))
+    bias = known.value(value.args[1])
+    whole = known.value(bias.args[0]) if operator(bias) == "reshape" else bias
+    fits = shape(value.args[1]) == channels and is_constant(whole)
+    return (known.value(value.args[0]), whole) if fits else (value, None)
+
+
+def _channels_first(convolution: Any, norm: Any) -> bool:
+    """Whether the layouts are PyTorch's, and the norm is over the channels."""
+    attrs = convolution.attrs
+    weights = "IO" if operator(convolution).endswith("_transpose") else "OI"
+    layouts = attrs.data_layout == attrs.out_layout and attrs.data_layout[:2] == "NC"
+    return bool(layouts) and attrs.kernel_layout[:2] == weights and int(norm.attrs.axis) == 1
+
+
+def _scaled(convolution: Any, scale: Array) -> Array:
+    """The weights times a factor for each output channel."""
+    weights = _wide(convolution.args[1])
+    if not operator(convolution).endswith("_transpose"):
+        return weights * scale.reshape(-1, *[1] * (weights.ndim - 1))
+    groups, (inputs, outputs) = int(convolution.attrs.groups), weights.shape[:2]
+    grouped = weights.reshape(groups, inputs // groups, outputs, -1)
+    return (grouped * scale.reshape(groups, 1, outputs, 1)).reshape(weights.shape)
+
+
+def _wide(constant: Any) -> Array:
+    return np.asarray(constant.value.numpy(), dtype=np.float64)

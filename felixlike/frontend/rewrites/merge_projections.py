@@ -1,0 +1,101 @@
+"""Several products of one input with constants become one, and its parts: queries, keys and values of attention.
+
+    Q, K, V = X · A + a, X · B + b, X · C + c    →    Q, K, V = columns of X · [A B C] + [a b c]
+
+X is read once, and one large product fills the machine better than three small ones. Only where the parts are moved
+anyway, as splitting into heads does: else a copy of each would be needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from felixlike import _tvm
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, constant, is_constant, operator, rewritten, shape
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """product: the matmul.  bias: a vector that is added to it, or None.  result: the sum, or the product itself."""
+
+    product: Any
+    bias: Any | None
+    result: Any
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return shape(self.product.args[1])[1]
+
+
+def with_joint_projections(module: Any) -> Any:
+    """A Relax module where products of one input with constant matrices are one, if their parts are moved."""
+    return rewritten(module, partial(_part, {}))
+
+
+def _part(done: dict[int | None, Any], expression: Any, known: Known, rewriter: Rewriter) -> Any:
+    factors = [expression, *map(known.value, expression.args)] if operator(expression) in ("matmul", "add") else []
+    product = next((f for f in factors if operator(f) == "matmul"), None)
+    if product is None:
+        return None
+    source, block = product.args[0], known.block(product)
+    found = [
+        _projection(r, known) for r in known.readers(source) if operator(r) == "matmul" and known.block(r) == block
+    ]
+    own = next((p for p in found if p is not None and expression.same_as(p.result)), None)
+    if own is None:
+        return None
+    joint = [p for p in found if p is not None and _alike(p, own)]
+    if len(joint) == 1:
+        return None
+    key = _tvm.identity(joint[0].product)
+    if key not in done:
+        done[key] = _joined(joint, rewriter)
+    begin = sum(p.width for p in joint[: [p.result.same_as(expression) for p in joint].index(True)])
+    axis = len(shape(expression)) - 1
+    return _tvm.relax.op.strided_slice(done[key], axes=[axis], begin=[begin], end=[begin + own.width])
+
+
+def _projection(product: Any, known: Known) -> Projection | None:
+    """What begins with a matmul, if its matrix is constant and its result is only moved."""
+    weights = product.args[1]
+    if not is_constant(weights) or len(shape(weights)) != 2:
+        return None
+    found = Projection(product, None, product)
+    readers = known.readers(known.variable(product))
+    if len(readers) == 1 and operator(readers[0]) == "add":
+        biases = [a for a in readers[0].args if is_constant(a) and shape(a) == (found.width,)]
+        found = Projection(product, biases[0], readers[0]) if biases else found
+    return found if _is_moved(known.variable(found.result), known) else None
+
+
+def _is_moved(variable: Any, known: Known) -> bool:
+    """Whether every reader transposes it, after reshapes or at once."""
+    readers = known.readers(variable)
+    return bool(readers) and all(
+        operator(r) == "permute_dims" or (operator(r) == "reshape" and _is_moved(known.variable(r), known))
+        for r in readers
+    )
+
+
+def _alike(one: Projection, other: Projection) -> bool:
+    same_types = str(one.product.ty.dtype) == str(other.product.ty.dtype)
+    return same_types and (one.bias is None) == (other.bias is None)
+
+
+def _joined(projections: list[Projection], rewriter: Rewriter) -> Any:
+    """The variable that is all of them side by side."""
+
+    def side_by_side(constants: list[Any]) -> Any:
+        return constant(np.concatenate([c.value.numpy() for c in constants], axis=-1))
+
+    first = projections[0].product
+    weights = side_by_side([p.product.args[1] for p in projections])
+    call = _tvm.relax.Call(first.op, [rewriter.new(first.args[0]), weights], first.attrs)
+    joined = rewriter.builder.emit(call)
+    biases = [p.bias for p in projections if p.bias is not None]
+    return rewriter.builder.emit(_tvm.relax.op.add(joined, side_by_side(biases))) if biases else joined

@@ -1,0 +1,150 @@
+"""The passes from an imported Relax module to one whose every call is a fused subgraph.
+
+In: Relax with operators, parameters bound as constants. Out: Relax that only calls PrimFuncs, and views.
+The list is fixed for each kind of target: what is tuned must be what is compiled, so deploy starts from this module and
+fuses nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import _tvm
+from felixlike.frontend.constants import with_marks
+from felixlike.frontend.rewrites import (
+    in_phases,
+    with_absorbed_pads,
+    with_channels_last,
+    with_fast_convolutions,
+    with_folded_batch_norms,
+    with_gates_apart,
+    with_group_norms_in_two_passes,
+    with_infinite_padding,
+    with_joined_small_kernels,
+    with_joint_projections,
+    with_late_reshapes,
+    with_room,
+    with_safe_indices,
+    with_shared_factors,
+    with_stacks_apart,
+    with_total_order,
+    with_transposed_factors,
+    with_wide_norms,
+)
+from felixlike.frontend.rewrites.simplify_indices import with_simple_indices
+from felixlike.hardware import kind_of, target_device
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """name: of a function of ours or of a pass of TVM's.  make: a target → TVM's pass.  kinds: of the targets that it
+    is for; none: for all.  static: whether it must know all sizes: it is left out where a call decides some."""
+
+    name: str
+    make: Callable[[Any], Any]
+    kinds: tuple[str, ...] = ()
+    static: bool = False
+
+
+def _ours(
+    rewrite: Callable[..., Any], *kinds: str, of: Callable[[Any], list[Any]] | None = None, static: bool = False
+) -> Rewrite:
+    """A function from module, and what else it wants of the target, to module."""
+
+    def make(target: Any) -> Any:
+        more = of(target) if of else []
+        return _tvm.transform.module_pass(lambda module, _: rewrite(module, *more), opt_level=0, name=rewrite.__name__)
+
+    return Rewrite(rewrite.__name__, make, kinds, static)
+
+
+def _tvms(name: str, place: str = "transform") -> Rewrite:
+    """A pass of Relax's.  place: the module that has it."""
+    return Rewrite(name, lambda _: getattr(getattr(_tvm.relax, place), name)())
+
+
+_CPU = ("llvm",)
+
+REWRITES = [
+    # NaN is above all numbers wherever there is an order.
+    _ours(with_total_order),
+    # TVM's norms end at float32.
+    _ours(with_wide_norms),
+    # Sampling, sorting and scans have no legalisation of their own: TVM's kernels for them, as in its CPU pipeline.
+    _tvms("DispatchSampling", "backend"),
+    _tvms("DispatchSortScan", "backend"),
+    _ours(with_safe_indices),
+    # Zeros around a tensor become the padding of the convolution that reads it.
+    _ours(with_absorbed_pads),
+    # A batch norm after a convolution becomes that convolution's weight and bias: no task, no memory traffic.
+    _ours(with_folded_batch_norms),
+    # The batch norms left over become arithmetic, dropout becomes nothing.
+    _tvms("DecomposeOpsForInference"),
+    # Copies of variables and unused tuples hide equal expressions and constants from the next two passes.
+    _tvms("CanonicalizeBindings"),
+    _tvms("EliminateCommonSubexpr"),
+    # Transposed convolutions become the plain ones that their output is interleaved from.
+    _ours(in_phases),
+    # A matrix that multiplies a whole batch stays one.
+    _ours(with_shared_factors),
+    # Folded batch norms, weights by phase and transposed weights are computed now instead of on every call.
+    _tvms("FoldConstant"),
+    # Convolutions of a chain read and write vectors of channels.
+    _ours(with_channels_last, *_CPU, static=True),
+    # Convolutions with small windows become products of transformed tiles.
+    _ours(with_fast_convolutions, *_CPU, static=True),
+    # Group norms become rows, or means of channels, that schedule rules know.
+    _ours(with_group_norms_in_two_passes, *_CPU, static=True),
+    # Queries, keys and values are one product; the weights of all three are known now.
+    _ours(with_joint_projections),
+    # What is done to the elements of a contraction joins it, although a reshape is between them.
+    _ours(with_late_reshapes),
+    # Transposed factors of products are read where they lie.
+    _tvms("CanonicalizeBindings"),
+    _ours(with_transposed_factors, static=True),
+    # Convolutions whose channels or columns fill no vectors compute some more.
+    _ours(with_room, *_CPU, of=lambda target: [target_device(target).unit], static=True),
+    # Operators become PrimFuncs. Some leave constants behind (masks, index tensors): fold again.
+    _tvms("LegalizeOps"),
+    # The padding of a maximum is below all numbers.
+    _ours(with_infinite_padding),
+    _tvms("FoldConstant"),
+    # Patterns (elementwise, injective, reduction, out-fusable …) tell FuseOps what may join what.
+    _tvms("AnnotateTIROpPattern"),
+    # The stack of all steps does not compute the last of them.
+    _ours(with_stacks_apart),
+    # What is spread over a larger tensor is computed before it.
+    _ours(with_gates_apart),
+    _tvms("FuseOps"),
+    # What follows one another and takes no longer than being started is one kernel, of several outputs.
+    _ours(with_joined_small_kernels, *_CPU, static=True),
+    _tvms("FuseTIR"),
+    _ours(with_simple_indices),
+    # A reshape alone is a view of its input at run time; as a PrimFunc it would be a copy and a task.
+    _tvms("RewriteDataflowReshape"),
+    # PrimFuncs that were fused into others are called by nothing now.
+    _tvms("DeadCodeElimination"),
+]
+"""In their order."""
+
+
+def rewrites_of(kind: str) -> tuple[Rewrite, ...]:
+    """What the graph undergoes for a kind of target, by its name, in this order."""
+    return tuple(rewrite for rewrite in REWRITES if not rewrite.kinds or kind in rewrite.kinds)
+
+
+def fuse(module: Any, target: Any) -> Any:
+    """Legalise and fuse a Relax module for a target, and mark weights whose layout is free.  Raises what TVM raises."""
+    return with_marks(_run(module, target, rewrites_of(kind_of(target).name)))
+
+
+def fuse_dynamic(module: Any, target: Any) -> Any:
+    """The same of a module some of whose sizes are symbolic, without marks.  Raises what TVM raises."""
+    return _run(module, target, [r for r in rewrites_of(kind_of(target).name) if not r.static])
+
+
+def _run(module: Any, target: Any, rewrites: Sequence[Rewrite]) -> Any:
+    with target:
+        return _tvm.transform.Sequential([rewrite.make(target) for rewrite in rewrites])(module)

@@ -1,0 +1,100 @@
+"""Reshapes move behind what is done to single elements, so that it joins the kernel of the contraction before them.
+
+    gelu(reshape(A · B + b))           →   reshape(gelu(A · B + b))
+    add(reshape(A · B + b), residual)  →   reshape(add(A · B + b, reshape(residual)))
+
+TVM fuses elementwise operators into a contraction, but nothing behind a reshape: a task and a pass over memory each. A
+reshape of a reshape is one, of its own shape none; those that are left over are views.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from felixlike import _tvm
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, settled, shape
+
+UNARY = {"nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh", "exp", "negative", "sqrt", "clip", "erf"}
+"""Elementwise operators of one tensor."""
+
+BINARY = {"add", "subtract", "multiply", "divide", "maximum", "minimum"}
+"""Elementwise operators of two tensors."""
+
+_CONTRACTIONS = {"matmul", "call_tir"} | {f"nn.conv{rank}d" for rank in (1, 2, 3)}
+
+
+def with_late_reshapes(module: Any) -> Any:
+    """A Relax module whose contractions are followed by what is done to their elements, and by reshapes after that."""
+    return settled(module, _late)
+
+
+def _late(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+    name, op = operator(expression), _tvm.relax.op
+    if name == "broadcast_to" and shape(expression.args[0]) == shape(expression):
+        return rewriter.new(expression.args[0])
+    if name == "reshape":
+        return _joined(expression, known, rewriter)
+    if name == "multiply" and (gate := _gated(expression, known)) is not None:
+        return op.nn.silu(rewriter.new(gate))
+    if name not in UNARY | BINARY:
+        return None
+    tensors = [argument for argument in expression.args if hasattr(argument.ty, "shape")]
+    moved = next((a for a in tensors if _moves(a, expression, known)), None)
+    if moved is None:
+        return None
+    inner = known.value(moved).args[0]
+
+    def operand(argument: Any) -> Any:
+        if argument.same_as(moved):
+            return rewriter.new(inner)
+        new = rewriter.new(argument)
+        return rewriter.builder.emit(op.reshape(new, shape(inner))) if _is_whole(argument, expression) else new
+
+    arguments = [operand(argument) for argument in expression.args]
+    call = _tvm.relax.Call(expression.op, arguments, expression.attrs)
+    return op.reshape(rewriter.builder.emit(call), shape(expression))
+
+
+def _gated(product: Any, known: Known) -> Any:
+    """x of x · sigmoid(x), which is one operator of one tensor; None for all other products."""
+    for x, other in (product.args, reversed(product.args)):
+        gate = known.value(other)
+        if operator(gate) == "sigmoid" and gate.args[0].same_as(x):
+            return x
+    return None
+
+
+def _moves(argument: Any, expression: Any, known: Known) -> bool:
+    """Whether an operand is a reshape that can go behind: of a contraction, and read here alone; others are of its
+    shape, or one number."""
+    reshape = known.value(argument)
+    others = [a for a in expression.args if not a.same_as(argument) and hasattr(a.ty, "shape")]
+    alike = all(_is_whole(a, expression) or (is_constant(a) and math.prod(shape(a)) == 1) for a in others)
+    plain = operator(reshape) == "reshape" and shape(argument) == shape(expression) and known.once(argument)
+    return plain and alike and known.once(reshape.args[0]) and _of_contraction(reshape.args[0], known)
+
+
+def _of_contraction(variable: Any, known: Known) -> bool:
+    """Whether a variable is a contraction, or what is done to the elements of one that nobody else reads."""
+    value = known.value(variable)
+    if operator(value) not in UNARY | BINARY:
+        return operator(value) in _CONTRACTIONS
+    return any(_is_whole(a, value) and known.once(a) and _of_contraction(a, known) for a in value.args)
+
+
+def _is_whole(argument: Any, expression: Any) -> bool:
+    return hasattr(argument.ty, "shape") and shape(argument) == shape(expression)
+
+
+def _joined(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+    """One reshape instead of two, none instead of one that changes nothing."""
+    source = expression.args[0]
+    if shape(source) == shape(expression):
+        return rewriter.new(source)
+    before = known.value(source)
+    if operator(before) != "reshape":
+        return None
+    if shape(before.args[0]) == shape(expression):
+        return rewriter.new(before.args[0])
+    return _tvm.relax.op.reshape(rewriter.new(before.args[0]), shape(expression))

@@ -1,0 +1,195 @@
+"""Transposed convolutions as s^d plain convolutions, one for each phase of the output, in one PrimFunc.
+
+    Y[y] = Σ X[i] · W[j],  s·i + j = y + p        (one dimension; s: stride, p: padding, k: taps)
+
+With y = s·z + f, only every s-th tap meets the input at all: j = (f + p) mod s + s·b. So there are s phases f, each a
+convolution with t = ⌈k / s⌉ taps, and Y holds them interleaved. Taps are numbered backwards, a = t − 1 − b, so that the
+window moves forwards; those beyond k are zeros:
+
+    V[f, …, a] = W[…, (f + p) mod s + s·(t − 1 − a)]                     computed once where W is a constant
+    C[f, …, z] = Σ_a X[z + (f + p) div s − (t − 1) + a] · V[f, …, a]
+    Y[…, y]    = C[y mod s, …, y div s]
+
+TVM puts s − 1 zeros between the elements of X and convolves with all k taps: s^d times the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike import _tvm
+from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten, shape
+
+_LAYOUTS = {"conv1d": ("NCW", "IOW"), "conv2d": ("NCHW", "IOHW"), "conv3d": ("NCDHW", "IODHW")}
+"""Operator → the layouts of data and weights that are rewritten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One spatial dimension.  size: of the input.  output: of the output.  taps: of the weights.  stride, padding: the
+    transposed convolution's; padding is that before the first element."""
+
+    size: int
+    output: int
+    taps: int
+    stride: int
+    padding: int
+
+    @property
+    def phases(self) -> int:
+        """How many there are; one for stride 1."""
+        return self.stride
+
+    @property
+    def window(self) -> int:
+        """Taps of each phase."""
+        return -(-self.taps // self.stride)
+
+    @property
+    def places(self) -> int:
+        """Elements of the output that each phase computes."""
+        return -(-self.output // self.stride)
+
+    @property
+    def before(self) -> int:
+        """Zeros before the input's first element that a window may reach; negative if windows begin after it."""
+        return self.window - 1 - self.padding // self.stride
+
+    @property
+    def padded(self) -> int:
+        """Elements that the windows of all phases reach."""
+        last = (self.stride - 1 + self.padding) // self.stride - self.padding // self.stride
+        return self.places - 1 + last + self.window
+
+    def start(self, phase: Any) -> Any:
+        """Where the first window of a phase begins in the padded input; affine in the phase where that is possible."""
+        if self.padding % self.stride == 0:
+            return 0
+        if self.stride == 2:
+            return phase
+        return (phase + self.padding) // self.stride - self.padding // self.stride
+
+    def tap(self, phase: Any, step: Any) -> Any:
+        """The tap of the weights that a phase uses at a step of its window; may be beyond the last one."""
+        return (phase + self.padding) % self.stride + self.stride * (self.window - 1 - step)
+
+
+def in_phases(module: Any) -> Any:
+    """A Relax module with transposed convolutions computed by phases; those with dilated weights or layouts other than
+    PyTorch's are left as they are."""
+    return rewritten(module, _phased)
+
+
+def _phased(expression: Any, _: Known, rewriter: Rewriter) -> Any:
+    name = operator(expression).removeprefix("nn.").removesuffix("_transpose")
+    if not operator(expression).endswith("_transpose") or not _is_understood(expression, _LAYOUTS[name]):
+        return None
+    dimensions, groups = _dimensions(expression), int(expression.attrs.groups)
+    data, weights = (rewriter.new(argument) for argument in expression.args)
+    weights = rewriter.builder.call_te(
+        lambda w: phase_weights(w, dimensions, groups), weights, primfunc_name_hint=f"{name}_phase_weights"
+    )
+    return rewriter.builder.call_te(
+        lambda x, v: phased(x, v, dimensions, str(expression.ty.dtype)),
+        data,
+        rewriter.builder.emit(weights),
+        primfunc_name_hint=f"{name}_transpose",
+    )
+
+
+def _is_understood(call: Any, layouts: tuple[str, str]) -> bool:
+    """Whether layouts are PyTorch's and the weights not dilated."""
+    attrs = call.attrs
+    plain = (attrs.data_layout, attrs.kernel_layout) == layouts and attrs.out_layout == attrs.data_layout
+    return plain and all(int(d) == 1 for d in attrs.dilation)
+
+
+def _dimensions(call: Any) -> tuple[Dimension, ...]:
+    data, weights = map(shape, call.args)
+    strides, padding = call.attrs.strides, call.attrs.padding
+    return tuple(
+        Dimension(data[i], output, weights[i], int(strides[i - 2]), int(padding[i - 2]))
+        for i, output in enumerate(shape(call)[2:], 2)
+    )
+
+
+def phase_weights(weights: Any, dimensions: Sequence[Dimension], groups: int) -> Any:
+    """V[phases, group, output channel, input channel, windows] of W[input channel, output channel, taps].
+
+    Channels are counted within a group. Phases and the group only where there is more than one."""
+    inputs, outputs = int(weights.shape[0]) // groups, int(weights.shape[1])
+    several = [d for d in dimensions if d.phases > 1]
+    shape = [*(d.phases for d in several), *([groups] if groups > 1 else []), outputs, inputs]
+
+    def value(*indices: Any) -> Any:
+        phases, rest = _phases(indices, dimensions)
+        group, rest = (rest[0], rest[1:]) if groups > 1 else (0, rest)
+        k, c, *steps = rest
+        taps = [d.tap(f, a) for d, f, a in zip(dimensions, phases, steps, strict=True)]
+        inside = [t < d.taps for d, t in zip(dimensions, taps, strict=True) if d.taps % d.stride]
+        zero = _tvm.tirx.const(0, weights.dtype)
+        found = weights(group * inputs + c, k, *taps)
+        return _tvm.te.if_then_else(_tvm.te.all(*inside), found, zero) if inside else found
+
+    return _tvm.te.compute([*shape, *(d.window for d in dimensions)], value, name="phase_weights")
+
+
+def phased(data: Any, weights: Any, dimensions: Sequence[Dimension], dtype: str) -> Any:
+    """Y[batch, channel, places] of X[batch, channel, places] and weights as `phase_weights` gives them."""
+    count = sum(d.phases > 1 for d in dimensions)
+    groups = int(weights.shape[count]) if len(weights.shape) > count + 2 + len(dimensions) else 1
+    outputs, inputs = (int(n) for n in weights.shape[-len(dimensions) - 2 : -len(dimensions)])
+    grouped = groups > 1
+    padded = _padded(data, dimensions, groups)
+    channel = _tvm.te.reduce_axis((0, inputs), name="c")
+    steps = [_tvm.te.reduce_axis((0, d.window), name=f"a{i}") for i, d in enumerate(dimensions)]
+    several = [d.phases for d in dimensions if d.phases > 1]
+
+    def product(n: Any, *indices: Any) -> Any:
+        group, rest = (indices[:1], indices[1:]) if grouped else ((), indices)
+        phases, (k, *places) = _phases(rest, dimensions)
+        at = [z + d.start(f) + a for d, f, z, a in zip(dimensions, phases, places, steps, strict=True)]
+        read = padded(n, *group, channel, *at).astype(dtype)
+        written = weights(*rest[:count], *group, k, channel, *steps).astype(dtype)
+        return _tvm.te.sum(read * written, axis=[channel, *steps])
+
+    shape = [data.shape[0], *([groups] if grouped else []), *several, outputs, *(d.places for d in dimensions)]
+    convolved = _tvm.te.compute(shape, product, name="phases")
+    if not several and not grouped:
+        return convolved
+
+    def interleaved(n: Any, k: Any, *places: Any) -> Any:
+        group = [k // outputs] if grouped else []
+        phases = [y % d.stride for d, y in zip(dimensions, places, strict=True) if d.phases > 1]
+        within = [y // d.stride for d, y in zip(dimensions, places, strict=True)]
+        return convolved(n, *group, *phases, k % outputs if grouped else k, *within)
+
+    whole = [data.shape[0], groups * outputs, *(d.output for d in dimensions)]
+    return _tvm.te.compute(whole, interleaved, name="interleaved")
+
+
+def _padded(data: Any, dimensions: Sequence[Dimension], groups: int) -> Any:
+    """X with the zeros that windows reach; with an axis for groups where there are several."""
+    inputs = int(data.shape[1]) // groups
+    if groups == 1 and all(d.before == 0 and d.padded == d.size for d in dimensions):
+        return data
+
+    def value(n: Any, *indices: Any) -> Any:
+        channel, places = (indices[0], indices[1:]) if groups == 1 else (indices[0] * inputs + indices[1], indices[2:])
+        at = [z - d.before for d, z in zip(dimensions, places, strict=True)]
+        inside = [i >= 0 for d, i in zip(dimensions, at, strict=True) if d.before > 0]
+        inside += [i < d.size for d, i in zip(dimensions, at, strict=True) if d.padded - d.before > d.size]
+        found = data(n, channel, *at)
+        return _tvm.te.if_then_else(_tvm.te.all(*inside), found, _tvm.tirx.const(0, data.dtype)) if inside else found
+
+    channels = [groups, inputs] if groups > 1 else [inputs]
+    return _tvm.te.compute([data.shape[0], *channels, *(d.padded for d in dimensions)], value, name="padded")
+
+
+def _phases(indices: Sequence[Any], dimensions: Sequence[Dimension]) -> tuple[list[Any], Sequence[Any]]:
+    """The phase of every dimension, 0 where there is one only, from the first indices; and the indices after those."""
+    given = iter(indices)
+    phases = [next(given) if d.phases > 1 else 0 for d in dimensions]
+    return phases, tuple(given)

@@ -1,0 +1,165 @@
+"""The nested arguments of a call, compared with those that a model was compiled for.
+
+In: torch's TreeSpec of one argument, values as users give them. Out: its tensors in order, or an InputMismatch that
+names the place as code would reach it: state['h'][1]. Torch's own flattening names no place, refuses lists for tuples,
+and minds the order of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from felixlike._util.wording import kind_of, shown
+from felixlike.errors import InputMismatch
+from felixlike.frontend.signature.structure import SCALARS
+
+TENSOR: Any = ...
+"""Stands for a tensor among the leaves of a structure; all others are constants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A part of an argument.
+
+    place: as code would reach it.  kind: its class; None for a tensor or constant.  context: what torch's pytrees note
+    of it besides.  keys: of a mapping.  children: the parts of it.  constant: the value if it is one, else TENSOR."""
+
+    place: str
+    kind: type | None
+    context: Any
+    keys: tuple[Any, ...]
+    children: tuple[Node, ...]
+    constant: Any
+
+    def places(self) -> Iterator[str]:
+        """Where the tensors in it stand, in order."""
+        if self.kind is None and self.constant is TENSOR:
+            yield self.place
+        for child in self.children:
+            yield from child.places()
+
+    def describe(self, tensors: Iterator[str]) -> str:
+        """In words, tensors by theirs."""
+        if self.kind is None:
+            return next(tensors) if self.constant is TENSOR else repr(self.constant)
+        parts = [child.describe(tensors) for child in self.children]
+        if self.keys:
+            return "{" + ", ".join(f"{k!r}: {part}" for k, part in zip(self.keys, parts, strict=True)) + "}"
+        name = "" if self.kind in (tuple, list, dict) else self.kind.__name__
+        left, right = "[]" if self.kind is list else "()"
+        return f"{name}{left}{', '.join(parts)}{right}"
+
+    def value(self) -> Any:
+        """Of a part without tensors: the constant, else what says that there is one."""
+        return self.constant if self.kind is None else ...
+
+    def collect(self, value: Any, found: list[Any], where: str) -> None:
+        """Append the tensors of a value, whatever stands where they should.  Raises InputMismatch where it is nested
+        otherwise, or another constant."""
+        if self.kind is None:
+            if self.constant is TENSOR:
+                found.append(value)
+            else:
+                self._check_constant(value, where)
+            return
+        parts = self._parts(value, where)
+        for child, part in zip(self.children, parts, strict=True):
+            child.collect(part, found, where)
+
+    def _check_constant(self, value: Any, where: str) -> None:
+        if not same(value, self.constant):
+            raise InputMismatch(
+                f"input {quoted(self.place)} is {said(value)}, compiled for {self.place}={shown(self.constant)}",
+                where=where,
+                remedy="leave it out, or optimize the model with this value"
+                if self.place.isidentifier()
+                else "optimize the model with this value",
+            )
+
+    def _parts(self, value: Any, where: str) -> Iterable[Any]:
+        if self.kind in (tuple, list):
+            if not isinstance(value, tuple | list):
+                raise self._otherwise(kind_of(value), where)
+            if len(value) != len(self.children):
+                raise self._otherwise(f"{kind_of(value)} of {len(value)}", where)
+            return value
+        if self.keys or self.kind is dict:
+            if not isinstance(value, Mapping):
+                raise self._otherwise(kind_of(value), where)
+            if set(value) != set(self.keys):
+                raise self._otherwise(f"{kind_of(value)} of {', '.join(map(repr, value)) or 'nothing'}", where)
+            return [value[key] for key in self.keys]
+        return self._parts_of_class(value, where)
+
+    def _parts_of_class(self, value: Any, where: str) -> Iterable[Any]:
+        from torch.utils import _pytree
+
+        assert self.kind is not None
+        if not isinstance(value, self.kind):
+            raise self._otherwise(kind_of(value), where)
+        parts, context = _pytree.SUPPORTED_NODES[node_type(value)].flatten_fn(value)
+        if len(parts) != len(self.children) or context != self.context:
+            raise self._otherwise(f"{kind_of(value)} of other parts", where)
+        return parts
+
+    def _otherwise(self, what: str, where: str) -> InputMismatch:
+        assert self.kind is not None
+        name = self.kind.__name__
+        if self.keys:
+            wanted = f"a {name} of {', '.join(map(repr, self.keys))}"
+        else:
+            wanted = f"a {name} of {len(self.children)}"
+        return InputMismatch(
+            f"input {quoted(self.place)} is {what}, compiled for {wanted}",
+            where=where,
+            remedy="nest the inputs as the examples were",
+        )
+
+
+def node_of(value: Any, spec: Any, leaves: Iterator[Any], place: str) -> Node:
+    """The node of a part of a structure.  value: an instance of it, with any leaves.  leaves: TENSOR and constants, in
+    order, of which its own are taken."""
+    from torch.utils import _pytree
+
+    if spec.is_leaf():
+        return Node(place, None, None, (), (), next(leaves))
+    known = _pytree.SUPPORTED_NODES[node_type(value)]
+    parts, context = known.flatten_fn(value)
+    if known.flatten_with_keys_fn is not None:
+        names = [_pytree.keystr((key,)) for key, _ in known.flatten_with_keys_fn(value)[0]]
+    else:  # a class that was registered without the names of its parts
+        names = [f"[{index}]" for index in range(len(parts))]
+    children = zip(parts, spec.children(), names, strict=True)
+    nodes = tuple(node_of(part, child, leaves, f"{place}{name}") for part, child, name in children)
+    keys = tuple(value) if isinstance(value, dict) and len(value) == len(nodes) else ()
+    return Node(place, type(value), context, keys, nodes, None)
+
+
+def node_type(value: Any) -> Any:
+    """What torch's pytrees know the class of a value as: one for all named tuples."""
+    from torch.utils import _pytree
+
+    return _pytree._get_node_type(value)
+
+
+def same(value: Any, constant: Any) -> bool:
+    """Whether a value is a constant: equal, and a truth value, number or text as that is."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, SCALARS) or isinstance(value, bool) is not isinstance(constant, bool):
+        return False
+    return bool(value == constant or (value != value and constant != constant))
+
+
+def said(value: Any) -> str:
+    """What was given for a constant, in a message: tensors by their kind."""
+    return shown(value) if isinstance(value, SCALARS) else kind_of(value)
+
+
+def quoted(place: str) -> str:
+    """A place in a message: 'x', but state['h'][1]."""
+    return repr(place) if "[" not in place else place

@@ -1,0 +1,243 @@
+"""How a model is called: its parameters, how the tensors are nested in them, and what stands there besides.
+
+In: the parameters of a model's forward and the arguments that it was exported with. Out: `Signature`, which makes flat
+tensors of a call's arguments, and the call's arguments of flat tensors, so that the compiled model is called as the
+model is, and the model, to compare them, as it was exported.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from keyword import iskeyword
+from typing import Any
+
+from felixlike._util.wording import shown
+from felixlike.errors import InputMismatch, InvalidArtefact
+from felixlike.frontend.signature.nesting import TENSOR, Node, node_of, quoted, same
+from felixlike.frontend.signature.structure import SCALARS, Structure, structure_from_leaves
+
+_KINDS = {
+    kind.name: kind
+    for kind in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.VAR_KEYWORD,
+    )
+}
+_POSITIONAL = ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One of a model's parameters.
+
+    kind: as inspect names it, "POSITIONAL_OR_KEYWORD".  default: none (None), the value as a tuple of one, or an empty
+    tuple for what is no constant."""
+
+    name: str
+    kind: str = "POSITIONAL_OR_KEYWORD"
+    default: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A model's parameters and the arguments that it was compiled for.
+
+    structure: of (arguments, keyword arguments), as the model was exported with.  names: where each tensor stands, as
+    code would reach it: state['h'][1].  by_position: whether a call with these tensors alone, in order, is right."""
+
+    parameters: tuple[Parameter, ...]
+    structure: Structure
+    names: tuple[str, ...] = field(init=False, compare=False)
+    by_position: bool = field(init=False, compare=False)
+    _wanted: Mapping[str, Node] = field(init=False, compare=False, repr=False)
+    _positional: tuple[str, ...] = field(init=False, compare=False, repr=False)
+    _known: frozenset[str] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        positional = tuple(p.name for p in self.parameters if p.kind in _POSITIONAL)
+        object.__setattr__(self, "_positional", positional)
+        wanted = dict(self._nodes())
+        names = [place for node in wanted.values() for place in node.places()]
+        known = frozenset(p.name for p in self.parameters if not p.kind.startswith("VAR")) | set(wanted)
+        rest = [p.name for p in self.parameters if p.kind == "VAR_POSITIONAL" and p.name in wanted]
+        in_order = [*positional[: len(wanted) - len(rest)], *rest]
+        flat = all(node.kind is None and node.constant is TENSOR for name, node in wanted.items() if name not in rest)
+        of_rest = all(child.constant is TENSOR for name in rest for child in wanted[name].children)
+        object.__setattr__(self, "names", tuple(names))
+        object.__setattr__(self, "by_position", list(wanted) == in_order and flat and of_rest)
+        object.__setattr__(self, "_wanted", wanted)
+        object.__setattr__(self, "_known", known)
+
+    @classmethod
+    def plain(cls, names: Sequence[str]) -> Signature:
+        """Of a model that takes a tensor for each name; one that is there already gets a number."""
+        parameters = [Parameter(f"{n}_{i}" if n in names[:i] else n) for i, n in enumerate(names)]
+        return cls.of_call(parameters, tuple(TENSOR for _ in names), {})
+
+    @classmethod
+    def of_call(cls, parameters: Sequence[Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signature:
+        """Of a model that is called so.  Leaves that are not None, numbers or text stand for tensors."""
+        from torch.utils import _pytree
+
+        leaves, spec = _pytree.tree_flatten((args, dict(kwargs)))
+        return cls(tuple(parameters), structure_from_leaves(spec, leaves))
+
+    def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """(arguments, keyword arguments) of the model, for a tensor per name."""
+        args, kwargs = self.structure.builder()(tensors)
+        return args, kwargs
+
+    def call(self, function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
+        """What a function that is called like the model gives for flat tensors."""
+        args, kwargs = self.arguments(tensors)
+        return function(*args, **kwargs)
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, where: str, takes: str) -> tuple[Any, ...]:
+        """One tensor per name, whatever stands where it should.
+
+        A constant, or a parameter that the model was compiled without, may be left out or be what it was.
+        takes: the remedy where one is missing or unknown. Raises InputMismatch."""
+        given = self._bound(args, kwargs, where, takes)
+        found: list[Any] = []
+        for name, node in self._wanted.items():
+            if name in given:
+                node.collect(given[name], found, where)
+            elif next(node.places(), None) is not None:
+                if not kwargs and self.by_position:
+                    raise self._miscounted(len(args), where, takes)
+                raise InputMismatch(f"input {quoted(name)} is missing", where=where, remedy=takes)
+        for name, value in given.items():
+            if name not in self._wanted:
+                self._check_left_out(name, value, where)
+        return tuple(found)
+
+    def as_python(self, tensors: Sequence[str]) -> inspect.Signature:
+        """For inspect.signature.  tensors: what each is, in words, for annotations."""
+        words, optional = iter(tensors), False
+        parameters: list[inspect.Parameter] = []
+        annotations = {name: node.describe(words) for name, node in self._wanted.items()}
+        known = {parameter.name: parameter for parameter in self.parameters if parameter.kind != "VAR_KEYWORD"}
+        extra = {name: Parameter(name, "KEYWORD_ONLY") for name in self._wanted if name not in known}
+        try:
+            for name, parameter in (known | extra).items():
+                needed, kind = name in self._wanted, parameter.kind
+                value = annotations.get(name, inspect.Parameter.empty)
+                default: Any = inspect.Parameter.empty
+                if needed and next(self._wanted[name].places(), None) is None:
+                    value, default = inspect.Parameter.empty, self._wanted[name].value()
+                elif not needed and kind == "VAR_POSITIONAL":
+                    continue
+                elif not needed:
+                    default = parameter.default[0] if parameter.default else ...
+                if needed and default is inspect.Parameter.empty and optional and kind in _POSITIONAL:
+                    kind = "KEYWORD_ONLY"  # after one that may be left out
+                optional = optional or default is not inspect.Parameter.empty
+                if iskeyword(name):
+                    raise ValueError(name)
+                parameters.append(inspect.Parameter(name, _KINDS[kind], default=default, annotation=value))
+            return inspect.Signature(sorted(parameters, key=lambda parameter: parameter.kind))
+        except ValueError:  # ONNX has names like "input.1"
+            kinds = inspect.Parameter
+            return inspect.Signature([kinds("tensors", kinds.VAR_POSITIONAL), kinds("named", kinds.VAR_KEYWORD)])
+
+    def to_json(self) -> Any:
+        """As JSON data.  Raises InvalidModel when a class of an input cannot be named in a file."""
+        described = [
+            {"name": p.name, "kind": p.kind, "default": None if p.default is None else list(p.default)}
+            for p in self.parameters
+        ]
+        return {"parameters": described, "arguments": self.structure.to_json("input")}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Signature:
+        """The inverse of to_json.  Raises InvalidArtefact for anything else."""
+        if not isinstance(data, dict) or not isinstance(data.get("parameters"), list):
+            raise InvalidArtefact("it does not say which parameters there are", where="input")
+        parameters = tuple(_parameter(entry) for entry in data["parameters"])
+        structure = Structure.from_json(data.get("arguments"), "input")
+        outer = [] if structure.spec is None else structure.spec.children()
+        if [child.type for child in outer] != [tuple, dict] or structure.spec.type is not tuple:
+            raise InvalidArtefact("its arguments are not a tuple and a dictionary", where="input")
+        try:
+            return cls(parameters, structure)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise InvalidArtefact(f"its arguments do not fit its parameters: {error}", where="input") from None
+
+    def _nodes(self) -> Iterator[tuple[str, Node]]:
+        """What each argument was, by the name of its parameter, in order of the call."""
+        spec, constants = self.structure.spec, dict(self.structure.constants)
+        leaves = iter([constants.get(index, TENSOR) for index in range(spec.num_leaves)])
+        args, kwargs = self.arguments([TENSOR] * (spec.num_leaves - len(constants)))
+        of_args, of_kwargs = spec.children()
+        positional = self._positional
+        specs = of_args.children()
+        for name, value, child in zip(positional, args, specs, strict=False):
+            yield name, node_of(value, child, leaves, name)
+        if len(args) > len(positional):
+            rest = next((p.name for p in self.parameters if p.kind == "VAR_POSITIONAL"), None)
+            if rest is None:
+                raise ValueError(f"{len(args)} arguments, {len(positional)} parameters")
+            further = zip(args[len(positional) :], specs[len(positional) :], strict=True)
+            nodes = tuple(node_of(v, child, leaves, f"{rest}[{i}]") for i, (v, child) in enumerate(further))
+            yield rest, Node(rest, tuple, None, (), nodes, None)
+        for (name, value), child in zip(kwargs.items(), of_kwargs.children(), strict=True):
+            yield name, node_of(value, child, leaves, name)
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any], where: str, takes: str) -> dict[str, Any]:
+        """What is given for each parameter, by name."""
+        given = dict(zip(self._positional, args, strict=False))
+        if len(args) > len(self._positional):
+            rest = [p.name for p in self.parameters if p.kind == "VAR_POSITIONAL"]
+            if not rest:
+                raise self._miscounted(len(args), where, takes)
+            given[rest[0]] = args[len(self._positional) :]
+        for name, value in kwargs.items():
+            if name not in self._known:
+                raise InputMismatch(f"there is no input {name!r}", where=where, remedy=takes)
+            if name in given:
+                raise InputMismatch(
+                    f"input {name!r} is given twice", where=where, remedy="give it by position or by name"
+                )
+            given[name] = value
+        return given
+
+    def _miscounted(self, count: int, where: str, takes: str) -> InputMismatch:
+        most = len(self._positional)
+        needed = f"{len(self.names)} needed" if self.by_position else f"at most {most} taken by position"
+        return InputMismatch(f"{count} inputs are given, {needed}", where=where, remedy=takes)
+
+    def _check_left_out(self, name: str, value: Any, where: str) -> None:
+        default = next((p.default for p in self.parameters if p.name == name), None)
+        if not default or not same(value, default[0]):
+            as_if = f" ({name}={shown(default[0])})" if default else ""
+            raise InputMismatch(
+                f"input {name!r} is given, compiled without it{as_if}",
+                where=where,
+                remedy="leave it out, or optimize the model with it among the examples",
+            )
+
+
+def parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
+    """The parameters of a Python function."""
+    return tuple(Parameter(p.name, p.kind.name, _default(p)) for p in inspect.signature(function).parameters.values())
+
+
+def _default(parameter: inspect.Parameter) -> tuple[Any, ...] | None:
+    if parameter.default is inspect.Parameter.empty:
+        return None
+    return (parameter.default,) if isinstance(parameter.default, SCALARS) else ()
+
+
+def _parameter(entry: Any) -> Parameter:
+    """A parameter of JSON data.  Raises InvalidArtefact."""
+    if isinstance(entry, dict) and set(entry) == {"name", "kind", "default"}:
+        name, kind, default = entry["name"], entry["kind"], entry["default"]
+        fits = default is None or (isinstance(default, list) and len(default) < 2)
+        if isinstance(name, str) and kind in _KINDS and fits and all(isinstance(v, SCALARS) for v in default or ()):
+            return Parameter(name, kind, None if default is None else tuple(default))
+    raise InvalidArtefact(f"{shown(entry)} is no parameter", where="input")

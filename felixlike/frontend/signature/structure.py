@@ -1,0 +1,165 @@
+"""How a model's inputs or outputs are nested: flat tensors in, tuples, dicts or classes out, and the same as JSON.
+
+Built on torch's pytrees. Only data is written and read back: types that torch would import or evaluate on reading
+(defaultdict, enums as keys) are refused, and classes must be registered with torch by their own library.
+"""
+
+import importlib
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from felixlike._util.torch_modes import alone
+from felixlike.errors import InvalidArtefact, InvalidModel
+
+_PLAIN = ("builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict")
+SCALARS = (type(None), bool, int, float, str)
+"""Types of what may stand where no tensor does."""
+
+_LIBRARIES = ("transformers.",)
+"""Where classes may be imported from on reading; others must be imported by the user beforehand."""
+
+
+def _only(tensors: Sequence[Any]) -> Any:
+    """A function of its own, since Dynamo does not trace operator.itemgetter."""
+    return tensors[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """The nesting of a model's outputs, or inputs.
+
+    spec: torch's TreeSpec, or None when the output is one tensor.  constants: (leaf's index, value) of the leaves
+    that are not tensors (None, numbers, strings); all others are tensors, in order."""
+
+    spec: Any = None
+    constants: tuple[tuple[int, Any], ...] = ()
+
+    def builder(self) -> Callable[[Sequence[Any]], Any]:
+        """A function from the tensors, one per leaf that is not constant, to what nests them.
+
+        Flat tuples and lists, the common cases, skip torch's pytrees, which cost more than a small model."""
+        if self.spec is None:
+            return _only
+        flat = all(child.is_leaf() for child in self.spec.children())
+        if flat and self.spec.type in (tuple, list) and not self.constants:
+            plain: Callable[[Sequence[Any]], Any] = self.spec.type
+            return plain
+        return self._nest
+
+    def _nest(self, tensors: Sequence[Any]) -> Any:
+        from torch.utils import _pytree
+
+        leaves = list(tensors)
+        for index, value in self.constants:
+            leaves.insert(index, value)
+        return _pytree.tree_unflatten(leaves, self.spec)
+
+    def places(self) -> tuple[str, ...]:
+        """Where each computed tensor stands in the output, as code would reach it."""
+        if self.spec is None:
+            return ("output",)
+        from torch.utils import _pytree
+
+        count = self.spec.num_leaves - len(self.constants)
+        tensors = [object() for _ in range(count)]
+        try:
+            paths, _ = _pytree.tree_flatten_with_path(self._nest(tensors))
+        except (ValueError, TypeError):  # a class that was registered without the names of its parts
+            return tuple(f"output {index}" for index in range(count))
+        found = {id(leaf): _pytree.keystr(path) for path, leaf in paths}
+        return tuple(f"output{found[id(tensor)]}" for tensor in tensors)
+
+    def to_json(self, where: str = "output") -> Any:
+        """As JSON data.  where: "output" or "input", for messages.
+
+        Raises InvalidModel when a type of it cannot be named in a file (a plain namedtuple)."""
+        if self.spec is None:
+            return None
+        from torch.utils import _pytree
+
+        with pytree_warnings_off():
+            try:
+                tree = json.loads(_pytree.treespec_dumps(self.spec))
+                _check_tree(tree[1], where)
+            except (NotImplementedError, TypeError, InvalidArtefact) as error:
+                raise InvalidModel(
+                    f"the model's {where} cannot be written to a file: {error}",
+                    where=where,
+                    remedy="have tensors in tuples, lists or dicts, or register the class with torch's pytrees",
+                ) from None
+        return {"tree": tree, "constants": [list(pair) for pair in self.constants]}
+
+    @classmethod
+    def from_json(cls, data: Any, where: str = "output") -> "Structure":
+        """The inverse of to_json.  Raises InvalidArtefact for anything else."""
+        if data is None:
+            return cls()
+        from torch.utils import _pytree
+
+        with pytree_warnings_off():
+            try:
+                _check_tree(data["tree"][1], where)
+                constants = tuple((int(index), value) for index, value in data["constants"])
+                spec = _pytree.treespec_loads(json.dumps(data["tree"]))
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, NotImplementedError) as error:
+                raise InvalidArtefact(f"the structure of the {where}s cannot be read: {error}", where=where) from None
+        if any(not isinstance(value, SCALARS) or not 0 <= index < spec.num_leaves for index, value in constants):
+            raise InvalidArtefact(f"a constant {where} is out of place", where=where)
+        return cls(spec, constants)
+
+
+def structure_of(output: Any) -> Structure:
+    """The structure of an example of the output (tensors, or stand-ins for them, as leaves)."""
+    from torch.utils import _pytree
+
+    leaves, spec = _pytree.tree_flatten(output)
+    return structure_from_leaves(spec, leaves)
+
+
+def structure_from_leaves(spec: Any, leaves: Sequence[Any]) -> Structure:
+    """The structure of a TreeSpec whose leaves are constants (None, numbers, strings) or tensors (anything else)."""
+    constants = tuple((index, leaf) for index, leaf in enumerate(leaves) if isinstance(leaf, SCALARS))
+    if len(leaves) == 1 and not constants and spec.is_leaf():
+        return Structure()
+    return Structure(spec, constants)
+
+
+def _check_tree(node: Any, where: str) -> None:
+    """Refuse what torch's reader would import or evaluate; make classes of known libraries available."""
+    kind, context, children = node["type"], node["context"], node["children_spec"]
+    if "__enum__" in json.dumps(context):
+        raise InvalidArtefact(f"keys of the {where} are enumeration members", where=where)
+    if kind is not None and kind not in _PLAIN:
+        _require_class(kind, where)
+    for child in children:
+        _check_tree(child, where)
+
+
+def _require_class(kind: str, where: str) -> None:
+    from torch.utils import _pytree
+
+    if kind.startswith("collections."):
+        raise InvalidArtefact(f"an {where} is a {kind}", where=where)
+    if kind in _pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
+        return
+    if kind.startswith(_LIBRARIES):
+        with suppress(ImportError):
+            importlib.import_module(kind.rpartition(".")[0])
+    if kind not in _pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
+        raise InvalidArtefact(
+            f"the {where}'s class {kind} is not known to torch's pytrees",
+            where=where,
+            remedy="import the module that defines it first",
+        )
+
+
+@contextmanager
+def pytree_warnings_off() -> Iterator[None]:
+    """torch's own pytree code trips over its own deprecations; nothing a user could change."""
+    with alone(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield

@@ -1,0 +1,1 @@
+"""Check a candidate's answer against a float64 reference."""

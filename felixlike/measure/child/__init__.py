@@ -1,0 +1,1 @@
+"""The code that measuring processes run: the fork server, candidates, and sessions with RPC servers."""

@@ -1,0 +1,119 @@
+"""A candidate's process: builds the module it is sent, waits, and only on request calls, checks and times it.
+
+In: messages from the pool: "build", "run", and any number of turns. Out: one answer to each. Follows MetaSchedule's
+default_build (tvm/s_tir/meta_schedule), without files, C++ compiler or a new Python process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from felixlike import _tvm, codegen
+from felixlike.frontend.constants import PACKING
+from felixlike.hardware import placement
+from felixlike.hardware.occupancy import Kernel
+from felixlike.measure import messages
+from felixlike.measure.check.runner import Built, failure, packed_file, run
+from felixlike.measure.child import rpc_session_process
+from felixlike.measure.child.confine import confine, limit_memory
+from felixlike.measure.measurement import Status
+from felixlike.measure.packing import cut
+
+_PACK = "pack"
+"""What the functions that pack constants are called, with a number each; see `Built`."""
+
+
+def main(channel_fd: int, server: int) -> NoReturn:
+    """Serve one candidate, then leave without any clean-up of the server's copied state."""
+    try:
+        confine(server)
+        _serve(socket.socket(fileno=channel_fd))
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def _serve(channel: socket.socket) -> None:
+    request = messages.receive(channel)
+    limit_memory(request["memory"])
+    if "server" in request:
+        messages.send(channel, rpc_session_process.visit_without_rights(request, channel.fileno()))
+        return
+    started = time.perf_counter()
+    try:
+        target = _tvm.Target(request["target"])
+        if "export" in request:
+            code = export(request["module"], target, **request["export"])
+            messages.send(channel, {"status": Status.OK, "code": code, "elapsed": time.perf_counter() - started})
+            return
+        kernels: list[Kernel] = []
+        built, code = build(request["module"], target, kernels)
+        device = _tvm.device_of(target)
+        device.sync()  # a GPU's context is made here, while others build, and not between two timings
+    except Exception as error:
+        messages.send(channel, failure(error, Status.BUILD_ERROR, started))
+        return
+    told = [kernel.told() for kernel in kernels]
+    elapsed = time.perf_counter() - started
+    messages.send(channel, {"status": Status.OK, "code": code, "kernels": told, "elapsed": elapsed})
+    request = messages.receive(channel)
+    started = time.perf_counter()
+    stopwatch = None
+    try:
+        if device.type == "cpu":
+            placement.hold()
+        answer, stopwatch = run(built, device, request)
+    except Exception as error:
+        answer = failure(error, Status.RUN_ERROR, started)
+    messages.send(channel, {**answer, "elapsed": time.perf_counter() - started})
+    while stopwatch is not None:
+        request = messages.receive(channel)
+        started = time.perf_counter()
+        repeats = stopwatch.turn(request["calls"])
+        messages.send(channel, {"status": Status.OK, "repeats": repeats, "elapsed": time.perf_counter() - started})
+
+
+def build(module: str, target: Any, kernels: list[Kernel] | None = None) -> tuple[Built, str]:
+    """The compiled library of a module for a target, and the digest of its code.  module: TVM's JSON.  kernels: gets
+    what the CUDA compiler says of each.
+
+    Looking "main" up makes LLVM generate its machine code here rather than at the first call."""
+    executable, packed = _compile(module, target, kernels)
+    library = executable.jit()
+    library["main"]
+    return Built(library, packed), codegen.code_digest(executable)
+
+
+def export(module: str, target: Any, *, path: str, compiler: str) -> str:
+    """Put the compiled library of a module into a file, for servers, and what it packs beside it; the digest of its
+    code.
+
+    compiler: any C compiler, which links it; its intermediate files lie beside it."""
+    executable, packed = _compile(module, target)
+    executable.export_library(path, cc=compiler, workspace_dir=os.path.dirname(path))
+    packed_file(Path(path)).write_text(json.dumps(packed))
+    return codegen.code_digest(executable)
+
+
+def _compile(
+    module: str, target: Any, kernels: list[Kernel] | None = None
+) -> tuple[Any, list[tuple[int, Sequence[int], str]]]:
+    """The executable of a module, constants packed by functions of their own as when it is deployed; what they pack."""
+    loaded = _tvm.ir.load_json(module)
+    if PACKING not in module:
+        return codegen.compile_primfuncs(loaded, target, kernels=kernels), []
+    kernel, packings = cut(loaded["main"])
+    plain = {f"{_PACK}{i}": packing.function for i, packing in enumerate(packings)}
+    functions = _tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in plain.items()})
+    functions = codegen.default_schedules(functions, target)
+    functions["main"] = kernel.with_attr("global_symbol", "main")
+    executable = codegen.compile_primfuncs(functions, target, kernels=kernels)
+    if kernels is not None:
+        kernels[:] = [kernel for kernel in kernels if not kernel.name.startswith(_PACK)]
+    return executable, [(packing.parameter, packing.shape, packing.dtype) for packing in packings]

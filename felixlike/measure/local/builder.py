@@ -1,0 +1,182 @@
+"""Where candidates are built, and what they are given and compared with is made, whether they run here or on servers.
+
+In: tasks and candidates. Out: processes that build them, and an Examination a task. Candidates can crash, hang or eat
+memory without harm: each lives in a process of its own, forked from a server that has TVM imported.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from felixlike import _tvm
+from felixlike._util import option_checks
+from felixlike._util.deadline import Deadline, OutOfTime
+from felixlike.codegen import require_toolchain
+from felixlike.errors import InvalidSchedule, WorkerFailed
+from felixlike.frontend.task import Task
+from felixlike.hardware import gpu_at_hand, host_target, kind_of, quickly_compiled, resolve_target
+from felixlike.hardware.probe import usable_cores
+from felixlike.measure.candidate import Schedulable, schedulable
+from felixlike.measure.check.reference import in_quick_order, in_threads
+from felixlike.measure.limits import Limits
+from felixlike.measure.local.code_cache import Earlier
+from felixlike.measure.local.processes import Processes
+from felixlike.measure.local.reference_cache import Examinations
+from felixlike.measure.local.reference_data import Examination
+from felixlike.measure.local.steps import Steps
+from felixlike.measure.local.trial import Trial, in_time
+from felixlike.measure.measurement import Measurement, Status
+from felixlike.measure.messages import Message
+from felixlike.measure.outcome import measurement, refused
+
+
+class Workshop:
+    """For one user at a time, and one target.
+
+    target, limits, workers, reuse, deadline: as MeasurePool's.  kind: the target's.  processes: all that it has
+    started.  earlier: what came of earlier candidates."""
+
+    def __init__(
+        self,
+        target: Any,
+        *,
+        limits: Limits | None = None,
+        workers: int | None = None,
+        reuse: bool = True,
+        deadline: Deadline | None = None,
+    ) -> None:
+        target = resolve_target(target)
+        if workers is not None:
+            workers = option_checks.whole(
+                workers, "workers", least=1, where="MeasurePool", otherwise="None for as many as there are cores"
+            )
+        if limits is not None:
+            option_checks.of_kind(
+                limits, Limits, "limits", where="MeasurePool", remedy="give measure.Limits(…), or None"
+            )
+        self.kind = kind_of(target)
+        if not self.kind.on_host:
+            require_toolchain()  # rather than a build error of every candidate
+        cores = int(target.attrs.get("num-cores", 1)) if self.kind.on_host else usable_cores()
+        self.limits = Limits() if limits is None else limits
+        self.deadline = Deadline() if deadline is None else deadline
+        self.target = str(target)
+        self.workers = workers or min(cores, usable_cores())  # whatever machine the target is of, it is built here
+        self.earlier = Earlier(reuse=reuse)
+        self._has_gpu = not self.kind.on_host and (gpu_at_hand() or ("", ""))[1] == str(target.attrs["arch"])
+        self._plain = str(quickly_compiled(target if self.kind.on_host else host_target()))
+        self._busy = False
+        self.processes = Processes(threads=cores)
+        self._examinations = Examinations(self.processes.directory, self._reference)
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """For one user, until its end, which ends all processes under way.  Raises WorkerFailed if it is closed, or
+        claimed already."""
+        if self.processes.closed:
+            raise WorkerFailed("the pool is closed", where="MeasurePool", remedy="open another one")
+        if self._busy:
+            raise WorkerFailed(
+                "another stream of this pool is still open",
+                where="MeasurePool",
+                remedy="read it to its end or close it: two at a time would disturb each other's timings",
+            )
+        self._busy = True
+        try:
+            yield
+        finally:
+            self.processes.end_all()
+            self._busy = False
+
+    def examined(self, task: Task, *, verify: bool) -> AbstractContextManager[Examination]:
+        """The task's inputs and answers, whose files are there during a block.  Raises ReferenceFailed, OutOfTime."""
+        return self._examinations.using(task, verify=verify)
+
+    def begin(self, index: int, candidate: Schedulable, memory: int, **extra: Any) -> Trial | Measurement:
+        """A process that builds a candidate, or what came of it if it has no module.  See `build`."""
+        started = time.monotonic()
+        try:
+            module = schedulable(candidate).module()
+        except InvalidSchedule as refusal:
+            return refused(refusal, time.monotonic() - started)
+        return self.build(index, module, memory, **extra)
+
+    def build(self, index: int, module: Any, memory: int, *, target: str | None = None, **extra: Any) -> Trial:
+        """A process that builds a module.
+
+        index: of its Trial.  memory: bytes for its buffers.  target: None for the workshop's.  extra: more entries of
+        its request.  Raises WorkerFailed."""
+        request = {
+            "module": str(_tvm.ir.save_json(module)),
+            "target": self.target if target is None else target,
+            "memory": self.limits.memory_bytes + memory,
+        }
+        return self.processes.begin(index, {**request, **extra})
+
+    def checking(self, task: Task, candidate: Schedulable) -> Steps[Measurement]:
+        """Steps to a candidate's build, one call of it here and the comparison of its answer, which is left out (error
+        is None) if the deadline comes before the reference.  Raises ReferenceFailed, WorkerFailed, OutOfTime."""
+        verify = True
+        try:
+            examination = yield from self._examinations.making(task, verify=True)
+        except OutOfTime:
+            verify = False
+            examination = yield from self._examinations.making(task, verify=False)
+        try:
+            return (yield from self._checking(candidate, examination))
+        finally:
+            self._examinations.release(task, verify=verify)
+
+    def _checking(self, candidate: Schedulable, examination: Examination) -> Steps[Measurement]:
+        request = examination.request(base=self.limits.tolerance, timing=None, best=None)
+        while True:
+            trial = self.begin(0, candidate, examination.bytes)
+            if isinstance(trial, Measurement):
+                return trial
+            elapsed = 0.0
+            try:
+                answer = yield from self._timely(trial, self.limits.build_seconds)
+                trial.build_seconds = answer["elapsed"]
+                if answer["status"] is Status.OK:
+                    trial.send(request)
+                    answer = yield from self._timely(trial, self.limits.run_seconds)
+                    elapsed = answer["elapsed"]
+            finally:
+                self.processes.end(trial)
+            if not trial.lost:
+                self.processes.praise()
+                return measurement(answer, build_seconds=trial.build_seconds, run_seconds=elapsed)
+            self.processes.mourn(trial.generation)
+
+    def _timely(self, trial: Trial, limit: float) -> Steps[Message]:
+        """Steps to a trial's answer.  Raises OutOfTime where the deadline comes before the candidate's limit."""
+        return in_time((yield trial, self.deadline.limit(limit)), limit)
+
+    def _reference(self, module: Any, memory: int, request: Message) -> Steps[Message]:
+        """Steps that run an unscheduled module, to what `_run_alone` gives: on the GPU, if the target's is here and has
+        enough to do; on the host otherwise, and if that failed, as where the GPU's memory is too small."""
+        scheduled = in_threads(module, _tvm.Target(self.target)) if self._has_gpu else None
+        if scheduled is not None:
+            answer = yield from self._run_alone(scheduled, self.target, memory, request)
+            if answer["status"] is Status.OK:
+                return answer
+        return (yield from self._run_alone(in_quick_order(module), self._plain, memory, request))
+
+    def _run_alone(self, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
+        """Steps that build and run a module under the reference's limits, to the answer to the run request, or the
+        failure.  Raises OutOfTime."""
+        seconds = self.limits.reference_seconds
+        while True:
+            trial = self.build(0, module, memory, target=target)
+            try:
+                answer = yield from self._timely(trial, seconds)
+                if answer["status"] is Status.OK:
+                    trial.send(request)
+                    answer = yield from self._timely(trial, seconds)
+            finally:
+                self.processes.end(trial)
+            if not trial.lost:
+                return answer
+            self.processes.mourn(trial.generation)

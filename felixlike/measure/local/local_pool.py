@@ -1,0 +1,142 @@
+"""Run candidates on this machine: built several at a time, run one at a time.
+
+In: a task and candidates. Out: a Measurement each. On a CPU building and running alternate in small batches, with
+everything else idle while a candidate runs; candidates for a GPU are built while others run (`builds.py`).
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from felixlike import _tvm
+from felixlike._util.deadline import OutOfTime
+from felixlike.errors import InvalidModel, NoSpaceLeft, ReferenceFailed
+from felixlike.frontend.task import Task
+from felixlike.hardware import device_name
+from felixlike.hardware.probe import memory_bytes
+from felixlike.measure.candidate import Schedulable
+from felixlike.measure.evaluator import better
+from felixlike.measure.interface import Checked, Checks, Results
+from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.builds import Builds
+from felixlike.measure.local.interleaved_timing import take_turns, without_turn
+from felixlike.measure.local.machine_lock import alone_on_machine
+from felixlike.measure.local.steps import Steps, complete, together
+from felixlike.measure.local.trial import Trial
+from felixlike.measure.measurement import Measurement, Status
+from felixlike.measure.messages import Message
+from felixlike.measure.outcome import measurement
+
+_WAITING_SHARE = 4
+"""Buffers of candidates that wait for their turn take up a quarter of the memory at most."""
+
+
+class Local:
+    """A Place: this machine, where the candidates that a workshop builds run in the processes that built them.
+
+    waiting: as MeasurePool's.  ahead: whether candidates are built while others run; None: where they do not run on the
+    processors that build them."""
+
+    def __init__(self, workshop: Workshop, *, waiting: int | None = None, ahead: bool | None = None) -> None:
+        self._workshop = workshop
+        self._processes = workshop.processes
+        self._ahead = not workshop.kind.on_host if ahead is None else ahead
+        self._batch = waiting or workshop.kind.waiting * workshop.workers
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """The name of this machine's device."""
+        return frozenset([device_name(_tvm.Target(self._workshop.target))])
+
+    def stream(self, task: Task, candidates: Iterable[Schedulable], *, verify: bool, best: float | None) -> Results:
+        """See MeasurePool.stream."""
+        limits, known = self._workshop.limits, self._workshop.earlier
+        with self._workshop.claimed(), self._workshop.examined(task, verify=verify) as examination:
+            room = max(1, memory_bytes() // _WAITING_SHARE // max(1, examination.bytes))
+            builds = Builds(self._workshop, candidates, examination.bytes, size=self._batch, ahead=self._ahead)
+            with contextlib.closing(builds):
+                while builds.begin_batch():
+                    timed: list[tuple[Trial, Message]] = []
+                    copies: dict[str, list[Trial]] = {}
+                    while (trial := (yield from builds.next())) is not None:
+                        code = trial.code if known.reuse else str(trial.index)
+                        if trial.lost:  # it was idle when its server died: not its fault
+                            self._processes.mourn(trial.generation)
+                            self._processes.end(trial)
+                            builds.again(trial)
+                            continue
+                        if code in copies:
+                            self._processes.end(trial)
+                            copies[code].append(trial)
+                            continue
+                        earlier = known.find((task.key, verify, trial.code))
+                        if earlier is not None:
+                            self._processes.end(trial)
+                            yield trial.index, replace(earlier, build_seconds=trial.build_seconds)
+                            continue
+                        copies[code] = []
+                        request = examination.request(base=limits.tolerance, timing=limits.timing, best=best)
+                        answer = self._run(builds, trial, request)
+                        if answer is None:
+                            break
+                        timed.append((trial, answer))
+                        best = better(best, timed[-1][1].get("repeats", ()))
+                        for far in without_turn(timed, limits.timing, room):
+                            self._processes.end(far)
+                    with alone_on_machine():
+                        turned = take_turns(timed, limits.timing, limits.run_seconds, builds.run)
+                    for first, answer in turned:
+                        self._processes.end(first)
+                        answer = {**answer, "kernels": first.kernels}
+                        result = measurement(answer, build_seconds=first.build_seconds, run_seconds=answer["elapsed"])
+                        key = (task.key, verify, first.code)
+                        known.keep(key, result)
+                        yield first.index, result
+                        earlier = known.find(key)
+                        for copy in copies[first.code if known.reuse else str(first.index)]:
+                            if earlier is None:
+                                builds.again(copy)
+                            else:
+                                yield copy.index, replace(earlier, build_seconds=copy.build_seconds)
+                if builds.late:
+                    raise OutOfTime
+
+    def check(self, task: Task, candidate: Schedulable) -> Measurement:
+        """See MeasurePool.check."""
+        with self._workshop.claimed():
+            return complete(self._workshop.checking(task, candidate))
+
+    def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
+        """See MeasurePool.checks."""
+        given: list[tuple[Task, Schedulable]] = []
+        alone: list[int] = []
+
+        def jobs() -> Iterator[tuple[int, Steps[Checked]]]:
+            for place, job in enumerate(candidates):
+                given.append(job)
+                yield place, self._outcome(*job)
+
+        with self._workshop.claimed():
+            # One more than can build: whoever makes the candidates is not to keep the workers waiting.
+            for place, found in together(jobs(), most=self._workshop.workers + 1):
+                if isinstance(found, NoSpaceLeft):
+                    alone.append(place)
+                else:
+                    yield place, found
+            for place in alone:  # the files of the others are not in use any more
+                yield place, complete(self._outcome(*given[place]))
+
+    def _outcome(self, task: Task, candidate: Schedulable) -> Steps[Checked]:
+        try:
+            return (yield from self._workshop.checking(task, candidate))
+        except (ReferenceFailed, InvalidModel, OutOfTime) as error:
+            return error
+
+    def _run(self, builds: Builds, trial: Trial, request: Message) -> Message | None:
+        """Have a trial called, checked and timed; it is paused afterwards.  None: the deadline has ended the call."""
+        with alone_on_machine():
+            answer = builds.run(trial, request, self._workshop.limits.run_seconds)
+        trial.pause()
+        if answer is not None and answer["status"] is Status.OK:
+            self._processes.praise()
+        return answer

@@ -1,0 +1,1 @@
+"""Measure candidates on other machines through TVM's tracker and servers."""

@@ -1,0 +1,70 @@
+"""The servers under one key of a tracker: which there are, and which of them are not to be used."""
+
+import warnings
+from collections.abc import Mapping
+from typing import NoReturn
+
+from felixlike.errors import TrackerFailed, WorkerFailed, WrongDevice
+from felixlike.measure.rpc.tracker import Address, Request, Servers, Tracker, check_servers
+
+
+class Fleet:
+    """tracker: HOST:PORT.  Raises InvalidOption if it is not, TrackerFailed if it cannot be reached or has no server
+    under the key."""
+
+    def __init__(self, tracker: str, key: str) -> None:
+        check_servers(tracker, key)
+        self._tracker, self._key = Tracker(tracker), key
+        self._unfit: dict[Address, str] = {}
+        self.registered()
+
+    def __str__(self) -> str:
+        return f"tracker {self._tracker.where}, key {self._key!r}"
+
+    def registered(self) -> Servers:
+        """The servers there are now, fit or not.  Raises TrackerFailed if there are none."""
+        found = self._tracker.servers()
+        if self._key not in found:
+            where = self._tracker.where
+            raise TrackerFailed(
+                f"it has no server under the key {self._key!r} (its keys: {', '.join(found) or 'none'})",
+                where=f"tracker {where}",
+                remedy=f"start one: `python -m tvm.exec.rpc_server --tracker {where} --key {self._key}`",
+            )
+        return found[self._key]
+
+    def request(self) -> Request:
+        """Queue for a server.  Raises TrackerFailed."""
+        return self._tracker.request(self._key)
+
+    def is_refused(self, address: Address) -> bool:
+        """Whether `refuse` was told of it."""
+        return address in self._unfit
+
+    def refuse(self, unfit: Mapping[Address, str]) -> None:
+        """Do not use these any more, for these reasons: a warning for each, or WrongDevice if none is left."""
+        new = {address: reason for address, reason in unfit.items() if address not in self._unfit}
+        self._unfit.update(new)
+        if not set(self.registered().addresses) - set(self._unfit):
+            raise WrongDevice(
+                "; ".join(f"{as_text(address)}: {reason}" for address, reason in sorted(self._unfit.items())),
+                where=f"all servers of {self}",
+                remedy="tune on a machine of their kind, or start servers on machines like this one",
+            )
+        for address, reason in new.items():
+            warnings.warn(f"server {as_text(address)} is not used: {reason}", RuntimeWarning, stacklevel=2)
+
+    def give_up(self, what: str, complaint: str) -> NoReturn:
+        """Raises WorkerFailed, its kind TrackerFailed where the tracker has none.  complaint: what went wrong last, or
+        empty."""
+        self.registered()
+        raise WorkerFailed(
+            what + (f"; what went wrong last: {complaint}" if complaint else ""),
+            where=str(self),
+            remedy="ask `felixlike doctor --tracker HOST:PORT`, and start the servers again that do not answer",
+        )
+
+
+def as_text(address: Address) -> str:
+    """HOST:PORT."""
+    return f"{address[0]}:{address[1]}"

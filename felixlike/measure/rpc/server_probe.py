@@ -1,0 +1,89 @@
+"""Try every server that is free: what it is, and whether it can be used.
+
+In: a pool's servers, and a task if one is to run there. Out: a Seen each.
+"""
+
+import contextlib
+from dataclasses import dataclass
+
+from felixlike.frontend.task import Task
+from felixlike.measure.candidate import Untuned
+from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.trial import Trial
+from felixlike.measure.measurement import Measurement, Status
+from felixlike.measure.outcome import measurement
+from felixlike.measure.rpc.exports import Exports
+from felixlike.measure.rpc.server_pool import Fleet
+from felixlike.measure.rpc.sessions import Sessions
+from felixlike.measure.rpc.tracker import Address, Grant
+
+_OTHERS_SECONDS = 2.0
+"""How long to wait for a second server where one is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A server that was tried.  device: its name.  version: of TVM there.  problem: why it cannot be used, empty if it
+    can.  measurement: of the task it was given, if any."""
+
+    address: Address
+    device: str
+    version: str
+    problem: str
+    measurement: Measurement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Of the servers of one pool.  patience: how long to wait for the first of them, s."""
+
+    workshop: Workshop
+    fleet: Fleet
+    exports: Exports
+    sessions: Sessions
+    patience: float
+
+    def __call__(self, task: Task | None = None) -> tuple[Seen, ...]:
+        """Open a session with every server that is free now, all at a time; run the task there as it is, if any.
+
+        Raises WorkerFailed if there is none."""
+        with self.workshop.claimed(), contextlib.ExitStack() as used:
+            _ = self.exports.assistant  # built before servers are asked for, so that none waits for it
+            library, memory, request = None, 0, None
+            if task is not None:
+                examination = used.enter_context(self.workshop.examined(task, verify=True))
+                memory = examination.bytes
+                library = self.exports.known("survey", Untuned(task).module(), memory)
+                limits = self.workshop.limits
+                request = examination.request(base=limits.tolerance, timing=limits.timing, best=None)
+            grants = self._all_free()
+            trials = [self.sessions.begin(grant, library, memory, request, survey=True) for grant in grants]
+            return tuple(self._seen(grant.address, trial) for grant, trial in zip(grants, trials, strict=True))
+
+    def _all_free(self) -> list[Grant]:
+        """Ask for all servers that are free, and wait for one if none is.  Raises WorkerFailed."""
+        asked = [self.fleet.request() for _ in range(max(1, self.fleet.registered().free))]
+        grants: list[Grant] = []
+        try:
+            for request in asked:
+                grant = request.wait(_OTHERS_SECONDS if grants else self.patience)
+                if grant is None:
+                    break
+                grants.append(grant)
+        finally:
+            for request in asked:
+                request.close()
+        if not grants:
+            self.fleet.give_up(f"no server was free for {self.patience:.0f} s", "")
+        return grants
+
+    def _seen(self, address: Address, trial: Trial) -> Seen:
+        answer = trial.wait(self.sessions.seconds)
+        self.workshop.processes.end(trial)
+        device, problem = answer.get("device", ""), answer.get("unfit", "")
+        if not problem and (not device or "lost" in answer):
+            problem = f"no session with it came about: {answer.get('message', 'its time was up')}"
+        result = None
+        if not problem and (answer["status"] is not Status.OK or "repeats" in answer):
+            result = measurement(answer, build_seconds=0.0, run_seconds=answer["elapsed"])
+        return Seen(address, device, answer.get("version", ""), problem, result)

@@ -1,0 +1,1 @@
+"""Measure candidates on simulated devices: a surrogate model predicts their latency."""

@@ -1,0 +1,285 @@
+"""What an artefact says of itself, and whether that is true.
+
+In: the JSON data of a file's description, and the same as its code holds it. Out: the description with every field of
+the right kind, fitting this machine, and the code's own; or an InvalidArtefact that names the field. A file may have
+been edited, with its checksums made right again: nothing is taken from it unseen, since generated code trusts sizes and
+types.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from felixlike import _tvm
+from felixlike._version import __version__
+from felixlike.errors import InvalidArtefact, NoGPU, UnknownTarget, WrongArchitecture, first_line
+from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
+from felixlike.hardware import device_name, host_target, instruction_sets, kind_of, require_runnable, resolve_target
+
+if TYPE_CHECKING:
+    from felixlike.runtime.callable import Compiled
+
+FORMATS = (2, 3)
+"""Versions of the file's layout that are read. A file has version 3 only if an output has a memory order, which readers
+of version 2 would take for its shape."""
+
+_LARGEST = 2**40
+"""More elements than any tensor has."""
+
+_Nested = TypeVar("_Nested", Signature, Structure)
+
+_AGAIN = "save the model again, or optimize it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """How a file's code is to be called; see Compiled."""
+
+    target: Any
+    name: str
+    key: str
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    signature: Signature
+    structure: Structure
+    parallel: bool
+    sizes: Sizes | None
+    unaligned: bool
+
+
+def describe(compiled: Compiled) -> dict[str, Any]:
+    """JSON data of what the code is: where it runs, and how it is called."""
+    return {
+        "tvm": _tvm.version(),
+        "machine": [platform.system(), platform.machine()],
+        "instructions": sorted(instruction_sets(_tvm.cpu_features(_host(compiled.target)))),
+        "target": str(compiled.target),
+        "name": compiled.name,
+        "key": compiled.key,
+        "inputs": [asdict(spec) for spec in compiled.inputs],
+        "outputs": [_output(spec) for spec in compiled.outputs],
+        "signature": compiled.signature.to_json(),
+        "structure": compiled.structure.to_json(),
+        "parallel": compiled.parallel,
+        "sizes": None if compiled.sizes is None else compiled.sizes.to_json(),
+        "unaligned": compiled.unaligned,
+    }
+
+
+def with_versions(description: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON data of the whole file."""
+    ordered = any("order" in spec for spec in description.get("outputs", ()))
+    return {"format": FORMATS[ordered], "felixlike": __version__, **description, "report": dict(report)}
+
+
+def _output(spec: OutputSpec) -> dict[str, Any]:
+    """JSON data of an output; its memory order only where it has one."""
+    found = asdict(spec)
+    return found if spec.order else {name: value for name, value in found.items() if name != "order"}
+
+
+def read(meta: Mapping[str, Any], where: str) -> Description:
+    """A file's description, for this version and this machine.  Raises InvalidArtefact, NoGPU, WrongArchitecture."""
+    check_versions(meta, where)
+    _check_compiler(meta, where)
+    _check_machine(meta, where)
+    inputs = tuple(InputSpec(**spec) for spec in _tensors(meta, "inputs", where))
+    outputs = tuple(
+        OutputSpec(**spec, order=_order(own, len(spec["shape"]), f"outputs[{place}]", where))
+        for place, (spec, own) in enumerate(zip(_tensors(meta, "outputs", where), meta["outputs"], strict=True))
+    )
+    signature = _nested(meta, "signature", Signature.from_json, where)
+    if len(signature.names) != len(inputs):
+        raise _wrong("signature", f"has {len(signature.names)} tensors, inputs {len(inputs)}", where)
+    structure = _nested(meta, "structure", Structure.from_json, where)
+    if len(structure.places()) != len(outputs):
+        raise _wrong("structure", f"has {len(structure.places())} tensors, outputs {len(outputs)}", where)
+    parallel = _flag(meta, "parallel", where)
+    unaligned = "unaligned" in meta and _flag(meta, "unaligned", where)  # earlier versions knew none
+    name, key = _text(meta, "name", where), _text(meta, "key", where)
+    sizes = _sizes(meta, inputs, where)
+    target = _target(meta, where)
+    return Description(target, name, key, inputs, outputs, signature, structure, parallel, sizes, unaligned)
+
+
+def _flag(meta: Mapping[str, Any], field: str, where: str) -> bool:
+    found = _field(meta, field, where)
+    if not isinstance(found, bool):
+        raise _wrong(field, f"is {_shown(found)}, not true or false", where)
+    return found
+
+
+def _sizes(meta: Mapping[str, Any], inputs: tuple[InputSpec, ...], where: str) -> Sizes | None:
+    """Those that a call decides; None where there are none, as in what earlier versions wrote."""
+    if meta.get("sizes") is None:
+        return None
+    try:
+        return Sizes.from_json(meta["sizes"], [spec.shape for spec in inputs])
+    except InvalidArtefact as error:
+        raise _wrong("sizes", f"are wrong: {error.what}", where) from None
+
+
+def read_report(meta: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The report in a file's description, whatever machine it was made for.  Raises InvalidArtefact."""
+    report = _field(meta, "report", where)
+    if not isinstance(report, dict):
+        raise _wrong("report", f"is {_shown(report)}, not an object", where)
+    return dict(report)
+
+
+def compare(meta: Mapping[str, Any], own: str | None, where: str) -> None:
+    """Raise InvalidArtefact unless the description is the one that the code itself holds."""
+    try:
+        truth = json.loads(own or "")
+    except ValueError:
+        truth = None
+    if not isinstance(truth, dict):
+        raise InvalidArtefact("its code does not say what it is", where=where, remedy=_AGAIN)
+    for field, value in truth.items():
+        if _canonical(meta.get(field)) != _canonical(value):
+            raise _wrong(field, f"is {_shown(meta.get(field))}, but of the code {_shown(value)}", where)
+
+
+def _canonical(value: Any) -> str:
+    """What is in JSON, as text: equal where values are, NaN included, which is not equal to itself."""
+    return json.dumps(value, sort_keys=True)
+
+
+def check_versions(meta: Mapping[str, Any], where: str) -> None:
+    """Raise InvalidArtefact unless the file was written for this version to read."""
+    found, writer = _field(meta, "format", where), _text(meta, "felixlike", where)
+    if type(found) is not int or found not in FORMATS:
+        raise InvalidArtefact(
+            f"it has format {_shown(found)}, this version reads {' and '.join(map(str, FORMATS))}",
+            where=where,
+            remedy=f"load it with the felixlike that wrote it ({writer}), or optimize the model again",
+        )
+
+
+def _check_compiler(meta: Mapping[str, Any], where: str) -> None:
+    made = _text(meta, "tvm", where)
+    if made != _tvm.version():
+        raise InvalidArtefact(
+            f"it was compiled by TVM {made}, but {_tvm.version()} is installed",
+            where=where,
+            remedy="install that version, or optimize the model again",
+        )
+
+
+def _check_machine(meta: Mapping[str, Any], where: str) -> None:
+    """Refuse code for another processor: it would end in an illegal instruction."""
+    here = [platform.system(), platform.machine()]
+    machine = _texts(meta, "machine", where)
+    if machine != here:
+        raise InvalidArtefact(
+            f"it was made for {' '.join(machine)}, this is {' '.join(here)}",
+            where=where,
+            remedy="optimize the model on this machine",
+        )
+    host = _tvm.cpu_features(host_target())
+    missing = [feature for feature in _texts(meta, "instructions", where) if feature not in host]
+    if missing:
+        raise InvalidArtefact(
+            f"it needs a processor with {', '.join(missing)}", where=where, remedy="optimize the model on this machine"
+        )
+
+
+def _target(meta: Mapping[str, Any], where: str) -> Any:
+    text = _text(meta, "target", where)
+    try:
+        target = resolve_target(_tvm.Target(text))
+        require_runnable(target)
+        device_name(target)  # raises where the GPU it needs is missing
+    except (NoGPU, WrongArchitecture) as error:  # the file is good: another machine may read it
+        raise type(error)(error.what, where=where, remedy=error.remedy) from None
+    except UnknownTarget as error:
+        raise InvalidArtefact(error.what, where=where, remedy=error.remedy) from None
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
+            raise
+        raise _wrong("target", f"cannot be read: {first_line(error)}", where) from None
+    return target
+
+
+def _nested(meta: Mapping[str, Any], field: str, read: Callable[[Any], _Nested], where: str) -> _Nested:
+    """How inputs or outputs are nested."""
+    try:
+        return read(_field(meta, field, where))
+    except InvalidArtefact as error:
+        raise _wrong(field, f"is wrong: {error.what}", where, error.remedy) from None
+
+
+def _tensors(meta: Mapping[str, Any], field: str, where: str) -> list[dict[str, Any]]:
+    """Name, shape and dtype of each of the inputs or outputs."""
+    import torch
+
+    specs = []
+    for index, spec in enumerate(_list(meta, field, where, lambda value: isinstance(value, dict), "objects")):
+        place = f"{field}[{index}]"
+        shape = _list(spec, "shape", where, _is_size, "positive integers", place)
+        dtype = _text(spec, "dtype", where, place)
+        if not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise _wrong(f"{place}.dtype", f"is {_shown(dtype)}, which is no type of tensors", where)
+        specs.append({"name": _text(spec, "name", where, place), "shape": tuple(shape), "dtype": dtype})
+    names = [spec["name"] for spec in specs]
+    if len(set(names)) < len(names):
+        raise _wrong(field, "has a name twice", where)
+    return specs
+
+
+def _order(spec: Mapping[str, Any], rank: int, place: str, where: str) -> tuple[int, ...]:
+    """The memory order of an output; empty where there is none."""
+    if "order" not in spec:
+        return ()
+    order = _list(spec, "order", where, lambda value: type(value) is int, "integers", place)
+    if sorted(order) != list(range(rank)):
+        raise _wrong(f"{place}.order", f"is {_shown(order)}, not an order of {rank} dimensions", where)
+    return tuple(order)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= _LARGEST
+
+
+def _field(meta: Mapping[str, Any], field: str, where: str, place: str = "") -> Any:
+    if field not in meta:
+        raise _wrong(f"{place}.{field}" if place else field, "is missing", where)
+    return meta[field]
+
+
+def _text(meta: Mapping[str, Any], field: str, where: str, place: str = "") -> str:
+    value = _field(meta, field, where, place)
+    if not isinstance(value, str):
+        raise _wrong(f"{place}.{field}" if place else field, f"is {_shown(value)}, not a string", where)
+    return value
+
+
+def _texts(meta: Mapping[str, Any], field: str, where: str) -> list[str]:
+    return _list(meta, field, where, lambda value: isinstance(value, str), "strings")
+
+
+def _list(
+    meta: Mapping[str, Any], field: str, where: str, fits: Callable[[Any], bool], kind: str, place: str = ""
+) -> list[Any]:
+    value = _field(meta, field, where, place)
+    if not isinstance(value, list) or not all(map(fits, value)):
+        raise _wrong(f"{place}.{field}" if place else field, f"is {_shown(value)}, not a list of {kind}", where)
+    return value
+
+
+def _wrong(field: str, what: str, where: str, remedy: str = "") -> InvalidArtefact:
+    return InvalidArtefact(f"its description is wrong: {field} {what}", where=where, remedy=remedy or _AGAIN)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _host(target: Any) -> Any:
+    """The CPU part of a target."""
+    return target if kind_of(target).on_host else host_target()

@@ -1,0 +1,108 @@
+"""An imported model and schedules of its tasks → one compiled module, wrapped as a callable.
+
+In: Imported, scheduled PrimFuncs by task key. Out: Compiled. Nothing is legalised or fused again: what was tuned is
+what is compiled. Parameters stay constants of the executable, packed at compile time where a schedule wants it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from felixlike import _tvm, codegen, hardware
+from felixlike._util.torch_modes import own_modes
+from felixlike._util.wording import kind_of
+from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
+from felixlike.frontend import Imported, outputs_of
+from felixlike.frontend.constants import CONSTANTS, LAYOUT_FREE
+from felixlike.runtime.callable import Compiled
+from felixlike.runtime.constant_packing import with_packed_constants
+
+_OTHERWISE = "write the part it names with other operators"
+
+
+@own_modes()
+def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> Compiled:
+    """Compile a model, with the given schedules for its tasks and none for the others.
+
+    schedules: task key → scheduled PrimFunc, IRModule with "main", or Schedule; None or empty gives the module as TVM
+    has it without tuning. Raises InvalidSchedule for a key or function that does not fit, CompilationFailed."""
+    lowered, executable = lowered_model(imported, schedules)
+    return Compiled(
+        executable.jit(),
+        inputs=imported.inputs,
+        outputs=outputs_of(imported.module["main"], imported.structure, imported.orders, where=imported.name),
+        signature=imported.signature,
+        structure=imported.structure,
+        target=imported.target,
+        name=imported.name,
+        lowered=lowered,
+        parallel=_tvm.runs_in_parallel(lowered),
+        unaligned=hardware.kind_of(imported.target).on_host,
+    )
+
+
+def lowered_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
+    """(lowered Relax module, executable) of a model, which need not be able to run here.  See compile_model."""
+    module = imported.module
+    chosen = {key: _primfunc(schedule) for key, schedule in (schedules or {}).items()}
+    if chosen:
+        module = _substitute(imported, chosen)
+    try:
+        module = with_packed_constants(module)
+        lowered, executable = codegen.compile_relax(module, imported.target)
+    except _tvm.TVM_ERRORS as error:
+        if not _tvm.refusal(error):
+            raise
+        raise CompilationFailed(
+            f"TVM could not compile the model: {first_line(error)}",
+            where=imported.name,
+            remedy='a schedule may be the cause: try other ones, as space="default" has them' if chosen else _OTHERWISE,
+        ) from error
+    return lowered, executable
+
+
+def _primfunc(schedule: Any) -> Any:
+    """The PrimFunc of a PrimFunc, an IRModule or a Schedule."""
+    if isinstance(schedule, _tvm.PrimFunc):
+        return schedule
+    module = schedule.mod if isinstance(schedule, _tvm.Schedule) else schedule
+    if not isinstance(module, _tvm.IRModule) or "main" not in [str(var.name_hint) for var in module.get_global_vars()]:
+        raise InvalidSchedule(
+            f"{kind_of(schedule)} is not a schedule of a task",
+            where="schedules",
+            remedy='give a PrimFunc, an IRModule with "main", or a Schedule',
+        )
+    return module["main"]
+
+
+def _substitute(imported: Imported, chosen: Mapping[str, Any]) -> Any:
+    """The module with each task's functions replaced by its schedule."""
+    names = {task.key: task.name for task in imported.tasks}
+    module = _tvm.IRModule(dict(imported.module.functions), attrs=imported.module.attrs)
+    for key, func in chosen.items():
+        if key not in imported.functions:
+            raise InvalidSchedule(
+                f"the model has no task {key!r}",
+                where=imported.name,
+                remedy="take the keys of its tasks, as felixlike.extract_tasks gives them",
+            )
+        for name in imported.functions[key]:
+            original = imported.module[name]
+            if _signature(func) != _signature(original):
+                raise InvalidSchedule(
+                    f"its buffers are {_signature(func)}, the task's {_signature(original)}",
+                    where=names[key],
+                    remedy="give a schedule of this task",
+                )
+            module.update_func(imported.module.get_global_var(name), _as_private(func))
+    return module
+
+
+def _as_private(func: Any) -> Any:
+    """A scheduled function under the caller's name: no symbol of its own, marked so that no pass schedules it again."""
+    func = _tvm.without_attributes(func, "global_symbol", LAYOUT_FREE, CONSTANTS)
+    return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
+
+
+def _signature(func: Any) -> str:
+    shapes = ((parameter, getattr(parameter, "shape", None)) for parameter in func.params)
+    return ", ".join("scalar" if s is None else f"{p.dtype}[{', '.join(map(str, s))}]" for p, s in shapes)

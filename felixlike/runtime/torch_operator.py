@@ -1,0 +1,193 @@
+"""The torch operator felixlike::run: a compiled model where PyTorch looks on.
+
+    run(str model, Tensor[] inputs) -> Tensor[]
+
+torch.compile, torch.export, FakeTensor, make_fx, vmap and the like cannot look into compiled code; what they see of a
+call is this operator. It names the model by its key, so that an exported program can be saved: it runs where the
+model itself is loaded. The outputs are new tensors and carry no gradients.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from felixlike._util.torch_modes import has_dispatch_modes, once
+from felixlike.errors import ModelNotLoaded, WrongContext
+from felixlike.frontend import OutputSpec, Sizes
+
+
+class Callee(Protocol):
+    """What the operator needs of a compiled model; see `callable.Compiled`."""
+
+    key: str
+    name: str
+    outputs: tuple[OutputSpec, ...]
+    sizes: Sizes | None
+    device: Any
+
+    def run(self, tensors: Sequence[Any]) -> list[Any]:
+        """The outputs in order."""
+
+    def check(self, tensors: Sequence[Any]) -> None:
+        """Raise InputMismatch for inputs that do not fit."""
+
+    def note_gradients(self, tensors: Sequence[Any]) -> None:
+        """Warn of gradients that will not come."""
+
+
+_loaded: dict[str, weakref.WeakSet[Callee]] = {}
+
+
+def register(compiled: Callee) -> None:
+    """Make a compiled model known to the operator, as long as it lives."""
+    _library()
+    _loaded.setdefault(compiled.key, weakref.WeakSet()).add(compiled)
+    weakref.finalize(compiled, _forget, compiled.key).atexit = False
+
+
+def prepare() -> None:
+    """Make the operator known to PyTorch, which takes a moment, now rather than with the first model."""
+    _library()
+
+
+def run(key: str, tensors: Sequence[Any]) -> list[Any]:
+    """The model's outputs in order, as PyTorch's modes and transforms want them."""
+    import torch
+
+    outputs: list[Any] = torch.ops.felixlike.run.default(key, list(tensors))
+    return outputs
+
+
+def looked_on(tensors: Sequence[Any]) -> bool:
+    """Whether a mode, a tracer or a transform of PyTorch's is at work, or a tensor is one that only they understand."""
+    import torch
+
+    return bool(
+        has_dispatch_modes() or torch._C._get_tracing_state() is not None or any(_wraps(tensor) for tensor in tensors)
+    )
+
+
+def refuse_derivatives(where: str, tensors: Sequence[Any]) -> None:
+    """Raise WrongContext if derivatives are asked for that would come out as zeros unnoticed: torch.func's, and those
+    of forward mode."""
+    import torch
+
+    forward_ad: Any = torch.autograd.forward_ad
+    transforms = {level.key() for level in torch._C._functorch.get_interpreter_stack() or ()}
+    kinds = torch._C._functorch.TransformType
+    transformed = bool(transforms & {kinds.Grad, kinds.Jvp})
+    forward = forward_ad._current_level >= 0
+    if not transformed and not forward:
+        return
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        reverse = transformed and tensor.requires_grad
+        if reverse or (forward and forward_ad.unpack_dual(tensor).tangent is not None):
+            raise WrongContext(
+                "a compiled model has no derivatives",
+                where=where,
+                remedy="differentiate the model it was made from",
+            )
+
+
+def _forget(key: str) -> None:
+    if not _loaded.get(key):
+        _loaded.pop(key, None)
+
+
+def _find(key: str) -> Callee:
+    for compiled in _loaded.get(key, ()):
+        return compiled
+    raise ModelNotLoaded(
+        f"the compiled model {key!r} is not loaded in this process",
+        where="felixlike::run",
+        remedy="keep it as long as graphs call it; in another process load the file it was saved to: felixlike.load",
+    )
+
+
+def _wraps(tensor: Any) -> bool:
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        return isinstance(tensor, torch.fx.Proxy)
+    kind = type(tensor)
+    if kind is not torch.Tensor and kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+        return True
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor))
+
+
+@once
+def _library() -> Any:
+    """The operator's definition; it lasts as long as what is returned here."""
+    import torch
+
+    make: Any = torch.library.Library
+    library = make("felixlike", "DEF")
+    library.define("run(str model, Tensor[] inputs) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+    library.impl("run", _compute, "CompositeExplicitAutograd")
+    library.impl("run", _without_gradients, "Autograd")
+    torch.library.register_fake("felixlike::run", _pretend, lib=library)
+    torch.library.register_vmap("felixlike::run", _one_by_one, lib=library)
+    return library
+
+
+def _compute(model: str, inputs: list[Any]) -> list[Any]:
+    """Operators must not return what they were given, nor a view of it, nor the same twice."""
+    outputs = _find(model).run(inputs)
+    seen = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    for index, tensor in enumerate(outputs):
+        place = tensor.untyped_storage().data_ptr()
+        if place in seen:
+            outputs[index] = tensor.clone()
+        seen.add(place)
+    return outputs
+
+
+def _without_gradients(model: str, inputs: list[Any]) -> list[Any]:
+    import torch
+
+    compiled = _find(model)
+    refuse_derivatives(compiled.name, inputs)
+    compiled.note_gradients(inputs)
+    with torch._C._AutoDispatchBelowAutograd():
+        return run(model, inputs)
+
+
+def _pretend(model: str, inputs: list[Any]) -> list[Any]:
+    """The outputs without their values, for inputs without values."""
+
+    compiled = _find(model)
+    compiled.check(inputs)
+    if compiled.sizes is not None:
+        raise WrongContext(
+            "sizes of its outputs are known only when it is called",
+            where=compiled.name,
+            remedy="call it outside of torch.compile and torch.export",
+        )
+    return [_empty(spec, compiled.device) for spec in compiled.outputs]
+
+
+def _empty(spec: OutputSpec, device: Any) -> Any:
+    """A tensor as an output will be, without values."""
+    import torch
+
+    order = spec.order or tuple(range(len(spec.shape)))
+    return torch.empty_permuted(spec.shape, order, dtype=getattr(torch, spec.dtype), device=device)
+
+
+def _one_by_one(info: Any, in_dims: tuple[Any, ...], model: str, inputs: list[Any]) -> tuple[list[Any], list[int]]:
+    """vmap: sizes are fixed, so one call for each element of the batch."""
+    import torch
+
+    _, dims = in_dims
+    calls = []
+    for index in range(info.batch_size):
+        element = [
+            tensor if dim is None else tensor.select(dim, index) for tensor, dim in zip(inputs, dims, strict=True)
+        ]
+        calls.append(run(model, element))
+    outputs = [torch.stack(parts) for parts in zip(*calls, strict=True)]
+    return outputs, [0] * len(outputs)

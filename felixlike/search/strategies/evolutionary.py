@@ -1,0 +1,103 @@
+"""Evolutionary search as MetaSchedule's: a population of points, mutated towards what the cost model likes.
+
+In: a space, the run's cost model, what is known. Out: candidates. The population begins with the best measured points
+and random ones; parents are drawn by their predicted speed; a small share of each batch is random (ε-greedy). TVM
+replays a trace for every step, which takes a millisecond or more; here a step is a few integers of a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from felixlike.costmodel import CostModel
+from felixlike.search.candidate import Candidate
+from felixlike.search.checks import checked
+from felixlike.search.space import Space
+from felixlike.search.strategies.model_guided import Guided
+from felixlike.search.strategy import Key, Known, aside, by_sketch, draw
+from felixlike.search.variation import Variations
+
+
+@dataclass(eq=False)
+class Evolutionary(Guided):
+    """Mutates a population of points; MetaSchedule's defaults.
+
+    population: points.  measured: share of them that are the best measured ones.  generations: how often the population
+    is replaced in a round.  mutation: share of children that are mutated, the others stay as they are.  explore: share
+    of a batch that is random.  paths: most combinations of compute locations drawn for each sketch in a round. Raises
+    InvalidOption for values out of range."""
+
+    population: int = 512
+    measured: float = 0.2
+    generations: int = 4
+    mutation: float = 0.85
+    explore: float = 0.05
+    paths: int = 3
+
+    def __post_init__(self) -> None:
+        shares = (0.0, 1.0)
+        checked(self, population=2, measured=shares, generations=0, mutation=shares, explore=shares, paths=1)
+
+    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+        """See `Strategy.propose`. Without a model that knows anything, and for few points, this is random search."""
+        model = self.knows(space, count)
+        if model is None:
+            return draw(space, count, known.seen, rng, origin="random")
+        opaque = aside(space, known, count, rng)
+        explored = round(self.explore * (count - len(opaque)))
+        best = self._evolved(space, model, known, rng)
+        chosen = sorted(best.values(), key=lambda c: -c.score)[: count - len(opaque) - explored]
+        taken = known.seen | {c.key for c in (*opaque, *chosen)}
+        return [
+            *chosen,
+            *opaque,
+            *draw(space, count - len(opaque) - len(chosen), taken, rng, origin="random"),
+        ]
+
+    def _evolved(self, space: Space, model: CostModel, known: Known, rng: np.random.Generator) -> dict[Key, Candidate]:
+        """Every point of every generation that was not measured, scored."""
+        found: dict[Key, Candidate] = {}
+        variations = Variations(space)
+        population = self._first(space, model, known, rng)
+        for generation in range(self.generations + 1):
+            found.update((c.key, c) for c in population if c.key not in known.seen)
+            if generation == self.generations or not population:
+                break
+            scores = np.array([c.score for c in population])
+            speeds = np.exp(scores - scores.max())
+            parents = rng.choice(len(population), size=self.population, p=speeds / speeds.sum())
+            population = self._children(space, model, variations, [population[i] for i in parents], rng)
+        return found
+
+    def _first(self, space: Space, model: CostModel, known: Known, rng: np.random.Generator) -> list[Candidate]:
+        elite = [c for _, c in known.best if c.sketch.understood][: round(self.measured * self.population)]
+        share = -(-(self.population - len(elite)) // len(space.understood))
+        found: list[Candidate] = []
+        for sketch in space.understood:
+            points = sketch.sample(share, int(rng.integers(2**31)), paths=self.paths)
+            found += self.scored(space, model, sketch, points, "random")
+        for sketch, places in by_sketch(elite):
+            points = np.array([elite[i].point for i in places], dtype=np.int64)
+            found += self.scored(space, model, sketch, points, "elite")
+        return found
+
+    def _children(
+        self,
+        space: Space,
+        model: CostModel,
+        variations: Variations,
+        parents: Sequence[Candidate],
+        rng: np.random.Generator,
+    ) -> list[Candidate]:
+        found: list[Candidate] = []
+        for sketch, places in by_sketch(parents):
+            points = np.array([parents[i].point for i in places], dtype=np.int64)
+            changed = variations.of(parents[places[0]]).mutated(points, rng)
+            children = np.where(rng.random((len(points), 1)) < self.mutation, changed, points)
+            good = sketch.valid(children)
+            children = np.unique(np.where(good[:, None], children, points), axis=0)
+            found += self.scored(space, model, sketch, children, "evolved")
+        return found

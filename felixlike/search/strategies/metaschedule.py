@@ -1,0 +1,127 @@
+"""TVM's own search, MetaSchedule's evolution with its xgboost model, as a strategy: it drives our measuring.
+
+In: a space, measurements. Out: candidates. Nothing of ours decides which: TVM mutates traces, extracts its own features
+and trains its own model (https://arxiv.org/abs/2205.13603); until that has seen 100 candidates of a task it predicts
+random numbers, as stock MetaSchedule does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from felixlike import _tvm
+from felixlike.costmodel import CostModel
+from felixlike.errors import InvalidPoint, MissingDependency
+from felixlike.search.candidate import Candidate
+from felixlike.search.checks import checked
+from felixlike.search.space import Space
+from felixlike.search.strategy import Key, Known, Measured, Strategy, draw
+from felixlike.spaces.metaschedule import evolution
+
+
+@dataclass(eq=False)
+class MetaSchedule(Strategy):
+    """TVM's evolutionary search; needs the package xgboost.
+
+    population: traces.  generations: how often they are mutated in a round.  warm_up: measured candidates of a task
+    before the model is asked. Raises InvalidOption for values out of range, MissingDependency without xgboost."""
+
+    population: int = 512
+    generations: int = 4
+    warm_up: int = 100
+    _searches: dict[str, _Search] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checked(self, population=2, generations=0, warm_up=0)
+        try:
+            import xgboost  # noqa: F401
+        except ImportError as error:
+            raise MissingDependency("xgboost", where="strategy metaschedule", remedy="pip install xgboost") from error
+
+    def begin(self, model: CostModel) -> None:
+        """See `Strategy.begin`; the run's model is not asked."""
+        self._searches.clear()
+
+    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+        """See `Strategy.propose`; where TVM finds less than is wanted, the rest is random."""
+        if space.size() <= count or not space.sketches:
+            return draw(space, count, known.seen, rng, origin="random")
+        found: dict[Key, Candidate] = {}
+        for candidate in self._search(space, int(rng.integers(1, 2**30))).next(count):
+            if candidate.key not in known.seen and len(found) < count:
+                found[candidate.key] = candidate
+        more = draw(space, count - len(found), known.seen | found.keys(), rng, origin="random")
+        return [*found.values(), *more]
+
+    def observe(self, space: Space, measured: Sequence[Measured], *, recalled: bool = False) -> None:
+        """See `Strategy.observe`."""
+        if measured and space.sketches:
+            self._search(space, 1).learn(measured)
+
+    def _search(self, space: Space, seed: int) -> _Search:
+        if space.task.key not in self._searches:
+            self._searches[space.task.key] = _Search(space, self, seed)
+        return self._searches[space.task.key]
+
+
+class _Search:
+    """TVM's search of one task."""
+
+    def __init__(self, space: Space, options: MetaSchedule, seed: int) -> None:
+        ms = _tvm.ms
+        self._space = space
+        self._context = evolution(
+            space.task.module,
+            space.task.target,
+            space.sketches[0].postprocessors,
+            population=options.population,
+            generations=options.generations,
+            seed=seed,
+        )
+        self._model = ms.cost_model.XGBModel(num_warmup_samples=options.warm_up, verbose_eval=0, num_tuning_cores=1)
+        self._database = ms.database.MemoryDatabase()
+        self._workload = self._database.commit_workload(space.task.module)
+        self._arguments = ms.arg_info.ArgInfo.from_prim_func(space.task.module["main"])
+        self._batch = 0
+
+    def next(self, count: int) -> list[Candidate]:
+        """The next candidates that are of the space's sketches."""
+        if count != self._batch:  # TVM fixes the size of a batch when a search begins
+            if self._batch:
+                self._context.post_tuning()
+            schedules = [sketch.as_drawn() for sketch in self._space.sketches]
+            self._context.pre_tuning(1_000_000, count, schedules, self._database, self._model)
+            self._batch = count
+        found = self._context.generate_measure_candidates() or ()
+        candidates = (self._candidate(candidate.sch.trace) for candidate in found)
+        return [candidate for candidate in candidates if candidate is not None]
+
+    def _candidate(self, trace: Any) -> Candidate | None:
+        for sketch in self._space.sketches:
+            try:
+                return Candidate(sketch, sketch.point(trace), float("nan"), "metaschedule")
+            except InvalidPoint:
+                continue
+        return None
+
+    def learn(self, measured: Sequence[Measured]) -> None:
+        """What TVM's scheduler does with results: they go into the database, and the model is trained."""
+        ms = _tvm.ms
+        candidates, results = [], []
+        for one in measured:
+            right = np.isfinite(one.seconds)
+            schedule = one.candidate.sketch.schedule(one.candidate.point)
+            candidates.append(ms.search_strategy.MeasureCandidate(schedule, self._arguments))
+            results.append(ms.runner.RunnerResult([one.seconds] if right else None, None if right else "failed"))
+            times = [one.seconds if right else 1e10]
+            record = ms.database.TuningRecord(
+                schedule.trace, self._workload, times, self._space.task.target, self._arguments
+            )
+            self._database.commit_tuning_record(record)
+        self._model.update(self._context, candidates, results)
+        if self._batch:
+            self._context.notify_runner_results(candidates, results)

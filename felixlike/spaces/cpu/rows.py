@@ -1,0 +1,333 @@
+"""Row by row: reductions along rows and whatever surrounds them, all stages of one row after another.
+
+In: the schedule of a whole unscheduled function. Out: schedules in which a single parallel loop runs over groups of
+rows (or of columns), and every stage of softmax, norms, means and their like is computed within it, in vectors.
+MetaSchedule's default space gives each stage a loop nest of its own and reduces into one scalar. Works on loop nests
+and indices, never on names of operators.
+
+Nests are joined by `merge` rather than compute_at, which refuses blocks under a test: those of rows that no vector
+divides. TVM does not look whether loops may be merged; `rows_of_stages` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from felixlike import _tvm
+from felixlike._tvm.typing import LoopRef, Schedule
+from felixlike.codegen.annotations import Columns, Peel
+from felixlike.hardware.vectors import SHORTEST, power_of_two_below
+from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, stages_of
+
+_ACCUMULATORS = (1, 4)
+"""Vectors of partial results a reduction is split into: more hide the latency of additions, several cycles where
+one may begin in each; fewer suit short rows.  Measurements decide between the two sketches."""
+_MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
+"""Rows a parallel iteration, vectors of a row unrolled, vectors of columns an iteration: bounds of what is sampled,
+chosen by hand."""
+_MOST_OF_IMAGE = 16
+"""Vectors of an image whose columns are one group: half of AVX-512's registers.  Chosen by hand: no benchmark compares
+other values."""
+
+
+def row_by_row(sch: Schedule, lanes: int) -> list[Schedule]:
+    """New schedules with reductions along rows, or along columns, at one parallel loop; [] where this does not apply.
+
+    sch: of the whole function, stays as it is.  lanes: elements of a vector, a power of two.
+
+    Applies if every reduction reads each element of some buffer once, and every buffer between the stages is indexed by
+    the same rows.  Along rows (the reduced axes are the innermost of what is read): partial results in the lanes of
+    `lanes` or 4 · `lanes` accumulators, combined in halves.  Along columns: vectors of neighbouring columns."""
+    found: list[Any] = []
+    if not in_plain_nests(sch):
+        return found
+    for accumulators in _ACCUMULATORS:
+        try:
+            new = _scheduled(sch.copy(), lanes, accumulators)
+        except RuntimeError as error:  # a ScheduleError, or a check of TVM's that failed
+            if not _tvm.refusal(error):
+                raise
+            continue
+        if new is None:
+            break  # what one accumulator does not suit, more do not either
+        found.append(new)
+    return found
+
+
+def _scheduled(sch: Schedule, lanes: int, accumulators: int) -> Any:
+    """The schedule, or None where the rule does not apply, or would do the same as with fewer accumulators."""
+    stages = _between_reductions_inlined(sch)
+    rows = rows_of_stages(stages)
+    if rows is None:
+        return None
+    found = first_reduction(stages)
+    if found is None:
+        return None
+    first, read = found
+    if first.step(read, first.innermost(first.reduced)) == 1:
+        if accumulators > 1 and contiguous(first, first.reduced)[0] < 2 * accumulators * lanes:
+            return None
+        return _along_rows(sch, stages, rows, lanes, accumulators)
+    if accumulators == 1 and rows[first.name] and first.step(read, first.innermost(rows[first.name])) == 1:
+        return _along_columns(sch, stages, rows, lanes)
+    return None
+
+
+def first_reduction(stages: Sequence[Stage]) -> tuple[Stage, Access] | None:
+    """The first stage that reduces, and what it reads every element of once; None where there is no such buffer, or a
+    stage reduces bools."""
+    if any(str(buffer.dtype) == "bool" for stage in stages if stage.reduced for buffer, _ in stage.writes):
+        return None  # TVM knows no least or greatest bool to begin partial results with
+    first = next(stage for stage in stages if stage.reduced)
+    read = next((access for access in first.reads if _reads_all_once(first, access)), None)
+    return None if read is None else (first, read)
+
+
+def _reads_all_once(stage: Stage, access: Access) -> bool:
+    """True if a reduction reads every element of a buffer once: contractions read each often, windows overlap."""
+    return prod(stage.extents.values()) == prod(int(extent) for extent in access[0].shape)
+
+
+def _between_reductions_inlined(sch: Schedule) -> list[Stage]:
+    """Put the cheap stages between reductions into those that read them; the stages that are left.
+
+    Kept: one value a row, which is computed once; and what is costly and read twice, like softmax's exponentials."""
+    undo_last_reshape(sch)
+    stages = stages_of(sch)
+    rows = {prod(e for v, e in s.extents.items() if v not in s.reduced) for s in stages if s.reduced}
+    for stage in stages:
+        readers = sum(any(r[0].same_as(w[0]) for r in s.reads for w in stage.writes) for s in stages)
+        once = prod(stage.extents.values()) in rows
+        if not (stage.reduced or stage.output or once or (stage.costly and readers > 1)):
+            sch.compute_inline(sch.get_sblock(stage.name))
+    return stages_of(sch)
+
+
+def undo_last_reshape(sch: Schedule) -> None:
+    """Let the stage before a final reshape write the output itself, in its own loops, which know the rows."""
+    last = stages_of(sch)[-1]
+    plain = all(index in last.extents for _, indices in last.reads for index in indices)
+    if last.output and not last.reduced and len(last.reads) == 1 and not plain:
+        sch.reverse_compute_inline(sch.get_sblock(last.name))
+
+
+def rows_of_stages(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None:
+    """For each stage, by name, the variables that number the rows, in one order; None where stages disagree.
+
+    Every stage must write and read what others need at its own row: then all of them may run row by row."""
+    if not any(stage.reduced for stage in stages):
+        return None
+    first = next(stage for stage in stages if stage.reduced)
+    spatial = tuple(v for v in first.extents if v not in first.reduced)
+    extents = tuple(first.extents[v] for v in spatial)
+    known: dict[str, dict[int, Any]] = {stage.name: {} for stage in stages}
+    known[first.name] = dict(enumerate(spatial))
+    # For each buffer between stages, be it an output, too: dimension → number of the row variable that indexes it.
+    read = [buffer for stage in stages for buffer, _ in stage.reads]
+    between = [b for s in stages for b, _ in s.writes if not s.output or any(b.same_as(other) for other in read)]
+    places: dict[Any, dict[int, int]] = {buffer: {} for buffer in between}
+    accesses = [(s, access) for s in stages for access in (*s.reads, *s.writes) if access[0] in places]
+    _carry_on(known, places, accesses)
+    long = [number for number, extent in enumerate(extents) if extent > 1]
+    for stage in stages:
+        mine = known[stage.name]
+        if any(n not in mine for n in long) or len(set(mine.values())) < len(mine):
+            return None
+        if any(v in stage.reduced or stage.extents[v] != extents[n] for n, v in mine.items()):
+            return None
+    for stage, (buffer, indices) in accesses:
+        at = {number: dimension for dimension, number in places[buffer].items()}
+        if any(n not in at or not known[stage.name][n].same_as(indices[at[n]]) for n in long):
+            return None
+    # Variables of one value may be missing.
+    common = [n for n in range(len(extents)) if all(n in mine for mine in known.values())]
+    return {name: tuple(mine[n] for n in common) for name, mine in known.items()}
+
+
+def _carry_on(
+    known: dict[str, dict[int, Any]], places: dict[Any, dict[int, int]], accesses: Sequence[tuple[Stage, Any]]
+) -> None:
+    """Number the row variables of all stages, from one of which they are known, through the buffers between them."""
+    for _ in known:
+        for stage, (buffer, indices) in accesses:
+            for number, variable in list(known[stage.name].items()):
+                places[buffer].update({d: number for d, i in enumerate(indices) if variable.same_as(i)})
+            for dimension, number in places[buffer].items():
+                if indices[dimension] in stage.extents:
+                    known[stage.name].setdefault(number, indices[dimension])
+
+
+def _along_rows(
+    sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int, accumulators: int
+) -> Any:
+    """Everything at a loop over rows; reductions in lanes."""
+    for stage in stages:
+        if not stage.extents:  # rfactor fails where some block stands in no loop
+            sch.add_unit_loop(sch.get_sblock(stage.name))
+    nests: list[_Nest] = []
+    for stage in stages:
+        nests += _split_stage(sch, stage, rows[stage.name], lanes, accumulators)
+    row_loops = [_row_loop(sch, nest) for nest in nests]
+    tile = sch.sample_perfect_tile(row_loops[0], 2, _MOST_ROWS)
+    inner = [sch.split(loop, tile)[1] for loop in row_loops]
+    if len(inner) > 1:
+        sch.merge(*inner)
+    sch.parallel(sch.get_loops(nests[-1].block)[0])
+    for nest in nests:
+        _in_vectors(sch, nest, lanes)
+    return sch
+
+
+def _along_columns(sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> Any:
+    """Everything at a loop over groups of neighbouring columns; None where they are too few for a vector.
+
+    The columns are numbered by the last row variable of more than one value. Where vectors do not divide them, the last
+    group has fewer: the loops within it are marked, to be peeled."""
+    first = stages[0]
+    last = first.innermost(rows[first.name])
+    at, length = rows[first.name].index(last), first.extents[last]
+    if length % lanes and (image := _image(stages, rows, lanes)):
+        return _image_by_image(sch, stages, rows, image, lanes)
+    width = min(lanes, power_of_two_below(length))
+    if width < min(lanes, SHORTEST):
+        return None
+    groups, tile = [], None
+    for stage in stages:
+        block = sch.get_sblock(stage.name)
+        loops = dict(zip(stage.extents, sch.get_loops(block), strict=True))
+        along = [loops[v] for v in stage.extents if v not in rows[stage.name]]
+        others = [loops[v] for v in rows[stage.name]]
+        column = others.pop(at)
+        vectors, lane = sch.split(column, [None, width])
+        tile = tile or sch.sample_perfect_tile(vectors, 2, _MOST_VECTORS)
+        group, vector = sch.split(vectors, tile)
+        sch.reorder(*others, group, *along, vector, lane)
+        groups.append(sch.fuse(*others, group) if others else group)
+    return _columns_in_vectors(sch, stages, groups, 2, Columns(length, width) if length % width else None)
+
+
+def _image(stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], lanes: int) -> int:
+    """How many of the last row variables number columns that are neighbours in all that is read and written, where
+    these are several and few enough for one group; or 0."""
+    count = min(contiguous(stage, rows[stage.name])[1] for stage in stages)
+    extents = [stages[0].extents[v] for v in rows[stages[0].name]]
+    fitting = [n for n in range(2, count + 1) if min(lanes, SHORTEST) <= prod(extents[-n:]) <= _MOST_OF_IMAGE * lanes]
+    return max((n for n in fitting if extents[-n] > 1 and prod(extents[1 - n :]) > 1), default=0)
+
+
+def _image_by_image(
+    sch: Schedule, stages: Sequence[Stage], rows: dict[str, tuple[Any, ...]], image: int, lanes: int
+) -> Any:
+    """Everything at a loop over images, whose columns run on over the ends of lines.  image: row variables of one."""
+    groups = []
+    for stage in stages:
+        loops = dict(zip(stage.extents, sch.get_loops(sch.get_sblock(stage.name)), strict=True))
+        along = [loops[v] for v in stage.extents if v not in rows[stage.name]]
+        every = [loops[v] for v in rows[stage.name]]
+        others, columns = every[:-image], every[-image:]
+        sch.reorder(*others, *along, *columns)
+        outermost = sch.get_loops(sch.get_sblock(stage.name))[0]
+        groups.append(sch.fuse(*others) if len(others) > 1 else others[0] if others else sch.add_unit_loop(outermost))
+    first = stages[0]
+    length = prod(first.extents[v] for v in rows[first.name][-image:])
+    return _columns_in_vectors(sch, stages, groups, image, Columns(length, lanes))
+
+
+def _columns_in_vectors(
+    sch: Schedule, stages: Sequence[Stage], groups: Sequence[Any], inner: int, mark: Columns | None
+) -> Any:
+    """Stages joined at their loops over groups, of whose columns the `inner` innermost loops make vectors.
+
+    mark: what the loops of a group are marked with, if they are to be peeled."""
+    sch.parallel(sch.merge(*groups) if len(groups) > 1 else groups[0])
+    for stage in stages:
+        block = sch.get_sblock(stage.name)
+        *around, lane = sch.get_loops(block)[-inner:]
+        for loop in around:
+            sch.unroll(loop)
+        sch.vectorize(lane)
+        nests = [block]
+        if stage.reduced:
+            nests.append(sch.decompose_reduction(block, sch.get_loops(block)[1]))
+        if mark:
+            for nest in nests:
+                mark.put(sch, sch.get_loops(nest)[1])
+    return sch
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """The loop nest of one block, rows outermost.
+
+    rows: how many loops number rows.  length: elements along the row; width: how many of them the innermost loop
+    covers, the one around it covers the rest.  reduces: some loop within the row is a reduction."""
+
+    block: Any
+    rows: int
+    length: int
+    width: int
+    reduces: bool
+
+
+def _split_stage(sch: Schedule, stage: Stage, rows: tuple[Any, ...], lanes: int, accumulators: int) -> list[_Nest]:
+    """Order the loops of a stage, fuse those along the row, and give a reduction its lanes: the nests it becomes."""
+    block = sch.get_sblock(stage.name)
+    if not stage.extents:
+        return [_Nest(block, rows=0, length=1, width=1, reduces=False)]
+    loops = dict(zip(stage.extents, sch.get_loops(block), strict=True))
+    along = [v for v in stage.extents if v not in rows]
+    if list(loops) != [*rows, *along]:
+        sch.reorder(*(loops[v] for v in (*rows, *along)))
+    length, fused = contiguous(stage, along)
+    if fused > 1:
+        sch.fuse(*(loops[v] for v in along[len(along) - fused :]))
+    width = min(power_of_two_below(length), lanes * (accumulators if stage.reduced else 1))
+    if length > width or (stage.reduced and width > 1):
+        _, loop = sch.split(sch.get_loops(block)[-1], [None, width])
+    nests = []
+    if stage.reduced and width > 1:
+        dimension = len(stage.writes[0][1])
+        nests.append(_Nest(sch.rfactor(loop, dimension), len(rows), length, width, reduces=True))
+        while width > 2:
+            width //= 2
+            _, loop = sch.split(sch.get_loops(block)[-1], [None, width])
+            nests.append(_Nest(sch.rfactor(loop, dimension), len(rows), 2 * width, width, reduces=True))
+        length = width = 1
+    return [*nests, _Nest(block, len(rows), length, width, reduces=bool(stage.reduced))]
+
+
+def _row_loop(sch: Schedule, nest: _Nest) -> Any:
+    """The one loop of a nest that numbers all rows."""
+    if nest.rows == 0:
+        return sch.add_unit_loop(nest.block if not sch.get_loops(nest.block) else sch.get_loops(nest.block)[0])
+    loops = sch.get_loops(nest.block)[: nest.rows]
+    return sch.fuse(*loops) if len(loops) > 1 else loops[0]
+
+
+def _in_vectors(sch: Schedule, nest: _Nest, lanes: int) -> None:
+    """Vectorise the innermost loop within the row, unroll around it; initial values before the reducing loops."""
+    loops = sch.get_loops(nest.block)[2:]
+    if nest.length % nest.width:
+        # TVM refuses to vectorise, and to take initial values out of, what is under a test.
+        Peel(nest.length, lanes).put(sch, loops[-2])
+        return
+    if nest.width > lanes:
+        more, lane = sch.split(loops[-1], [None, lanes])
+        sch.unroll(more)
+        sch.vectorize(lane)
+    elif nest.width > 1:
+        sch.vectorize(loops[-1])
+    if nest.length == 2 * nest.width:
+        sch.unroll(loops[-2])
+    elif nest.length > nest.width:
+        _unroll_some(sch, loops[-2])
+    if nest.reduces:
+        sch.decompose_reduction(nest.block, sch.get_loops(nest.block)[2])
+
+
+def _unroll_some(sch: Schedule, loop: LoopRef) -> None:
+    """Split a loop by a sampled factor and unroll the inner one."""
+    sch.unroll(sch.split(loop, sch.sample_perfect_tile(loop, 2, _MOST_UNROLLED))[1])

@@ -1,0 +1,299 @@
+"""Warp tile: a contraction on a GPU's tensor cores, 32 threads of which compute a tile of the output together.
+
+    a warp's 32 × 16 outputs, in each of its threads (g, t), g < 8, t < 4:
+        for k in 16:                      ← one or two instructions for each 16 × 8 of them
+            for r in 4, c in 4:
+                C_local[4·g + r, 4·t + c] += A_shared[4·g + r, k] · B_shared[k, 4·t + c]
+
+The loops say what the instruction computes and which thread has which output; `codegen/passes/tensor_cores.py` puts the
+instruction in their place. Everybody else sees loops as of any thread tile. Which rows and columns of a tile the
+instruction calls its first does not matter, as long as they are told apart: a thread has neighbours, where the
+instruction gives it the rows g and g + 8 and the columns 2·t and 2·t + 1.
+
+Operands stay in shared memory as they lie in global memory, so that vectors are copied at once; rows are shifted
+against each other so that the threads of a warp, which load four steps of a row each, or four rows of a step, meet
+different banks. Where the tile's rows or columns are no multiple of 32 or 16, threads have two of them and not four;
+where one axis is too short a tile goes along two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+from felixlike import _tvm
+from felixlike._tvm.typing import BlockRef, LoopRef, Schedule
+from felixlike.hardware import PRECISIONS
+from felixlike.spaces.contraction import Axis, Contraction, Operand
+from felixlike.spaces.gpu.thread_axes import LANES, ThreadAxes, widest
+from felixlike.spaces.gpu.thread_bounds import WARP
+from felixlike.spaces.gpu.thread_loops import Loops, sampled
+
+STEP = 16
+"""Of the reduction, in each instruction of halves; two of TF32 do as many."""
+ROWS, COLUMNS = 8, 4
+"""Threads of a warp along each direction of its tile (PTX ISA, Matrix fragments for mma.m16n8k8 and .m16n8k16)."""
+_RUNS = (4, 2)
+"""Neighbouring outputs of a thread in one direction, the better first."""
+_LEAST = 8
+"""Outputs along an axis below which tensor cores would be idle for the most part."""
+_MOST_WARPS, _MOST_OWN = 8, 4
+"""Along one axis: of a block; tiles of a warp along an axis that it does not lie in."""
+_BANKS = 32
+"""Of shared memory, a word of 32 bits wide each."""
+_WASTED = 1.1
+"""How many times as long an axis may become, padded to longer runs.  Chosen by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One direction of a warp's tile.  threads: along it.  run: neighbouring outputs of a thread.  parts: (axis, how
+    much of the tile lies along it), the last one innermost."""
+
+    threads: int
+    run: int
+    parts: tuple[tuple[Axis, int], ...]
+
+    def part(self, axis: Axis) -> int:
+        """How much of a tile lies along an axis."""
+        return next((size for own, size in self.parts if own is axis), 1)
+
+    def run_along(self, axis: Axis) -> int:
+        """How many neighbours along an axis a thread has."""
+        return self.run if axis is self.parts[-1][0] else 1
+
+
+@dataclass(frozen=True, slots=True)
+class WarpAxes(ThreadAxes):
+    """rows, columns: the sides of a warp's tile.  step: the axis that instructions sum up along.  precision: which of
+    `PRECISIONS`."""
+
+    rows: Side
+    columns: Side
+    step: Axis
+    precision: int
+
+    @property
+    def lane_level(self) -> str:
+        """A step of the reduction is one of the instruction's."""
+        return "step"
+
+    def window_level(self, axis: Axis) -> str:
+        """See `ThreadAxes`: all but the outermost of several, since weights of all taps would fill the memory."""
+        windows = [a for a in self.contraction.reduction if a.extent > 1 and not self.is_summed(a)]
+        return "outer" if len(windows) > 1 and axis is windows[0] else "inner"
+
+    @property
+    def least_steps(self) -> int:
+        """See `ThreadAxes`."""
+        return STEP
+
+    def lanes(self, axis: Axis) -> int:
+        """See `ThreadAxes`."""
+        if axis is self.step:
+            return STEP
+        return next((side.run_along(axis) for side in self.sides if side.part(axis) > 1), 1)
+
+    def copied(self, operand: Operand, *, asynchronously: bool) -> int:
+        """See `ThreadAxes`: tiles lie as the operand does."""
+        last = [axis for axis in self.contraction.axes if operand.indices[-1].same_as(axis.variable)]
+        return widest(self._whole(last[0]), self.contraction.item_bits) if last else 1
+
+    @property
+    def most_threads(self) -> int:
+        """See `ThreadAxes`."""
+        return WARP * prod(a.extent // self._whole(a) for a in self.contraction.spatial if self.is_alone(a))
+
+    @property
+    def least_threads(self) -> int:
+        """Two warps where a window slides: one alone would copy so many single elements that their addresses spill."""
+        return 2 * WARP if self.slides else WARP
+
+    @property
+    def least_bytes(self) -> int:
+        """Of shared memory: both operands of one warp's tile, for one of its steps; and a tenth where there are two,
+        whose windows overlap."""
+        ends = {a.variable: self._whole(a) - 1 for a in self.contraction.axes}
+        one = sum(self._least_bytes(operand, ends) for operand in self.contraction.operands)
+        return one * 11 // 10 if self.slides else one
+
+    def _least_bytes(self, operand: Operand, ends: Mapping[Any, int]) -> int:
+        begins = dict.fromkeys(ends, 0)
+        shape = [
+            1 + int(_tvm.simplify(_tvm.substituted(index, ends) - _tvm.substituted(index, begins)))
+            for index in operand.indices
+        ]
+        dimension, factor, offset = _aligned(self, operand) or (0, 1, 0)
+        inner = prod(shape[dimension + 1 :])
+        step = inner + (offset - inner) % factor
+        return step * prod(shape[: dimension + 1]) * self.contraction.item_bits // 8
+
+    def _whole(self, axis: Axis) -> int:
+        """How much of an axis lies in a warp's tile and a step of it."""
+        if axis is self.step:
+            return STEP
+        if axis.reduced:
+            return axis.extent if not self.is_summed(axis) and self.window_level(axis) == "inner" else 1
+        return next((side.part(axis) for side in self.sides if side.part(axis) > 1), 1)
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Rows and columns."""
+        return self.rows, self.columns
+
+    def side_of(self, operand: Operand) -> Side:
+        """The side along which an operand lies."""
+        return self.rows if self.rows.parts[-1][0].place in operand.axes else self.columns
+
+    def along(self, operand: Operand) -> bool:
+        """Whether steps of the reduction are neighbours in memory."""
+        return bool(operand.indices[-1].same_as(self.step.variable))
+
+
+def warp_multiples(contraction: Contraction) -> list[int]:
+    """What each axis should be a multiple of; 1 where that does not matter, or would be of no use."""
+    found = [1] * len(contraction.axes)
+    chosen = _chosen(contraction)
+    if chosen is None:
+        return found
+    left, right, step = chosen
+    if left and right:
+        found[left[-1].place] = _multiple(left[-1].extent, ROWS)
+        found[right[-1].place] = _multiple(right[-1].extent, COLUMNS)
+    found[step.place] = STEP
+    return found
+
+
+def _multiple(extent: int, threads: int) -> int:
+    longer, shorter = (threads * run for run in _RUNS)
+    lengths = [-(-extent // by) * by for by in (longer, shorter)]
+    return longer if lengths[0] <= _WASTED * lengths[1] else shorter
+
+
+def warp_axes(contraction: Contraction, precision: str) -> WarpAxes | None:
+    """What lies along a warp's tile; None where no axes have the sizes."""
+    chosen = _chosen(contraction)
+    if chosen is None:
+        return None
+    left, right, step = chosen
+    rows, columns = _side(left, ROWS), _side(right, COLUMNS)
+    if rows is None or columns is None or step.extent % STEP:
+        return None
+    number = next(i for i, known in enumerate(PRECISIONS) if known.name == precision)
+    return WarpAxes(contraction, (rows.parts[-1][0], columns.parts[-1][0]), rows, columns, step, number)
+
+
+def _chosen(contraction: Contraction) -> tuple[list[Axis], list[Axis], Axis] | None:
+    """The axes that may be rows, those that may be columns, the best last, and the axis that is summed up in steps.
+
+    What the output is contiguous along should be columns: four threads write them side by side."""
+    left, right = (_alone(contraction, *pair) for pair in _both_ways(contraction.operands))
+    last = contraction.written[-1]
+    if any(axis.place == last for axis in left):
+        left, right = right, left
+    summed = [a for a in ThreadAxes(contraction, (None, None)).stepped if _in_both(contraction, a)]
+    steps = max(summed, key=lambda a: (_ends(contraction, a) and a.extent >= STEP, a.extent, -a.place), default=None)
+    if steps is None or steps.extent < STEP or not _enough(left) or not _enough(right):
+        return None
+    return left, right, steps
+
+
+def _both_ways(operands: tuple[Operand, Operand]) -> tuple[tuple[Operand, Operand], tuple[Operand, Operand]]:
+    return operands, (operands[1], operands[0])
+
+
+def _alone(contraction: Contraction, own: Operand, other: Operand) -> list[Axis]:
+    """The axes of the output that one operand alone has, the best last."""
+    axes = [a for a in contraction.spatial if a.extent > 1 and a.place in own.axes and a.place not in other.axes]
+    return sorted(axes, key=lambda a: (a.place == contraction.written[-1], a.extent, a.place))
+
+
+def _in_both(contraction: Contraction, axis: Axis) -> bool:
+    return all(axis.place in operand.axes for operand in contraction.operands)
+
+
+def _ends(contraction: Contraction, axis: Axis) -> bool:
+    return any(operand.indices[-1].same_as(axis.variable) for operand in contraction.operands)
+
+
+def _enough(axes: Sequence[Axis]) -> bool:
+    return prod(axis.extent for axis in axes) >= _LEAST
+
+
+def _side(axes: Sequence[Axis], threads: int) -> Side | None:
+    """A side along these axes, or some of them; None where no tile divides them."""
+    for run in _RUNS:
+        left = threads * run
+        parts: list[tuple[Axis, int]] = []
+        for axis in reversed(axes):
+            size = gcd(axis.extent, left)
+            if size >= (run if not parts else 2):
+                parts.append((axis, size))
+                left //= size
+        if left == 1:
+            return Side(threads, run, tuple(reversed(parts)))
+    return None
+
+
+def split_for_warps(schedule: Schedule, axes: WarpAxes, spatial: Sequence[tuple[LoopRef, Axis]], found: Loops) -> None:
+    """Split the axes of the output, by sampled factors, into blocks, virtual threads, warps and what these consist of.
+
+    A block's threads are its warps, and in each first the rows and then the columns."""
+    loops = {axis.place: loop for loop, axis in spatial}
+    threads: list[Any] = []
+    for side in axes.sides:
+        for axis, size in side.parts:
+            run = side.run_along(axis)
+            sizes = [size // run] + [run] * (run > 1)
+            warps, thread, *own = schedule.split(loops.pop(axis.place), [None, *sizes], disable_predication=True)
+            outer, virtual, warp = sampled(schedule, warps, 3, _MOST_WARPS)
+            found.blocks.append(outer)
+            found.virtual.append(virtual)
+            found.threads.append(warp)
+            threads.append(thread)
+            found.step += own
+    found.threads += threads
+    for loop, axis in spatial:
+        if axis.place not in loops:
+            continue
+        if axes.is_alone(axis) and axis.extent > 1:
+            loop, warp, own = sampled(schedule, loop, 3, _MOST_OWN)
+            found.threads.insert(0, warp)
+            found.own.append(own)
+        found.blocks.insert(0, loop)
+
+
+def align_for_warps(schedule: Schedule, axes: WarpAxes, fetch: BlockRef, operand: Operand) -> None:
+    """Shift the rows of an operand's shared tile so that a warp's threads meet different banks."""
+    aligned = _aligned(axes, operand)
+    if aligned is not None:
+        schedule.storage_align(fetch, 0, *aligned)
+
+
+def _aligned(axes: WarpAxes, operand: Operand) -> tuple[int, int, int] | None:
+    """(dimension, factor, offset): by how much rows are shifted; None where they lie as they are.
+
+    Threads (g, t) load from rows `apart` times g, and the steps 4·t … 4·t + 3 where some operand has these side by
+    side, all four at once; else the steps t, t + 4 …, a word at a time along a row, or a run of them along it."""
+    side = axes.side_of(operand)
+    apart = side.run if side is axes.rows else side.run // 2
+    dimensions = [_dimension(operand, axis) for axis in (axes.step, side.parts[-1][0])]
+    if None in dimensions or dimensions[0] == dimensions[1]:
+        return None
+    step, row = (int(dimension) for dimension in dimensions if dimension is not None)
+    if row > step:  # threads t are a row of the tile apart, threads g are neighbours
+        factor, offset = _BANKS // 2, _BANKS // 4
+    elif any(axes.along(other) for other in axes.contraction.operands):
+        factor, offset = _BANKS // apart, _BANKS // 2 // apart
+    else:
+        factor, offset = max(2 * LANES // apart, 2), max(LANES // apart, 1)
+    vectors = axes.copied(operand, asynchronously=False)
+    return None if offset % vectors else (min(step, row), factor, offset)
+
+
+def _dimension(operand: Operand, axis: Axis) -> int | None:
+    """The dimension of an operand that an axis walks through."""
+    places = [i for i, index in enumerate(operand.indices) if _tvm.uses(index, axis.variable)]
+    return places[0] if len(places) == 1 else None

@@ -1,0 +1,420 @@
+"""What happens after the search: choose, compile, compare, report. Nothing that was tuned is lost on the way.
+
+In: an imported model and a session's states. Out: the compiled model and its report. Every step has something to fall
+back on where it fails, or is interrupted: the next best schedule, the function as it came, a model that was not
+compared. What was done instead is in the report, and said in a warning at the end that has the model with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from importlib import metadata
+from typing import Any, TypeVar
+
+from felixlike import runtime
+from felixlike._util import user_folders
+from felixlike._util.interrupts import Interrupts
+from felixlike._version import __version__
+from felixlike.costmodel import CostModel
+from felixlike.errors import (
+    FelixlikeWarning,
+    FellBack,
+    NotVerified,
+    OwnMistake,
+    RandomModel,
+    SearchFailed,
+    VerificationFailed,
+    callers_level,
+    first_line,
+)
+from felixlike.frontend import Imported
+from felixlike.frontend.imported import warnings_of
+from felixlike.hardware import FLOAT32, precision_of
+from felixlike.measure import Pool
+from felixlike.report import Report, RunLog, TaskReport
+from felixlike.report.task_history import Story, story_of
+from felixlike.runtime import Compiled, Verdict, Verification
+from felixlike.symbolic.program.tree import loop_tree
+from felixlike.tuning import Budget, Choice, How, Predictions, Session, TaskState, at_hand, check_ahead, choose_safely
+
+_T = TypeVar("_T")
+
+_CHOOSING = 2.5
+"""Seconds after the budget until which schedules are chosen without haste, so that a run is over five seconds after its
+budget: compiling and comparing a model take one or two, and whatever builds for ever is given up by then."""
+
+_LEAST = 2.5
+"""Seconds that a check's build, and its run, have in any case: five times what nearly all take on an idle machine."""
+
+_OTHERS = 2
+"""Next best schedules that a task tries before its function is compiled as it came."""
+
+_CULPRITS = 8
+"""Schedules that are found to break a model before it is compiled without any."""
+
+_NOT_YET = "it was saved before it was compared"
+
+_HASTE = "the run was interrupted before that"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a report says of a run, whatever came of it."""
+
+    device: str
+    seed: int
+    started: float
+    tuned: float
+    """Seconds until the search was over."""
+
+
+before_comparing: ContextVar[Callable[[Compiled, Report], None] | None] = ContextVar("before_comparing", default=None)
+"""What is called with a compiled model and its report before the model is compared with its original, which may take
+more memory than there is: the command saves it."""
+
+
+def hand_over(compiled: Compiled, report: Report) -> None:
+    """Call `before_comparing`. Whatever that raises will be raised again when the model is saved for good."""
+    keep = before_comparing.get()
+    if keep is not None:
+        with contextlib.suppress(Exception):
+            keep(compiled, replace(report, note=f"The whole model was not verified: {_NOT_YET}."))
+
+
+@contextlib.contextmanager
+def closing(resource: AbstractContextManager[_T], problems: list[str]) -> Iterator[_T]:
+    """A context manager whose end, after a block that has succeeded, is no reason to lose what came of it."""
+    opened = resource.__enter__()
+    try:
+        yield opened
+    except BaseException:
+        if not resource.__exit__(*sys.exc_info()):
+            raise
+    else:
+        try:
+            resource.__exit__(None, None, None)
+        except Exception as error:
+            problems.append(f"closing the {type(resource).__name__} failed: {first_line(error)}")
+
+
+class Finish:
+    """The end of one run, step by step: `search`, `choose`, `compile`, `verify`, `report`, `tell`.
+
+    problems: what went wrong beside the search, in words."""
+
+    def __init__(
+        self, imported: Imported, session: Session, budget: Budget, *, interrupts: Interrupts, problems: list[str]
+    ) -> None:
+        self._imported, self._session, self._budget, self._interrupts = imported, session, budget, interrupts
+        self._states = session.states
+        self._choices: list[Choice] = []
+        self._others: list[Iterator[Choice]] = []
+        self._given_up = [0] * len(session.states)
+        self._scheduled: dict[str, Any] = {}
+        self._failure = ""
+        self._problems = problems
+        self._verification = Verification(math.nan, "", Verdict.UNSURE, _HASTE)
+
+    def search(self) -> None:
+        """Spend the budget. An error is one only as long as no task has a schedule."""
+        self._session.spent.add("importing", self._budget.elapsed())  # and what else there was until now
+        try:
+            with self._interrupts.search():
+                self._session.run(self._budget)
+        except Exception as error:
+            if not self._interrupts.ended:  # else it is an interrupt that came out of somebody's code as something else
+                if not any(state.best for state in self._states):
+                    raise
+                self._failure = f"the search failed: {first_line(error)}"
+        if self._session.interrupted:
+            self._interrupts.stop()
+        elif self._interrupts.ended:  # as it began or was over
+            if not any(state.best for state in self._states):
+                self._interrupts.again()
+            self._session.interrupted = True
+
+    def choose(self, model: CostModel, pool: Pool, *, seed: int) -> None:
+        """A schedule for every task; what was chosen with nothing measured by the run is kept for the next.
+
+        seed: of the run."""
+        self._session.deadline.move(self._budget.seconds_to(_CHOOSING), least=_LEAST)
+        kept = Predictions(model, seed=seed) if not (model.learned or self._budget.new_trials) else None
+        self._check_ahead(model, pool, kept)
+        for state in self._states:
+            choice, problem = choose_safely(state, model, pool, self._interrupts, kept)
+            self._choices.append(choice)
+            self._others.append(_others(state, choice))
+            self._note(problem)
+
+    def compile(self) -> Compiled:
+        """The model with these schedules, but for those that break it.
+
+        Raises CompilationFailed if it does not compile without any."""
+        schedules = {
+            state.task.key: schedule
+            for place, state in enumerate(self._states)
+            if (schedule := self._schedule(place)) is not None
+        }
+        plain: Compiled | None = None
+        for _ in range(_CULPRITS):
+            try:
+                return self._compiled(schedules)
+            except Exception as error:  # TVM's, or a pass's of ours
+                if not schedules:
+                    raise
+                if plain is None:
+                    plain = self._compiled({})  # raises where nothing helps
+                if self._interrupts.hurried:
+                    break
+                key = runtime.culprit(schedules, self._compiled)
+                place = next(i for i, state in enumerate(self._states) if state.task.key == key)
+                self._give_up(place, f"the model could not be compiled with its schedule ({first_line(error)})")
+            schedule = self._schedule(place)
+            schedules = {k: s for k, s in schedules.items() if k != key} | ({} if schedule is None else {key: schedule})
+        self._choices = [_untuned("the model could not be compiled with its schedules") for _ in self._states]
+        self._note("the model could not be compiled with its schedules, and was compiled without any")
+        assert plain is not None
+        return plain
+
+    def verify(self, compiled: Compiled, about: About) -> None:
+        """Compare with the original, unless that cannot be done or there is no time left; see `before_comparing`."""
+        if before_comparing.get() is not None:
+            self._interrupts.attempt(lambda: hand_over(compiled, self._report(about)), lambda: None)
+        try:
+            self._verification = self._interrupts.attempt(
+                lambda: runtime.max_relative_error(
+                    compiled, self._imported.original, self._imported.examples, products=self._rounding()
+                ),
+                lambda: self._verification,
+            )
+        except (Exception, SystemExit) as error:  # whatever the user's model does
+            self._verification = replace(self._verification, words=f"comparing failed: {first_line(error)}")
+
+    def _rounding(self) -> float:
+        """What a model may be off by the precision of its products; 0 where no schedule computes in another one."""
+        asked = precision_of(self._imported.target)
+        chosen = {choice.candidate.sketch.precision for choice in self._choices if choice.candidate is not None}
+        return asked.model_tolerance if asked.name in chosen else 0.0
+
+    def report(self, about: About, log: RunLog) -> Report:
+        """What was done, in the log too."""
+        report = self._attempt(lambda: self._report(about), None, "the report")
+        if report is None:
+            report = replace(self._bare(about), note=self._notes())
+        log.write("end", report=report.to_json())
+        if log.lost:
+            self._note(f"the run's log could not be written: {log.lost}")
+        return report
+
+    def tell(self, optimized: Any) -> None:
+        """Warn of what is not as it should be; raise VerificationFailed for a model that computes something else."""
+        name, told = self._imported.name, list[FelixlikeWarning]()
+        if self._failure:
+            told.append(SearchFailed(f"{name}: {self._failure}. This is the best that was found."))
+        told += warnings_of(self._imported)
+        told += [OwnMistake(f"{name}: {words}") for state in self._states if (words := _mistakes(state))]
+        told += [FellBack(f"{name}: {problem}.") for problem in self._problems]
+        tell(self._verification, name, optimized, told)
+
+    def _check_ahead(self, model: CostModel, pool: Pool, kept: Predictions | None) -> None:
+        """Several tasks at a time what would be done for each later, so that nothing is lost where it fails."""
+        try:
+            self._interrupts.attempt(lambda: check_ahead(self._states, model, pool, kept), lambda: None)
+        except Exception as error:
+            self._note(f"checking schedules together failed: {first_line(error)}")
+
+    def _schedule(self, place: int) -> Any | None:
+        """A task's scheduled module; the next best where that cannot be made, None for the function as it came."""
+        while (candidate := self._choices[place].candidate) is not None:
+            try:
+                module = self._scheduled[self._states[place].task.key] = candidate.module()
+                return module
+            except KeyboardInterrupt as error:
+                self._interrupts.give_way(error)
+            except Exception as error:
+                self._give_up(place, f"its schedule could not be made ({first_line(error)})")
+        self._scheduled.pop(self._states[place].task.key, None)
+        return None
+
+    def _give_up(self, place: int, why: str) -> None:
+        """Take what is next best for a task."""
+        choice = next(self._others[place]) if self._given_up[place] < _OTHERS else _untuned("")
+        self._given_up[place] += 1
+        self._choices[place] = replace(choice, note="; ".join(filter(None, (self._choices[place].note, why))))
+        self._note(f"{self._states[place].task.name}: {why}")
+
+    def _compiled(self, schedules: Mapping[str, Any]) -> Compiled:
+        try:
+            return runtime.compile_model(self._imported, schedules)
+        except KeyboardInterrupt as error:  # of a handler that is not ours: there is nothing yet without the model
+            self._interrupts.give_way(error)
+            return runtime.compile_model(self._imported, schedules)
+
+    def _report(self, about: About) -> Report:
+        tasks = tuple(self._task(state, choice) for state, choice in zip(self._states, self._choices, strict=True))
+        return replace(self._bare(about), tasks=tasks, stopped=self._why_stopped(), note=self._notes())
+
+    def _task(self, state: TaskState, choice: Choice) -> TaskReport:
+        bare = _bare_task(state, choice)
+        if self._interrupts.hurried and choice.candidate is None:  # its sketches may not have been made yet
+            return bare
+        known = self._attempt(lambda: _task_report(state, choice), bare, "the report")
+        return self._attempt(lambda: replace(known, story=self._story(state, choice)), known, "the report")
+
+    def _story(self, state: TaskState, choice: Choice) -> Story:
+        scheduled = self._scheduled.get(state.task.key) if choice.candidate is not None else None
+        return story_of(
+            state.history,
+            chosen=() if scheduled is None else loop_tree(scheduled["main"].body),
+            untuned=loop_tree(state.task.module["main"].body),
+        )
+
+    def _bare(self, about: About) -> Report:
+        return Report(
+            model=self._imported.name,
+            tasks=(),
+            trials=self._budget.new_trials,
+            rounds=self._budget.spent_rounds - self._budget.found_rounds,
+            seconds=about.tuned,
+            total_seconds=time.monotonic() - about.started,
+            error=self._verification.error,
+            reference=self._verification.reference,
+            stopped="",
+            device=about.device,
+            target=str(self._imported.target),
+            versions=versions(),
+            seed=about.seed,
+            recalled=self._budget.found_trials,
+            precision=precision_of(self._imported.target).name,
+            spent={step: round(seconds, 3) for step, seconds in self._session.spent.seconds.items()},
+        )
+
+    def _notes(self) -> str:
+        verdict, words = self._verification.verdict, self._verification.words
+        notes = [self._imported.note] if self._imported.note else []
+        if verdict is not Verdict.RIGHT:
+            said = "It is wrong" if verdict is Verdict.WRONG else "The whole model was not verified"
+            notes.append(f"{said}: {words}.")
+        return " ".join(notes)
+
+    def _why_stopped(self) -> str:
+        session, budget = self._session, self._budget
+        if self._failure:
+            return self._failure
+        if session.interrupted:
+            return "interrupted"
+        if budget.rounds is not None and budget.spent_rounds >= budget.rounds:
+            return "the rounds were used up"
+        if budget.trials is not None and budget.spent_trials >= budget.trials:
+            return "the trials were used up"
+        if budget.seconds_left() <= 0:
+            return "the time was used up"
+        return "nothing was left to try"
+
+    def _attempt(self, step: Callable[[], _T], otherwise: _T, what: str) -> _T:
+        """What a step gives that nothing depends on."""
+        try:
+            return step()
+        except KeyboardInterrupt as error:
+            self._interrupts.give_way(error)
+        except Exception as error:
+            self._note(f"{what} failed: {first_line(error)}")
+        return otherwise
+
+    def _note(self, problem: str) -> None:
+        if problem:
+            self._problems.append(problem)
+
+
+def tell(found: Verification, name: str, optimized: Any, others: Sequence[FelixlikeWarning] = ()) -> None:
+    """Warn of what came of comparing a model with its original, and of other things; raise VerificationFailed for one
+    that computes something else."""
+    if found.verdict is Verdict.WRONG:
+        failed = VerificationFailed(
+            f"the tuned model does not compute what the original does ({found.reference}): {found.words}",
+            where=name,
+            remedy="it is kept as .optimized of this error, to be looked at; please report this with the model",
+        )
+        failed.optimized = optimized
+        raise failed
+    told = list(others)
+    if found.verdict is Verdict.RANDOM:
+        told.append(RandomModel(f"{name}: {found.words}."))
+    elif found.verdict is Verdict.UNSURE:
+        told.append(NotVerified(f"{name} was not verified as a whole: {found.words}."))
+    if (unusable := user_folders.pending()) is not None:
+        told.append(unusable)
+    for warning in told:
+        warning.optimized = optimized
+    for warning in told:
+        warnings.warn(warning, stacklevel=callers_level())
+
+
+def versions() -> dict[str, str]:
+    """Of the libraries that results depend on."""
+    packages = ("apache-tvm", "apache-tvm-ffi", "torch", "egglog")
+    return {"felixlike": __version__, **{name: metadata.version(name) for name in packages}}
+
+
+def _others(state: TaskState, choice: Choice) -> Iterator[Choice]:
+    """What a task has beside what was chosen, the best first."""
+    tried = choice.candidate and choice.candidate.key
+    return (other for other in at_hand(state) if other.candidate is None or other.candidate.key != tried)
+
+
+def _mistakes(state: TaskState) -> str:
+    """What a task had to do without by mistakes of ours."""
+    if not state.faults:
+        return ""
+    return (
+        f"the search for schedules of {state.task.name} was cut short by a mistake in felixlike"
+        f" ({'; '.join(state.faults)}). Please report this with the model."
+    )
+
+
+def _untuned(note: str) -> Choice:
+    return Choice(How.UNTUNED, None, math.nan, None, note)
+
+
+def _task_report(state: TaskState, choice: Choice) -> TaskReport:
+    candidate = choice.candidate
+    names = [v.name for v in candidate.sketch.variables] if candidate else []
+    kept = state.kept if candidate and state.kept and candidate is state.kept.candidate else None
+    return replace(
+        _bare_task(state, choice),
+        sketch=candidate.sketch.index if candidate else None,
+        sketches=kept.sketches if kept else len(state.space.sketches),
+        point=dict(zip(names, candidate.point, strict=True)) if candidate else {},
+        sampled=kept.sampled if kept else state.sampled,
+        precision=candidate.sketch.precision if candidate else FLOAT32.name,
+    )
+
+
+def _bare_task(state: TaskState, choice: Choice) -> TaskReport:
+    """What can be said without the task's sketches."""
+    return TaskReport(
+        name=state.task.name,
+        workload=state.task.key,
+        weight=state.task.weight,
+        flops=state.task.flops,
+        how=choice.how.value,
+        sketch=None,
+        sketches=0,
+        seconds=choice.seconds,
+        trials=state.trials,
+        failures=dict(state.failures),
+        recalled=state.recalled,
+        recalled_failures=state.recalled_failures,
+        error=choice.error,
+        point={},
+        sampled={},
+        note="; ".join(filter(None, (choice.note, *(f"a mistake in felixlike: {fault}" for fault in state.faults)))),
+    )

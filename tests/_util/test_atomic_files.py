@@ -1,0 +1,147 @@
+"""Files are written whole or not at all, and nothing that is no file is replaced by one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from felixlike._util.atomic_files import written_whole
+from felixlike.errors import OutputNotWritable
+from felixlike.runtime import check_writable
+
+
+def write(path: Path, content: bytes = b"new") -> None:
+    with written_whole(path) as file:
+        file.write(content)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_file_has_the_permissions_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write(tmp_path / "m.flx")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "m.flx").read_bytes() == b"new"
+    assert mode(tmp_path / "m.flx") == 0o640
+
+
+def test_an_existing_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "m.flx"
+    path.write_bytes(b"old")
+    path.chmod(0o604)
+    write(path)
+    assert path.read_bytes() == b"new"
+    assert mode(path) == 0o604
+    assert [p.name for p in tmp_path.iterdir()] == ["m.flx"]
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    target, link, further = tmp_path / "there" / "v1.flx", tmp_path / "latest.flx", tmp_path / "further.flx"
+    link.symlink_to(Path("there") / "v1.flx")
+    further.symlink_to(link)
+    write(link, b"first")  # the target is not there yet
+    assert link.is_symlink()
+    assert target.read_bytes() == b"first"
+    write(further, b"second")
+    assert link.is_symlink()
+    assert further.is_symlink()
+    assert target.read_bytes() == b"second"
+    assert [p.name for p in (tmp_path / "there").iterdir()] == ["v1.flx"]
+
+
+def test_links_that_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    with pytest.raises(OutputNotWritable, match="Too many levels of symbolic links"):
+        write(tmp_path / "one")
+    (tmp_path / "lost").symlink_to(tmp_path / "nowhere" / "m.flx")
+    with pytest.raises(OutputNotWritable, match=r"there is no directory .*nowhere\. make it first"):
+        write(tmp_path / "lost")
+    (tmp_path / "null").symlink_to("/dev/null")
+    with pytest.raises(OutputNotWritable, match="it is a device"):
+        write(tmp_path / "null")
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/full", "/dev/stdout"])
+def test_devices_are_refused(device: str) -> None:
+    before = os.stat(device, follow_symlinks=False)
+    if device != "/dev/stdout" or not stat.S_ISREG(os.stat(device).st_mode):
+        with pytest.raises(OutputNotWritable, match=rf"{device}: it is a .*\. give the path of a file"):
+            write(Path(device))
+    assert os.stat(device, follow_symlinks=False).st_mode == before.st_mode
+
+
+def test_pipes_and_sockets_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OutputNotWritable, match="pipe: it is a named pipe"):
+        write(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "socket"))
+    with pytest.raises(OutputNotWritable, match="it is a socket"):
+        write(tmp_path / "socket")
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "socket").is_socket()
+
+
+def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_writable(str(tmp_path / "m.flx")) == tmp_path / "m.flx"
+    with pytest.raises(OutputNotWritable, match=r"there is no directory .*nowhere. make it first"):
+        check_writable(tmp_path / "nowhere" / "m.flx")
+    with pytest.raises(OutputNotWritable, match=r"it is a directory. give the path of a file"):
+        check_writable(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputNotWritable, match="there is no directory"):
+        check_writable(tmp_path / "file" / "m.flx")
+    for path in ("", "a\0b", None, 5, b"bytes"):
+        with pytest.raises(OutputNotWritable, match=r"output: .* is not a path\. give a path, as str or pathlib\.Path"):
+            check_writable(path)  # type: ignore[arg-type]
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    with pytest.raises(OutputNotWritable, match="permission is denied: a file beside it is needed"):
+        check_writable(tmp_path / "m.flx")
+    with pytest.raises(OutputNotWritable, match=r"permission is denied\. choose"):
+        check_writable(tmp_path / "file")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: type[BaseException]) -> None:
+    path = tmp_path / "m.flx"
+    path.write_bytes(b"old")
+
+    def write_half() -> None:
+        with written_whole(path) as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(error):
+        write_half()
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["m.flx"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def full(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputNotWritable, match=r"m\.flx: there is no room for it .*make room"):
+        write(tmp_path / "m.flx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_longest_name_that_a_file_may_have(tmp_path: Path) -> None:
+    path = tmp_path / ("m" * 251 + ".flx")
+    write(path)
+    assert path.read_bytes() == b"new"
+    with pytest.raises(OutputNotWritable, match="File name too long"):
+        write(tmp_path / ("m" * 256))

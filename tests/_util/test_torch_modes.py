@@ -1,0 +1,260 @@
+"""Whatever modes a user has set in PyTorch, we compute the same, and leave them as they were."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import workloads
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import felixlike as fx
+from felixlike import costmodel, features, smooth, symbolic
+from felixlike._util.torch_modes import callers_dtype, default_dtype, own_modes
+from felixlike.costmodel import CostModel
+from felixlike.frontend import import_model
+from felixlike.runtime import compile_model, max_relative_error
+
+
+class Doubled(TorchFunctionMode):
+    """Every sum is wrong by a factor, which our own work must not see."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is Tensor.sum else result
+
+
+class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that looks on and changes nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def default_device(device: str) -> Iterator[None]:
+    torch.set_default_device(device)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+@contextlib.contextmanager
+def autocast_of(device: str) -> Iterator[None]:
+    """Also where there is no such device."""
+    torch.set_autocast_enabled(device, True)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(device, False)
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def _refused(tensor: Tensor) -> Any:
+    raise AssertionError("a hook of the caller's saw a tensor of ours")
+
+
+MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "none": contextlib.nullcontext,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "grad_disabled": lambda: torch.set_grad_enabled(False),
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "autocast_cuda": lambda: autocast_of("cuda"),
+    "float64": lambda: default_dtype(torch.float64),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "default_device": lambda: default_device("meta"),
+    "device": lambda: torch.device("meta"),
+    "deterministic": deterministic,
+    "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
+    "function_mode": Doubled,
+    "dispatch_mode": Watched,
+    "saved_tensors": lambda: torch.autograd.graph.saved_tensors_hooks(_refused, _refused),
+}
+
+
+def state() -> tuple[Any, ...]:
+    """All that `own_modes` sets."""
+    hooks: Any = torch._C._autograd
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch._C._len_torch_function_stack(),
+        torch._C._len_torch_dispatch_stack(),
+        torch.get_deterministic_debug_mode(),
+        torch.is_anomaly_enabled(),
+        hooks._top_saved_tensors_default_hooks(True),
+    )
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)).eval()
+
+
+PLAIN = state()
+MODEL, X = network(), torch.randn(3, 8)
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    return MODES[request.param]
+
+
+def test_ours_inside_theirs_outside(mode: Any) -> None:
+    with mode():
+        before = state()
+        with own_modes():
+            assert state() == PLAIN
+            x = torch.ones(3, requires_grad=True)
+            (gradient,) = torch.autograd.grad((x * x).sum(), x)
+            assert gradient.tolist() == [2.0, 2.0, 2.0]
+        assert state() == before
+        with pytest.raises(ZeroDivisionError), own_modes():
+            raise ZeroDivisionError
+        assert state() == before
+    assert state() == PLAIN
+
+
+def test_transforms_do_not_look_on() -> None:
+    def function(x: Tensor) -> Tensor:
+        with own_modes():
+            assert torch._C._functorch.peek_interpreter_stack() is None
+        return x + 1
+
+    assert torch.vmap(function)(torch.zeros(2)).tolist() == [1.0, 1.0]
+
+
+def test_gradients_may_be_left_to_the_caller() -> None:
+    with torch.no_grad(), torch.autocast("cpu"), own_modes(gradients=False):
+        assert not torch.is_grad_enabled()
+        assert not torch.is_autocast_enabled("cpu")
+
+
+def test_the_callers_type_for_the_callers_code() -> None:
+    with default_dtype(torch.float64), own_modes(), own_modes():
+        assert torch.get_default_dtype() is torch.float32
+        with callers_dtype():
+            assert torch.get_default_dtype() is torch.float64
+    with own_modes(), callers_dtype():
+        assert torch.get_default_dtype() is torch.float32
+
+
+def test_models_and_calls(mode: Any) -> None:
+    """Compiled there, called there and elsewhere with inputs made there and elsewhere; types are fixed, under autocast
+    too."""
+    with torch.no_grad():
+        want = MODEL(X)
+    with mode():
+        imported = import_model(MODEL, X)
+        compiled = compile_model(imported)
+        verification = max_relative_error(compiled, MODEL, imported.examples)
+        here = X.clone()
+        for x in (X, here):
+            assert compiled(x).dtype is torch.float32
+            torch.testing.assert_close(compiled(x), want)
+    assert verification.error < 1e-5
+    assert verification.reference == "float64"
+    for x in (X, here):
+        torch.testing.assert_close(compiled(x), want)
+
+
+def test_searching_in_all_of_them(tmp_path: Path) -> None:
+    """The search needs gradients, of formulas and of the network."""
+    wide, x = nn.Sequential(nn.Linear(32, 48), nn.ReLU()), torch.randn(4, 32)
+    with contextlib.ExitStack() as stack:
+        for name in ("autocast", "float64", "default_device", "deterministic", "anomaly", "inference_mode"):
+            stack.enter_context(MODES[name]())
+        tuned = fx.optimize(wide, x, trials=6, space="all", progress=False)
+        tuned.save(tmp_path / "model.flx")
+        again = fx.load(tmp_path / "model.flx")
+        here = again(x)
+    assert tuned.report.trials == 6
+    assert tuned.report.error < 1e-5
+    with torch.no_grad():
+        torch.testing.assert_close(here, wide(x))
+
+
+def test_cost_model_and_formulas(mode: Any) -> None:
+    """The same numbers in every mode, made in it and used after it."""
+    with mode():
+        relaxed, model, values, points = _parts()
+        found = _numbers(relaxed, model, values, points)
+    for got, want in zip(found, _looked_inside(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    x = relaxed.log_points(points).requires_grad_()
+    (gradient,) = torch.autograd.grad(relaxed(x).sum(), x)
+    assert bool(gradient.isfinite().all())
+
+
+SKETCH = symbolic.sketches(workloads.matmul())[0]
+
+
+def _parts() -> tuple[smooth.Relaxed, CostModel, Any, Any]:
+    points = SKETCH.sample(6, seed=0)
+    formulas = features.formulas(SKETCH)
+    return smooth.relax(formulas), costmodel.load(), formulas.evaluate(points), points
+
+
+def _numbers(relaxed: smooth.Relaxed, model: CostModel, values: Any, points: Any) -> tuple[Any, Any, Any]:
+    """Smooth features, predictions before and after learning."""
+    smoothed = np.array(relaxed(relaxed.log_points(points)).tolist())
+    before = model.predict(values)
+    model.anchor("task", values)
+    model.remember("task", values, [1e-3 * (i + 1) for i in range(len(values))])
+    model.refresh("task", options=costmodel.Training(steps=3))
+    return smoothed, before, model.predict(values)
+
+
+@functools.cache
+def _looked_inside() -> tuple[Any, Any, Any]:
+    return _numbers(*_parts())
+
+
+def test_models_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        model, x = network(), torch.randn(3, 8)
+        want = model(x)
+    assert all(parameter.is_inference() for parameter in model.parameters())
+    imported = import_model(model, x)
+    compiled = compile_model(imported)
+    torch.testing.assert_close(compiled(x), want)
+    assert max_relative_error(compiled, model, imported.examples).error < 1e-5
+    with torch.inference_mode():
+        torch.testing.assert_close(compile_model(import_model(torch.export.export(MODEL, (X,))))(X), MODEL(X))
+
+
+class Shift(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu() * torch.ones(4)
+
+
+def test_the_model_itself_runs_in_the_callers_type() -> None:
+    """What it makes of the default type when it is called is of the type that the caller has set."""
+    with default_dtype(torch.float64):
+        x = torch.randn(3, 4, dtype=torch.float32)
+        tuned = fx.optimize(Shift(), x, rounds=0, progress=False)
+        assert str(tuned.outputs) == "output: float64[3, 4]"
+        torch.testing.assert_close(tuned(x), Shift()(x))
+    assert tuned.report.error < 1e-12

@@ -1,0 +1,153 @@
+"""The user's cache: memory where it cannot be written, and limits by age and size."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from felixlike._util import cache, user_folders
+from felixlike.errors import StorageWarning
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def root(own_cache: Path) -> Path:
+    """The cache of a test."""
+    return own_cache
+
+
+def put(root: Path, name: str, *, days: float = 0.0, size: int = 10) -> Path:
+    """A file that was last used so many days ago."""
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+    os.utime(path, (time.time() - days * DAY,) * 2)
+    return path
+
+
+def names(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def test_entries(root: Path) -> None:
+    assert cache.load("a", "x") is None
+    cache.store("a", "x", {"one": [1, 2.5, None]})
+    assert cache.load("a", "x") == {"one": [1, 2.5, None]}
+    (entry,) = cache.entries()
+    assert (entry.path, entry.kind, entry.bytes) == (root / "a" / "x.json", "a", len('{"one": [1, 2.5, null]}'))
+    (root / "a" / "x.json").write_bytes(b"\xff")
+    assert cache.load("a", "x") is None
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
+def test_memory_where_nothing_can_be_written(root: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    cache.store("a", "old", 1)
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.warns(StorageWarning, match=os.strerror(number)) as said:
+        cache.store("a", "new0", 0)
+    for value in (1, 2):  # without another one, which would be an error here
+        cache.store("a", f"new{value}", value)
+    assert len(said) == 1
+    assert [cache.load("a", key) for key in ("old", "new0", "new2", "none")] == [1, 0, 2, None]
+    assert names(root) == {"a/old.json", ".trimmed"}
+
+
+def test_nothing_is_left_of_an_entry_that_did_not_fit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.warns(StorageWarning):
+        cache.store("a", "x", 1)
+    assert names(root) == set()
+    assert cache.load("a", "x") == 1
+
+
+def test_a_file_in_place_of_the_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.write_text("no folder")
+    with pytest.warns(StorageWarning) as said:
+        cache.store("a", "x", 1)
+    cache.store("b", "x", 2)
+    assert len(said) == 1
+    assert (cache.load("a", "x"), cache.load("b", "x")) == (1, 2)
+    assert cache.entries() == []
+    assert cache.clear() == []
+    assert cache.load("a", "x") is None
+
+
+def test_what_was_not_used_for_long_goes(root: Path) -> None:
+    put(root, "a/old.json", days=91)
+    put(root, "b/old.felix", days=1000)
+    put(root, "a/new.json", days=89)
+    put(root, "b/future.felix", days=-400)
+    assert {entry.path.name for entry in cache.trim()} == {"old.json", "old.felix"}
+    assert names(root) == {"a/new.json", "b/future.felix"}
+
+
+def test_the_least_recently_used_go_where_there_are_too_many(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        put(root, f"{'ab'[number % 2]}/{number}.json", days=number, size=100)
+    assert cache.trim() == []
+    monkeypatch.setattr(cache, "MOST_BYTES", 399)
+    assert {entry.path.stem for entry in cache.trim()} == {"3", "4", "5"}
+
+
+def test_use_is_noted_once_a_day(root: Path) -> None:
+    recent, older = put(root, "a/recent.json", days=0.5), put(root, "a/older.json", days=80)
+    for path in (recent, older):
+        path.write_text("1")
+    os.utime(recent, (time.time() - 0.5 * DAY,) * 2)
+    os.utime(older, (time.time() - 80 * DAY,) * 2)
+    before = recent.stat().st_mtime
+    assert cache.load("a", "recent") == cache.load("a", "older") == 1
+    assert recent.stat().st_mtime == before
+    assert time.time() - older.stat().st_mtime < 1000
+
+
+def test_what_killed_processes_left_goes(root: Path) -> None:
+    put(root, "a/written.part", days=0.01)
+    put(root, "a/left.part", days=0.1)
+    put(root, "tc/.felixlike-00.partial", days=0.1)
+    free = put(root, "tc/free.lock", days=0.1)
+    held = root / "tc" / "held.lock"
+    with user_folders.locked(held) as locked:
+        assert locked
+        os.utime(held, (time.time() - DAY,) * 2)
+        assert {entry.path.name for entry in cache.trim()} == {"left.part", ".felixlike-00.partial", "free.lock"}
+        assert held.exists()
+        assert {entry.path.name for entry in cache.clear()} == {"written.part"}
+        assert held.exists()
+    assert not free.exists()
+    assert cache.entries() == []
+
+
+def test_limits_are_looked_at_once_a_day(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[float] = []
+    monkeypatch.setattr(cache, "trim", lambda: looked.append(1.0))
+    cache.store("a", "x", 1)
+    cache.store("a", "y", 1)
+    assert len(looked) == 1
+    os.utime(root / ".trimmed", (time.time() - 2 * DAY,) * 2)
+    cache.store("a", "z", 1)
+    cache.store("a", "z", 2)
+    assert len(looked) == 2
+    os.utime(root / ".trimmed", (time.time() + 2 * DAY,) * 2)  # a clock that was wrong
+    cache.store("a", "z", 3)
+    assert len(looked) == 3
+
+
+def test_a_file_that_another_process_removes_meanwhile(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(root, "a/old.json", days=91)
+    files = list(cache._files())
+    monkeypatch.setattr(cache, "_files", lambda: iter(files))
+    assert len(cache.trim()) == 1
+    assert cache.trim() == []

@@ -1,0 +1,261 @@
+"""What two answers may differ in, and what not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from support.models import Apply
+from torch import Tensor, nn
+
+from felixlike.frontend import import_model
+from felixlike.runtime import Compiled, Verdict, compile_model, max_relative_error
+from felixlike.runtime.agreement import Agreement, agreement
+
+NAN, INF = math.nan, math.inf
+
+
+def doubles(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def singles(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "right", "wrong"),
+    [
+        (torch.float64, 1e-8, 3e-8),
+        (torch.float32, 2e-5, 4e-5),
+        (torch.float16, 0.03, 0.05),
+        (torch.bfloat16, 0.06, 0.15),
+    ],
+)
+def test_the_last_digits_of_a_type_may_differ(dtype: torch.dtype, right: float, wrong: float) -> None:
+    want = doubles(1.0, 0.25)
+    for error in (right, wrong):
+        got = (want + torch.tensor([0.0, error], dtype=torch.float64)).to(dtype)
+        found = agreement(got, want, [want], names=["logits"])
+        assert found.right == (error == right)
+        assert found.error == pytest.approx(error, rel=0.1)
+    assert found.wrong.startswith("logits is off by ")
+
+
+def test_inexact_models_may_be_more_inexact() -> None:
+    want, own = doubles(1.0, 2.0), singles(1.0, 2.002)
+    assert agreement(singles(1.0, 2.03), want, [own]).right
+    assert not agreement(singles(1.0, 2.03), want).right
+    assert "where 3.2e-02 can be expected" in agreement(singles(1.0, 2.1), want, [own]).wrong
+
+
+def test_where_rounding_decides_nothing_is_said_for_sure() -> None:
+    """PyTorch's own float32 is a third off."""
+    found = agreement(singles(2.0, 1.0), doubles(1.0, 2.0), [singles(1.0, 1.4)])
+    assert found.wrong == ""
+    assert "the model magnifies rounding errors" in found.unsure
+
+
+def test_a_reference_that_is_no_more_exact() -> None:
+    want = singles(1.0, 2.0)
+    assert agreement(singles(1.0, 2.0003), want, exact=False).right
+    assert not agreement(singles(1.0, 2.0003), want).right
+    assert agreement(singles(1.0, 2.001), want, exact=False).wrong
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "own", "error"),
+    [
+        (singles(NAN, 1.0), doubles(NAN, 1.0), None, 0.0),
+        (singles(INF, -INF, 1.0), doubles(INF, -INF, 1.0), None, 0.0),
+        (singles(INF, 1.0), doubles(1e300, 1.0), singles(INF, 1.0), 0.0),  # overflows alike
+        (singles(NAN, 1.0), doubles(1e300, 1.0), singles(INF, 1.0), 0.0),
+        (singles(INF, 1.5), doubles(1e300, 1.0), singles(INF, 1.0), 0.5),  # and does not hide what is beside it
+        (singles(INF, 1.0), doubles(1e30, 1.0), singles(1e30, 1.0), INF),
+        (singles(NAN, 1.0), doubles(2.0, 1.0), singles(2.0, 1.0), INF),
+        (singles(2.0, 1.0), doubles(NAN, 1.0), singles(NAN, 1.0), INF),
+        (singles(2.0, 1.0), doubles(NAN, 1.0), singles(2.0, 1.0), 0.0),
+        (singles(-INF, 1.0), doubles(INF, 1.0), None, INF),
+        (singles(0.0, 0.0), doubles(0.0, 0.0), None, 0.0),
+        (torch.zeros(0), torch.zeros(0).double(), None, 0.0),
+    ],
+)
+def test_nan_infinity_and_nothing(got: Tensor, want: Tensor, own: Tensor | None, error: float) -> None:
+    found = agreement(got, want, [] if own is None else [own])
+    assert found.error == error
+    assert found.right == (error == 0.0)
+
+
+def test_integers_are_equal_but_for_a_few() -> None:
+    want = torch.arange(1000)
+    few, many = want.clone(), want.clone()
+    few[3], many[:20] = 7, 0
+    assert agreement(want.clone(), want, [want]).right
+    found = agreement(few, want, [want], names=["best"])
+    assert (found.error, found.wrong) == (0.0, "")
+    assert found.unsure.startswith("1 of the 1000 values of best are not the original's")
+    assert agreement(few, want, [few]).right  # PyTorch's own precision decides likewise
+    assert agreement(many, want, [want]).wrong == "19 of the 1000 values of output 0 are not the original's"
+    assert agreement(
+        torch.tensor([3, 1]), torch.tensor([3, 2]), [torch.tensor([4, 2])]
+    ).unsure  # PyTorch is not sure either
+    assert agreement(torch.tensor(True), torch.tensor(False)).wrong
+    assert agreement(torch.tensor([10**6 + 1]), torch.tensor([10**6])).wrong
+
+
+def test_outputs_are_told_apart() -> None:
+    x = doubles(1.0)
+    found = agreement((x.float(), [x.float() + 1]), (x, [x]), names=["a", "b[0]"])
+    assert found == Agreement(1.0, wrong="b[0] is off by 1.0e+00 of its largest value, where 3.1e-05 can be expected")
+    assert agreement((x, x), (x,)).wrong == "it gives 2 outputs instead of 1"
+    assert agreement(x, x[None]).wrong == "output 0 has shape (1,), not (1, 1)"
+
+
+# -- with models ------------------------------------------------------------------------------------------------------
+
+
+def compiled(function: Any, x: Tensor) -> Compiled:
+    return compile_model(import_model(Apply(function), x))
+
+
+@pytest.fixture(scope="module")
+def twice() -> Compiled:
+    return compiled(lambda x: x * 2, torch.ones(8))
+
+
+@pytest.mark.parametrize(
+    ("model", "verdict", "words"),
+    [
+        (Apply(lambda x: x + x), Verdict.RIGHT, ""),
+        (Apply(lambda x: x * 3), Verdict.WRONG, "is off by 3.3e-01 of its largest value, where 3.1e-05"),
+        (Apply(lambda x: nn.functional.dropout(x * 2, training=True)), Verdict.RANDOM, "something else at every call"),
+        (Apply(lambda x: x * 2 + torch.rand(8).to(x)), Verdict.RANDOM, "something else at every call"),
+        (Apply(lambda x: torch.where(x * 1e38 * 10 > 1e38, x / 0, x)), Verdict.WRONG, "NaN or infinite"),
+    ],
+)
+def test_verdicts(model: nn.Module, verdict: Verdict, words: str, twice: Compiled) -> None:
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    found = max_relative_error(twice, model, (torch.linspace(1, 2, 8),))
+    assert found.verdict is verdict
+    assert words in found.words
+    assert found.reference == "float64"
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_model_that_overflows_is_right_if_it_overflows_alike() -> None:
+    x = torch.tensor([1.0, 50.0, 100.0])
+    found = max_relative_error(compiled(torch.exp, x), Apply(torch.exp), (x,))
+    assert torch.exp(x).isinf().tolist() == [False, False, True]
+    assert (found.verdict, found.words) == (Verdict.RIGHT, "")
+    assert found.error < 1e-5
+
+
+def test_a_precision_that_the_cpu_lacks_is_not_asked_for(twice: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wide_only(x: Tensor) -> Tensor:
+        if x.dtype is not torch.float64:
+            raise RuntimeError("not implemented for 'Half'")
+        return x * 2.0001
+
+    found = max_relative_error(twice, Apply(wide_only), (torch.ones(8),))
+    assert found.verdict is Verdict.RIGHT  # nobody knows how inexact it is
+    found = max_relative_error(twice, Apply(lambda x: x * 2.0001), (torch.ones(8),))
+    assert found.verdict is Verdict.WRONG
+
+
+def test_rounded_products_may_differ_more() -> None:
+    want = doubles(1.0, 2.0)
+    assert agreement(singles(1.0, 2.01), want, products=8e-3).right
+    assert "where 8.0e-03 can be expected" in agreement(singles(1.0, 2.03), want, products=8e-3).wrong
+    assert not agreement(singles(1.0, 2.01), want).right
+    numbers = torch.arange(1000)
+    assert not agreement(numbers + 1, numbers, products=8e-3).right
+
+
+# -- element by element -----------------------------------------------------------------------------------------------
+
+
+def detections(count: int = 300) -> Tensor:
+    """Boxes to 640 and scores to 1, side by side."""
+    generator = torch.Generator().manual_seed(0)
+    boxes = 640 * torch.rand(count, 4, generator=generator, dtype=torch.float64)
+    return torch.cat((boxes, torch.rand(count, 2, generator=generator, dtype=torch.float64)), dim=1)
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "grid", "one after the other", "a single one"])
+@pytest.mark.parametrize("off", [0.2, 0.05])
+def test_small_values_beside_large_ones_are_judged_by_themselves(layout: str, off: float) -> None:
+    want = detections(1 if layout == "a single one" else 300)
+    got = want.clone()
+    got[:, 4:] += off
+    shape: Any = {
+        "rows": lambda x: x,
+        "columns": lambda x: x.T[None],
+        "grid": lambda x: x.T.reshape(1, 6, 15, 20),
+        "one after the other": lambda x: x.T.reshape(-1),
+        "a single one": lambda x: x,
+    }[layout]
+    got, want = shape(got).float(), shape(want)
+    for samples in ([], [want.float()]):
+        found = agreement(got, want, samples, names=["detections"])
+        assert found.wrong.startswith("detections")
+        assert agreement(want.float(), want, samples).right
+
+
+def test_the_place_is_said_as_python_writes_it() -> None:
+    want = detections()
+    got = want.clone()
+    got[7, 4] += 0.01
+    words = agreement(got.float(), want, names=["out['boxes']"]).wrong
+    assert words == "out['boxes'][:, 4] is off by 1.0e-02 of its largest value, where 6.1e-04 can be expected"
+
+
+def test_a_slice_is_as_inexact_as_the_original_is_there() -> None:
+    """Differences of nearly equal numbers: a column of them is small, and all of it is noise."""
+    want = detections()
+    want[:, 5] = 1e-6
+    own, got = want.float(), want.float()
+    own[::3, 5] += 3e-7
+    got[1::3, 5] -= 6e-7
+    assert agreement(got.float(), want, [own.float()]).right
+    got[:, 4] += 1e-2
+    assert "[:, 4]" in agreement(got, want, [own]).wrong
+    assert agreement(want.float() + torch.tensor([0.0, 0, 0, 0, 0, 0.1]), want, [own]).wrong
+
+
+def test_the_last_digits_of_the_largest_value_are_no_error_anywhere() -> None:
+    """What is zero in exact arithmetic, and in PyTorch's, may be the rest of a subtraction."""
+    want = detections()
+    want[:, 5] = 0.0
+    got = want.float()
+    got[:, 5] = 6e-5  # 1e-7 of 640
+    assert agreement(got, want, [want.float()]).right
+
+
+def test_the_noise_of_a_slice_may_be_small_by_chance() -> None:
+    """Rows of one number each, all but noise: one is as inexact as the others are."""
+    want = torch.full((65, 8), 1e-9, dtype=torch.float64)
+    own, got = want + 1e-6, want + 2e-6
+    own[17] = want[17]
+    for answer in (want, own, got):
+        answer[64] = 1.0
+    assert agreement(got.float(), want, [own.float()]).right
+    own[:40] = want[:40]
+    assert agreement(got.float(), want, [own.float()]).wrong.startswith("output 0[")
+
+
+def test_slices_of_few_elements_are_not_judged_by_themselves() -> None:
+    """The noise of one element may be small by chance."""
+    want = doubles(1.0, 1e-6, 0.5)[:, None]
+    got = want.float()
+    got[1] += 1e-6
+    assert agreement(got, want, [want.float()]).right
+
+
+def test_blind_outputs() -> None:
+    want = torch.full((100,), NAN, dtype=torch.float64)
+    assert agreement(want.float(), want, names=["out"]).blind == ("out",)
+    want[:20] = 1.0
+    assert agreement(want.float(), want).blind == ()

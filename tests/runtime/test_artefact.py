@@ -1,0 +1,457 @@
+"""A saved model runs by itself, and what is not one is refused before any of its code is opened."""
+
+import copy
+import errno
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.models import Apply, mlp
+from transformers.modeling_outputs import BaseModelOutput
+
+from felixlike import codegen
+from felixlike.errors import CompilationFailed, InvalidArtefact, InvalidModel, OutputNotWritable
+from felixlike.frontend import import_model
+from felixlike.frontend.signature.structure import structure_of
+from felixlike.runtime import (
+    Compiled,
+    artefact,
+    artefact_description,
+    compile_model,
+    from_bytes,
+    load,
+    save,
+    save_again,
+    to_bytes,
+)
+
+REPORT = {"tasks": [{"name": "a", "seconds": 1.5e-3}], "seed": 0}
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Compiled:
+    model, inputs = mlp()
+    return compile_model(import_model(model, inputs))
+
+
+@pytest.fixture(scope="module")
+def saved(compiled: Compiled, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("artefact") / "mlp.felix"
+    save(compiled, path, report=REPORT)
+    return path
+
+
+def test_round_trip(compiled: Compiled, saved: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    again, report = load(saved)
+    assert report == REPORT
+    assert repr(again) == repr(compiled)
+    (x,) = mlp()[1]
+    assert torch.equal(again(x), compiled(x))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_loaded_model_can_be_saved(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
+    copy = shutil.copy(saved, tmp_path / "copy.felix")
+    again, report = load(copy)
+    Path(copy).unlink()
+    save(again, tmp_path / "again.felix", report=report)
+    (x,) = mlp()[1]
+    assert torch.equal(load(tmp_path / "again.felix")[0](x), compiled(x))
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_saved_model_gets_another_report(
+    elsewhere: bool, compiled: Compiled, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a linker; also where it lies."""
+    own = Path(shutil.copy(saved, tmp_path / "own.felix"))
+    path = tmp_path / "other.felix" if elsewhere else own
+    monkeypatch.setattr(artefact, "linker", lambda: pytest.fail("it is linked again"))
+    save_again(own, path, report={"seed": 1})
+    again, report = load(path)
+    assert report == {"seed": 1}
+    (x,) = mlp()[1]
+    assert torch.equal(again(x), compiled(x))
+    assert load(own)[1] == (REPORT if elsewhere else {"seed": 1})
+
+
+def test_saving_is_silent(compiled: Compiled, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    compiled(*mlp()[1])
+    save(compiled, tmp_path / "m.felix", report={})
+    assert capfd.readouterr() == ("", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.felix"]
+
+
+def test_in_a_new_process(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
+    """Without the model, and without a compiler on the path."""
+    (x,) = mlp()[1]
+    torch.save(x, tmp_path / "x.pt")
+    script = (
+        "import sys, torch; from felixlike.runtime import load;"
+        "model, report = load(sys.argv[1]); x = torch.load(sys.argv[2]);"
+        "torch.save(model(x), sys.argv[3])"
+    )
+    arguments = [str(saved), str(tmp_path / "x.pt"), str(tmp_path / "y.pt")]
+    environment = {**os.environ, "PATH": "/nonexistent"}
+    subprocess.run([sys.executable, "-W", "error", "-c", script, *arguments], check=True, env=environment)
+    assert torch.equal(torch.load(tmp_path / "y.pt"), compiled(x))
+
+
+def test_nested_outputs_survive(tmp_path: Path) -> None:
+    def function(x: Any) -> Any:
+        return BaseModelOutput(last_hidden_state=x + 1, hidden_states=(x * 2, x * 3))
+
+    compiled = compile_model(import_model(Apply(function), (3,)))
+    save(compiled, tmp_path / "m.felix", report={})
+    got = load(tmp_path / "m.felix")[0](torch.ones(3))
+    assert type(got) is BaseModelOutput
+    assert [part.tolist() for part in got.hidden_states] == [[2.0] * 3, [3.0] * 3]
+
+
+def test_outputs_without_a_name_are_refused(tmp_path: Path) -> None:
+    compiled = compile_model(import_model(Apply(lambda x: Pair(x + 1, x * 2)), (3,)))
+    assert isinstance(compiled(torch.ones(3)), Pair)
+    with pytest.raises(InvalidModel, match="output: the model's output cannot be written to a file"):
+        save(compiled, tmp_path / "m.felix", report={})
+    assert not list(tmp_path.iterdir())
+
+
+def test_gcc_alone_is_enough(compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("gcc", "ld", "as"):
+        found = shutil.which(tool)
+        if found is None:
+            pytest.skip(f"{tool} is not installed")
+        (tools / tool).symlink_to(found)
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.delenv("CC", raising=False)
+    save(compiled, tmp_path / "m.felix", report={})
+    assert (tmp_path / "m.felix").stat().st_size > 10_000
+
+
+def test_no_compiler(compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(CompilationFailed, match=r"save: no C compiler was found .*gcc.*install gcc"):
+        save(compiled, tmp_path / "m.felix", report={})
+
+
+def test_a_compiler_that_fails(compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/bin/false")
+    with pytest.raises(CompilationFailed, match="save: linking with /bin/false failed"):
+        save(compiled, tmp_path / "m.felix", report={})
+    assert not list(tmp_path.iterdir())
+
+
+def edited(saved: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any], library: bytes | None = None) -> Path:
+    """A copy with a changed description, or another library."""
+    path = tmp_path / "edited.felix"
+    with zipfile.ZipFile(saved) as archive:
+        meta = json.loads(archive.read("meta.json"))
+        code = archive.read("model.so")
+    change(meta)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("meta.json", json.dumps(meta))
+        archive.writestr("model.so", code if library is None else library)
+    return path
+
+
+NESTED = structure_of([torch.ones(1)]).to_json()
+WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+    (
+        lambda m: m.update(format=99),
+        "it has format 99, this version reads 2 and 3. load it with the felixlike that wrote",
+    ),
+    (lambda m: m.update(format=True), "it has format true"),
+    (lambda m: m.update(felixlike="\ud800"), "the file is damaged .* surrogates not allowed"),
+    (lambda m: m.update(felixlike=None), "felixlike is null, not a string"),
+    (lambda m: m.update(tvm="0.26"), "it was compiled by TVM 0.26, but 0.27.* is installed"),
+    (lambda m: m.update(tvm=[1]), r"tvm is \[1\], not a string"),
+    (lambda m: m.update(machine=["Linux", "s390x"]), "it was made for Linux s390x, this is"),
+    (lambda m: m.pop("machine"), "machine is missing"),
+    (lambda m: m.update(machine=[3, {}]), r"machine is \[3, {}\], not a list of strings"),
+    (lambda m: m["instructions"].append("avx99"), "it needs a processor with avx99"),
+    (lambda m: m.update(instructions=7), "instructions is 7, not a list of strings"),
+    (lambda m: m.update(instructions=[]), r"instructions is \[\], but of the code \["),
+    (lambda m: m.pop("inputs"), "inputs is missing"),
+    (lambda m: m.update(inputs={}), "inputs is {}, not a list of objects"),
+    (lambda m: m["inputs"].append(m["inputs"][0]), "inputs has a name twice"),
+    (lambda m: m["inputs"].append({"name": "y", "shape": [2], "dtype": "int8"}), "signature has 1 tensors, inputs 2"),
+    (lambda m: m["inputs"].clear(), "signature has 1 tensors, inputs 0"),
+    (lambda m: m["inputs"][0].update(shape="ab"), r'inputs\[0\].shape is "ab", not a list of positive integers'),
+    (lambda m: m["inputs"][0].update(shape=[10**30]), r"inputs\[0\].shape is \[10+\], not a list of positive"),
+    (lambda m: m["inputs"][0].update(shape=[True]), r"inputs\[0\].shape is \[true\], not a list of positive"),
+    (lambda m: m["inputs"][0]["shape"].__setitem__(0, -1), r"inputs\[0\].shape is \[-1"),
+    (lambda m: m["inputs"][0]["shape"].__setitem__(0, 512), "inputs is .*512.* but of the code"),
+    (lambda m: m["inputs"][0]["shape"].append(1), "inputs is .* but of the code"),
+    (lambda m: m["inputs"][0].update(dtype="float64"), "inputs is .*but of the code .*"),
+    (lambda m: m["inputs"][0].update(dtype="Tensor"), r'inputs\[0\].dtype is "Tensor", which is no type'),
+    (lambda m: m["inputs"][0].update(dtype=4), r"inputs\[0\].dtype is 4, not a string"),
+    (lambda m: m["inputs"][0].update(name="z"), "inputs is .* but of the code"),
+    (lambda m: m["inputs"][0].pop("name"), r"inputs\[0\].name is missing"),
+    (lambda m: m.pop("outputs"), "outputs is missing"),
+    (lambda m: m["outputs"].append(m["inputs"][0]), "structure has 1 tensors, outputs 2"),
+    (lambda m: m["outputs"][0].update(shape=[1]), "outputs is .* but of the code"),
+    (lambda m: m["outputs"][0].update(dtype="float16"), "outputs is .* but of the code"),
+    (lambda m: m.update(target="{"), "target cannot be read"),
+    (lambda m: m.update(target=None), "target is null, not a string"),
+    (lambda m: m.update(target='{"kind": "opencl"}'), "targets of kind 'opencl' are not known"),
+    (lambda m: m.update(target=m["target"].replace("num-cores", "num_cores")), "target"),
+    (lambda m: m.update(name=["a"]), r'name is \["a"\], not a string'),
+    (lambda m: m.update(name="other"), 'name is "other", but of the code "Sequential"'),
+    (lambda m: m.update(key=1), "key is 1, not a string"),
+    (lambda m: m.update(key="other"), 'key is "other", but of the code "Sequential-'),
+    (lambda m: m.update(structure={"tree": 1}), "structure is wrong: the structure of the outputs cannot be read"),
+    (lambda m: m.update(structure=7), "structure is wrong"),
+    (lambda m: m.update(structure=NESTED | {"constants": [[float("inf"), 1]]}), "structure is wrong"),
+    (lambda m: m.pop("structure"), "structure is missing"),
+    (lambda m: m.pop("signature"), "signature is missing"),
+    (lambda m: m.update(signature=7), "signature is wrong: it does not say which parameters there are"),
+    (lambda m: m["signature"]["parameters"][0].update(kind="ANY"), "signature is wrong: .* is no parameter"),
+    (lambda m: m["signature"]["parameters"][0].update(default=[None]), "signature is .* but of the code"),
+    (lambda m: m["signature"]["parameters"][0].update(name="y"), "signature is .* but of the code"),
+    (lambda m: m["signature"].update(arguments=NESTED), "signature is wrong: its arguments are not a tuple and a dict"),
+    (lambda m: m.pop("report"), "report is missing"),
+    (lambda m: m.update(report=[]), r"report is \[\], not an object"),
+    (lambda m: m.pop("format"), "it is a zip file, but not one of felixlike's"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=range(len(WRONG)))
+def test_descriptions_that_do_not_fit(saved: Path, tmp_path: Path, change: Any, message: str) -> None:
+    """Though the checksums are right."""
+    with pytest.raises(InvalidArtefact, match=rf"edited\.felix: .*{message}"):
+        load(edited(saved, tmp_path, change))
+
+
+def test_outputs_that_are_nested_otherwise(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArtefact, match=r"structure is \{.*, but of the code null"):
+        load(edited(saved, tmp_path, lambda meta: meta.update(structure=NESTED)))
+
+
+def test_the_code_of_another_model(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
+    """Of the same inputs and outputs even."""
+    other = copy.deepcopy(compiled)
+    other.key = "other"
+    save(other, tmp_path / "other.felix", report={})
+    with zipfile.ZipFile(tmp_path / "other.felix") as archive:
+        code = archive.read("model.so")
+    with pytest.raises(InvalidArtefact, match=r"key is .*, but of the code"):
+        load(edited(saved, tmp_path, lambda meta: None, library=code))
+
+
+def test_code_that_does_not_say_what_it_is(compiled: Compiled, saved: Path, tmp_path: Path) -> None:
+    _, executable = codegen.compile_relax(import_model(Apply(lambda x: x + 1), (3,)).module, compiled.target)
+    executable.export_library(str(tmp_path / "bare.so"))
+    with pytest.raises(InvalidArtefact, match=r"edited\.felix: its code does not say what it is"):
+        load(edited(saved, tmp_path, lambda meta: None, library=(tmp_path / "bare.so").read_bytes()))
+
+
+def test_a_description_nested_beyond_measure(tmp_path: Path) -> None:
+    path = tmp_path / "deep.felix"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("meta.json", "[" * 100_000 + "]" * 100_000)
+        archive.writestr("model.so", b"")
+    with pytest.raises(InvalidArtefact, match="damaged or of another kind"):
+        load(path)
+
+
+def _zip(path: Path, members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_compressed_members_are_refused_unread(saved: Path, tmp_path: Path) -> None:
+    """A hundred megabytes of zeros in a hundred kilobytes."""
+    with zipfile.ZipFile(saved) as archive:
+        members = {"meta.json": archive.read("meta.json"), "model.so": bytes(10**8)}
+    path = _zip(tmp_path / "bomb.felix", members, zipfile.ZIP_DEFLATED)
+    for read in (load, artefact.read_report):
+        with pytest.raises(InvalidArtefact, match=r"its meta\.json is compressed"):
+            read(path)
+
+
+def test_members_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
+    """As files do that grow a million times when they are read."""
+    path = _zip(tmp_path / "a.felix", {"meta.json": b'{"format": 2, "chunks": 1}', "part-1.felix": bytes(10**5)})
+    content = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        start, part = archive.start_dir, archive.getinfo("part-1.felix")
+    entry = content[content.index(b"PK\1\2", start + 1) : content.index(b"PK\5\6", start)]
+    copies = [entry.replace(b"part-1.", b"part-%d." % number) for number in range(2, 10)]
+    directory = content[start : content.index(b"PK\5\6", start)] + b"".join(copies)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 10, 10, len(directory), start, 0)
+    path.write_bytes(content[:start] + directory + end)
+    assert part.file_size == 10**5
+    with pytest.raises(InvalidArtefact, match="its members are larger than the file"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"model.so": b"", "run.py": b""}, "it holds 'run.py', which a saved model does not"),
+        ({"model.so": b"", "../model.so": b""}, "it holds '../model.so', which"),
+        ({"part-1.felix": b""}, "it is a zip file, but not one of felixlike's"),
+        ({}, "it is a zip file, but not one of felixlike's"),
+        ({f"part-{number}.felix": b"" for number in range(1, 1001)}, "it holds more files than a saved model"),
+    ],
+)
+def test_files_with_other_members_are_refused(
+    saved: Path, tmp_path: Path, members: dict[str, bytes], message: str
+) -> None:
+    with zipfile.ZipFile(saved) as archive:
+        meta = archive.read("meta.json")
+    with pytest.raises(InvalidArtefact, match=message):
+        load(_zip(tmp_path / "other.felix", {"meta.json": meta, **members}))
+
+
+def test_the_report_is_read_without_the_code(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.felix"
+    content = bytearray(saved.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(InvalidArtefact, match=r"Bad CRC-32 for file 'model\.so'"):
+        load(path)
+    assert artefact.read_report(path) == REPORT
+
+
+def test_as_bytes(compiled: Compiled, saved: Path) -> None:
+    again, report = from_bytes(to_bytes(compiled, report=REPORT))
+    (x,) = mlp()[1]
+    assert report == REPORT
+    assert again.key == compiled.key
+    assert torch.equal(again(x), compiled(x))
+    with pytest.raises(InvalidArtefact, match="a pickled model: the file is damaged"):
+        from_bytes(saved.read_bytes()[:-100])
+
+
+def test_a_link_to_a_saved_model_stays(compiled: Compiled, tmp_path: Path) -> None:
+    link = tmp_path / "latest.felix"
+    link.symlink_to(tmp_path / "v1.felix")
+    save(compiled, link, report=REPORT)
+    assert link.is_symlink()
+    assert load(tmp_path / "v1.felix")[1] == REPORT
+    with pytest.raises(OutputNotWritable, match="/dev/null: it is a device"):
+        save(compiled, "/dev/null", report={})
+
+
+def test_what_is_no_file_is_not_loaded(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(InvalidArtefact, match="it is not a file"):
+            load(path)
+
+
+def test_a_forgotten_model_leaves_nothing(saved: Path) -> None:
+    """Neither its library in memory, nor the file it was opened from, nor its constants."""
+    (x,) = mlp()[1]
+
+    def mapped() -> set[str]:
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        return {line.split()[-1] for line in maps if line.endswith("model.so")}
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before, sizes = mapped(), []
+    for _ in range(100):
+        again, _ = load(saved)
+        output = again(x)
+        (file,) = mapped() - before
+        del again
+        assert mapped() == before
+        assert not Path(file).parent.exists()
+        sizes.append(resident())
+    assert sizes[-1] - sizes[20] < 80 * saved.stat().st_size / 2
+    assert torch.equal(output, load(saved)[0](x))  # what it gave outlives it
+
+
+def test_code_that_cannot_be_opened(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArtefact, match="its compiled code cannot be opened"):
+        load(edited(saved, tmp_path, lambda meta: None, library=b"\x7fELF torn"))
+
+
+def test_no_room_for_code_that_is_loaded(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(OutputNotWritable, match=r"to be loaded: No space left on device\. make room there"):
+        load(saved)
+
+
+def test_code_that_is_no_model(compiled: Compiled, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (kernels,) = [module for module in compiled.runtime.imports if module.kind == "llvm"]
+    monkeypatch.setattr(codegen, "open_library", lambda path: kernels)
+    with pytest.raises(InvalidArtefact, match=r"its compiled code cannot be opened: .*has no function"):
+        load(saved)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, TypeError, ValueError, AttributeError])
+def test_mistakes_of_ours_are_not_the_files(
+    compiled: Compiled, saved: Path, tmp_path: Path, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(*_: Any, **__: Any) -> Any:
+        raise kind("ours")
+
+    for room, name in ((artefact, "Compiled"), (artefact_description, "device_name")):
+        with monkeypatch.context() as patch:
+            patch.setattr(room, name, mistaken)
+            with pytest.raises(kind, match="ours"):
+                load(saved)
+    monkeypatch.setattr(codegen, "relink_relax", mistaken)
+    with pytest.raises(kind, match="ours"):
+        save(compiled, tmp_path / "m.felix", report={})
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x05\x06" + 18 * b"\0"])
+def test_other_files(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "m.felix"
+    path.write_bytes(content)
+    with pytest.raises(
+        InvalidArtefact, match=r"m.felix: (the file is damaged or of another kind|it is a zip file, but)"
+    ):
+        load(path)
+
+
+@pytest.mark.parametrize("path", [None, 5, "", "a\0b", b"bytes"])
+def test_what_is_no_path(path: Any) -> None:
+    with pytest.raises(InvalidArtefact, match=r"load: .* is not a path\. give a path, as str or pathlib\.Path"):
+        load(path)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArtefact, match="there is no such file"):
+        load(tmp_path / "m.felix")
+
+
+@pytest.mark.parametrize("position", [0.1, 0.5, 0.9])
+def test_a_flipped_byte(saved: Path, tmp_path: Path, position: float) -> None:
+    data = bytearray(saved.read_bytes())
+    data[int(position * len(data))] ^= 0xFF
+    path = tmp_path / "m.felix"
+    path.write_bytes(data)
+    with pytest.raises(InvalidArtefact, match="damaged"):
+        load(path)
+
+
+def test_truncated(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.felix"
+    path.write_bytes(saved.read_bytes()[:-100])
+    with pytest.raises(InvalidArtefact, match="the file is damaged"):
+        load(path)

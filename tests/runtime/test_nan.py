@@ -1,0 +1,152 @@
+"""NaN, infinities and zeros of both signs come out as PyTorch has them, untuned and from schedules of our own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.models import Apply
+from torch.nn import functional
+
+from felixlike import _tvm, codegen
+from felixlike._tvm import te, topi
+from felixlike.frontend import import_model
+from felixlike.frontend.task import make_task
+from felixlike.hardware import imitated_target
+from felixlike.runtime import compile_model
+from felixlike.symbolic import sketches
+
+_INF, _NAN = math.inf, math.nan
+_ROWS = torch.tensor(
+    [
+        *([_NAN, 1, -2, 3], [1, _NAN, -1, 0], [_INF, 2, -_INF, 3], [-0.0, 0.0, -0.0, 0.0]),
+        *([-_INF] * 4, [_INF] * 4, [3, 2, 1, _NAN], [_NAN] * 4),
+    ]
+)
+_OTHERS = _ROWS.flip(0).contiguous()
+_IMAGE = torch.randn(1, 2, 8, 8, generator=torch.Generator().manual_seed(0))
+_IMAGE[0, 0, 3, 3], _IMAGE[0, 1, 0, 0] = _NAN, _INF
+_IMAGE[0, 1, 4:, 4:] = _IMAGE[0, 1, :3, :3] = -_INF
+
+_ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
+    "relu": functional.relu,
+    "relu6": functional.relu6,
+    "hardtanh": functional.hardtanh,
+    "hardsigmoid": functional.hardsigmoid,
+    "hardswish": functional.hardswish,
+    "leaky relu": functional.leaky_relu,
+    "elu": functional.elu,
+    "softshrink": functional.softshrink,
+    "clamp": lambda x: x.clamp(-1, 2),
+    "clamp below": lambda x: x.clamp(min=0.0),
+    "clamp above": lambda x: torch.clamp_max(x, 2.0),
+    "clamp by tensors": lambda x: torch.clamp(x, min=_OTHERS),
+    "maximum": lambda x: torch.maximum(x, _OTHERS),
+    "minimum": lambda x: torch.minimum(x, _OTHERS),
+    "unequal": lambda x: x != x,
+    "equal": lambda x: x == x,
+    "not less": lambda x: ~(x < 1.0),
+    "finite": torch.isfinite,
+    "times 0": lambda x: x * 0,
+    "sign of the zero": lambda x: 1 / functional.relu(x),
+}
+_REDUCTIONS: dict[str, Callable[[Any], Any]] = {
+    "amax": lambda x: x.amax(1),
+    "amin": lambda x: x.amin(0),
+    "max": lambda x: x.max(),
+    "max and place": lambda x: x.max(1),
+    "min and place": lambda x: x.min(1),
+    "argmax": lambda x: x.argmax(),
+    "argmin": lambda x: x.argmin(0, keepdim=True),
+    "softmax": lambda x: x.softmax(1),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "sort": lambda x: x.sort(1),
+    "sort down": lambda x: x.sort(1, descending=True),
+    "largest": lambda x: x.topk(2, 1)[0],
+    "smallest": lambda x: x.topk(2, 1, largest=False)[0],
+}
+_POOLS: dict[str, Callable[[Any], Any]] = {
+    "2d": lambda x: functional.max_pool2d(x, 2),
+    "padded": lambda x: functional.max_pool2d(x, 3, 2, 1),
+    "ceil": lambda x: functional.max_pool2d(x, 3, 2, ceil_mode=True),
+    "1d": lambda x: functional.max_pool1d(x[0], 3, 2, 1),
+    "3d": lambda x: functional.max_pool3d(x[None], (1, 3, 3), 2, (0, 1, 1)),
+}
+
+
+def _check(function: Callable[[Any], Any], x: torch.Tensor) -> None:
+    found, expected = compile_model(import_model(Apply(function), (x,)))(x), function(x)
+    pairs = [(found, expected)] if isinstance(expected, torch.Tensor) else zip(found, expected, strict=True)
+    for got, want in pairs:
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", _ELEMENTWISE)
+def test_elements(name: str) -> None:
+    _check(_ELEMENTWISE[name], _ROWS)
+
+
+@pytest.mark.parametrize("name", _REDUCTIONS)
+def test_reductions(name: str) -> None:
+    _check(_REDUCTIONS[name], _ROWS)
+
+
+@pytest.mark.parametrize("name", _POOLS)
+def test_pools(name: str) -> None:
+    _check(_POOLS[name], _IMAGE)
+
+
+def test_finite_padding_of_the_model_s_own_stays() -> None:
+    lowest = torch.finfo(torch.float32).min
+    _check(lambda x: functional.pad(x, (1, 1), value=lowest).amax(1), torch.full((2, 3), -_INF))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_types(dtype: torch.dtype) -> None:
+    _check(lambda x: (functional.relu(x), x.amax(1), x.argmax(1), x.sort(1)[0]), _ROWS.to(dtype))
+
+
+def _product(n: int, k: int, m: int) -> Any:
+    a, b = te.placeholder((n, k), name="A"), te.placeholder((k, m), name="B")
+    return te.create_prim_func([a, b, topi.nn.relu(topi.matmul(a, b))])
+
+
+def _rows(reduce: Callable[..., Any], n: int, m: int) -> Any:
+    x = te.placeholder((n, m), name="X")
+    return te.create_prim_func([x, reduce(x, axis=1)])
+
+
+def _answers(func: Any, *inputs: Any, shape: tuple[int, ...]) -> list[Any]:
+    """Of a few schedules of each sketch of both spaces."""
+    target = imitated_target("zen4")
+    task = make_task(func, target, name="task", constants=())
+    answers = []
+    for space in ("own", "default"):
+        for sketch in sketches(task, space=space):
+            for point in sketch.sample(2, seed=1).tolist():
+                code = codegen.compile_primfuncs(sketch.schedule(point).mod, target)
+                output = _tvm.runtime.tensor(np.zeros(shape, "float32"))
+                code.jit()["main"](*map(_tvm.runtime.tensor, inputs), output)
+                answers.append(output.numpy())
+    assert len(answers) >= 4
+    return answers
+
+
+def test_epilogues_of_schedules() -> None:
+    a = np.random.default_rng(0).standard_normal((12, 16), np.float32)
+    b = np.random.default_rng(1).standard_normal((16, 32), np.float32)
+    a[3, 5] = b[2, 7] = _NAN
+    for answer in _answers(_product(12, 16, 32), a, b, shape=(12, 32)):
+        np.testing.assert_allclose(answer, np.maximum(a @ b, 0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("reduce", "truth", "end"), [(topi.max, np.max, -_INF), (topi.min, np.min, _INF)])
+def test_reductions_of_schedules(reduce: Any, truth: Any, end: float) -> None:
+    x = np.random.default_rng(0).standard_normal((5, 96), np.float32)
+    x[1, 40], x[2, :], x[4, 95] = _NAN, end, _NAN
+    for answer in _answers(_rows(reduce, 5, 96), x, shape=(5,)):
+        np.testing.assert_array_equal(answer, truth(x, axis=1))

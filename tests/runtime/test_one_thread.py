@@ -1,0 +1,41 @@
+"""PyTorch's threads: what copies an input does not start them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys, threading
+import torch
+import felixlike as fx
+from felixlike.runtime.serial_copy import on_this_thread
+
+def system_threads():
+    import os
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(4)
+x = torch.randn(4, 200_000)
+spread = torch.stack([x, x], -1)[..., 0] if sys.argv[1] == "before" else torch.empty(4, 200_000, 2)[..., 0]
+before = system_threads()
+with on_this_thread():
+    assert torch.get_num_threads() == 1
+    spread.clone(memory_format=torch.contiguous_format)
+    other = []
+    asking = threading.Thread(target=lambda: other.append(torch.get_num_threads()))
+    asking.start()
+    asking.join()
+assert system_threads() == before, "threads were started"
+assert torch.get_num_threads() == 4 and other == [4], other
+spread.clone(memory_format=torch.contiguous_format)
+assert (system_threads() > before) == (sys.argv[1] != "before"), "they are started without the block"
+"""
+
+
+@pytest.mark.parametrize("pool", ["before", "afterwards"])
+def test_no_threads_are_started(pool: str) -> None:
+    """pool: when PyTorch's is started."""
+    subprocess.run([sys.executable, "-c", PROGRAM, pool], check=True, timeout=120)

@@ -1,0 +1,128 @@
+"""Constants are packed when a model is compiled: at every call site its own, and never by a call."""
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from felixlike import _tvm
+from felixlike.errors import InvalidSchedule
+from felixlike.frontend import Imported, import_model
+from felixlike.frontend.constants import PACKING
+from felixlike.runtime import compile_model, load, save
+from felixlike.runtime.constant_packing import with_packed_constants
+from felixlike.symbolic import sketches
+
+
+class Net(nn.Module):
+    """Convolutions of one shape with different weights, one layer used twice, depthwise and dense ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.each, self.last = nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Linear(8 * 36, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.a(torch.relu(self.b(torch.relu(self.a(x))))))
+        answer: torch.Tensor = self.last(torch.relu(self.each(x)).flatten(1))
+        return answer
+
+
+@pytest.fixture(scope="module")
+def net() -> tuple[nn.Module, torch.Tensor, Imported]:
+    torch.manual_seed(0)
+    model, x = Net().eval(), torch.randn(1, 8, 6, 6)
+    return model, x, import_model(model, x)
+
+
+def schedules(imported: Imported) -> dict[str, Any]:
+    """A random schedule of every task with a weight."""
+    found = {}
+    for task in imported.tasks:
+        if task.layout_free:
+            sketch = sketches(task)[0]
+            found[task.key] = sketch.schedule(sketch.sample(1, seed=7)[0].tolist())
+            assert PACKING in found[task.key].mod.script()
+    return found
+
+
+def test_no_call_packs(net: Any) -> None:
+    model, x, imported = net
+    chosen = schedules(imported)
+    assert len(chosen) == 3
+    (shared,) = [task for task in imported.tasks if task.weight == 3]
+    assert shared.key in chosen
+    compiled = compile_model(imported, chosen)
+    torch.testing.assert_close(compiled(x), model(x))
+    lowered = compiled.lowered
+    kernels = {str(v.name_hint): f for v, f in lowered.functions.items() if isinstance(f, _tvm.PrimFunc)}
+    assert sum(name.endswith("_prepacked") for name in kernels) == 3
+    assert not any(PACKING in func.script() for func in kernels.values())
+    calls: list[tuple[str, Any]] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, _tvm.relax.Call) and str(getattr(node.op, "name_hint", "")) in kernels:
+            calls.append((str(node.op.name_hint), node))
+
+    _tvm.relax.analysis.post_order_visit(lowered["main"], visit)
+    assert len(calls) == sum(task.weight for task in imported.tasks)
+    weights: dict[str, list[Any]] = {}
+    for name, call in calls:
+        if name.endswith("_prepacked"):
+            assert isinstance(call.args[1], _tvm.ir.GenericConst)
+            assert tuple(call.args[1].value.shape) == tuple(int(e) for e in kernels[name].params[1].shape)
+            weights.setdefault(name, []).append(call.args[1])
+    assert sorted(map(len, weights.values())) == [1, 1, 3]
+
+
+def test_a_constant_is_packed_once_for_all_calls_alike(net: Any) -> None:
+    _, _, imported = net
+    (shared,) = [task for task in imported.tasks if task.weight == 3]
+    (name,) = imported.functions[shared.key]
+    module = _tvm.IRModule(dict(imported.module.functions))
+    main = schedules(imported)[shared.key].mod["main"]
+    module.update_func(module.get_global_var(name), _tvm.without_attributes(main, "global_symbol"))
+    packed = with_packed_constants(module)
+    given = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, _tvm.relax.Call) and str(getattr(node.args[0], "name_hint", "")).endswith("_prepacked"):
+            given.append(node.args[1].fields[1])
+
+    _tvm.relax.analysis.post_order_visit(packed["main"], visit)
+    assert len(given) == 3
+    assert len({_tvm.identity(constant.value) for constant in given}) == 2  # `a` is called twice
+    assert all(prod(constant.value.shape) == 8 * 8 * 9 for constant in given)
+    assert name not in [str(v.name_hint) for v in packed.get_global_vars()]
+
+
+def test_a_packed_model_is_saved_and_loaded(net: Any, tmp_path: Path) -> None:
+    model, x, imported = net
+    compiled = compile_model(imported, schedules(imported))
+    save(compiled, tmp_path / "net.felix", report={})
+    again, _ = load(tmp_path / "net.felix")
+    assert torch.equal(again(x), compiled(x))
+    torch.testing.assert_close(again(x), model(x))
+
+
+def test_a_module_without_packing_is_left_alone(net: Any) -> None:
+    _, _, imported = net
+    assert with_packed_constants(imported.module).same_as(imported.module)
+
+
+def test_inputs_are_not_packed(net: Any) -> None:
+    """A schedule that packs what comes with every call would be right but pack every time."""
+
+    class Product(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a @ b
+
+    imported = import_model(Product(), (torch.randn(8, 12), torch.randn(12, 16)))
+    (task,) = imported.tasks
+    schedule = _tvm.Schedule(task.module)
+    schedule.annotate(schedule.cache_read(schedule.get_sblock("matmul"), 1, "global"), PACKING, True)
+    with pytest.raises(InvalidSchedule, match=r"matmul: it packs parameter 1, which is not a constant.*packing block"):
+        compile_model(imported, {task.key: schedule})

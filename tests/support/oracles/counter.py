@@ -1,0 +1,96 @@
+"""What a walked statement touches while its inner loops run, level by level: extents, bytes, strides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from support.oracles.walk import Aligns, Ints, Loop, Store
+
+
+class Counter:
+    """What one store touches, level by level."""
+
+    def __init__(self, store: Store, homes: dict[Any, list[Loop]], aligns: Mapping[Any, Aligns]) -> None:
+        self.store, self.aligns = store, aligns
+        self.extents = [loop.extent for loop in store.loops]
+        self.total = math.prod(self.extents)
+        self.homes = homes
+
+    def inner(self, level: int) -> int:
+        return math.prod(self.extents[level:])
+
+    def fixed(self, buffer: Any, level: int) -> bool:
+        """Whether the loop has a buffer of its own in every iteration, hence reaches no new elements."""
+        return self.store.loops[level] in self.homes.get(buffer, [])
+
+    def box(self, buffer: Any, level: int) -> list[int]:
+        """Extent in each dimension of what is touched while the loops from `level` inwards run once."""
+        runs = np.ones(self.extents, dtype=bool)
+        for outer in range(len(self.extents)):
+            if outer < level or self.fixed(buffer, outer):
+                runs[(slice(None),) * outer + (slice(1, None),)] = False
+        rows = runs.reshape(-1)
+        return [self.width(buffer, d, rows) for d in range(len(buffer.shape))]
+
+    def width(self, buffer: Any, dimension: int, rows: npt.NDArray[np.bool_]) -> int:
+        arrays = [a[dimension][rows] for a in self.accesses(buffer)]
+        if (buffer, dimension) in self.store.looked_up:
+            return min(max(len(np.unique(a)) for a in arrays), int(buffer.shape[dimension]))
+        return int(max(a.max() for a in arrays)) - int(min(a.min() for a in arrays)) + 1
+
+    def accesses(self, buffer: Any) -> list[list[Ints]]:
+        return self.store.elements[buffer]
+
+    def touched(self, level: int) -> int:
+        return sum(math.prod(self.box(b, level)) * item(b) for b in self.store.elements)
+
+    def shape(self, buffer: Any) -> list[int]:
+        """Of an internal buffer, what is used of it where it is allocated."""
+        return self.whole[buffer] if buffer in self.homes else [int(e) for e in buffer.shape]
+
+    whole: dict[Any, list[int]]
+
+    def stride(self, buffer: Any, level: int) -> float:
+        """Elements by which a step of a loop moves the flat position on average; 0 if it does not (smallest of
+        several)."""
+        if self.fixed(buffer, level):
+            return 0
+        steps = []
+        shape, between = self.shape(buffer), self.between(buffer)
+        for arrays in self.accesses(buffer):
+            count = self.extents[level] - 1
+            last = self.inner(level + 1) * count
+            total = 0.0
+            for d, (extent, array) in enumerate(zip(shape, arrays, strict=True)):
+                way = float(array[last] - array[0])
+                if (buffer, d) in self.store.looked_up:
+                    way = count * extent / 3 if way else 0.0
+                total += way * between[d]
+            steps.append(abs(total) / count)
+        return min((s for s in steps if s), default=0)
+
+    def between(self, buffer: Any) -> list[int]:
+        """For each dimension, the elements from one place to the next."""
+        found: list[int] = []
+        step = 1
+        for d, extent in reversed(list(enumerate(self.shape(buffer)))):
+            for dimension, factor, offset in self.aligns.get(buffer, ()):
+                while dimension == d and step % factor != offset:
+                    step += 1
+            found.append(step)
+            step *= extent
+        return found[::-1]
+
+    def moved(self, buffer: Any, level: int) -> bool:
+        """Whether the loop touches more elements than the loops inside it."""
+        return self.box(buffer, level) != self.box(buffer, level + 1)
+
+
+def item(buffer: Any) -> int:
+    """Bytes of an element."""
+    return 1 if str(buffer.dtype) == "bool" else np.dtype(str(buffer.dtype)).itemsize

@@ -1,0 +1,218 @@
+"""Every iteration of a scheduled function: what each statement touches then.
+
+In: a TVM function. Out: its stores, with the elements of all accesses in all iterations. No algebra: the indices TVM
+wrote are evaluated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from felixlike import _tvm
+from felixlike.codegen.annotations import TensorCores
+from felixlike.frontend.constants import PACKING
+from felixlike.symbolic.program import WITHIN_BLOCK
+from felixlike.symbolic.program.nest import by_store, told_apart
+from felixlike.symbolic.replay.primitives.storage_align import ALIGNED
+from support.oracles.unfused import TOGETHER
+
+Ints = npt.NDArray[np.int64]
+Aligns: TypeAlias = "list[tuple[int, int, int]]"
+"""(dimension, factor, offset): the least step that leaves `offset` over multiples of `factor`."""
+
+
+@dataclass(eq=False)
+class Loop:
+    """variable: TVM's.  thread: what it is bound to, if anything.  on_tensor_cores: whether it is marked for them."""
+
+    variable: Any
+    extent: int
+    thread: str = ""
+    on_tensor_cores: bool = False
+
+
+@dataclass(eq=False)
+class Store:
+    """elements: buffer → the index arrays of its accesses, one array of all iterations for each dimension.
+    looked_up: (buffer, dimension) pairs whose index is loaded; its array holds the elements of the index buffer."""
+
+    block: str
+    loops: list[Loop]
+    target: Any
+    loaded: list[Any]
+    elements: dict[Any, list[list[Ints]]]
+    looked_up: set[tuple[Any, int]]
+
+
+class _Packed:
+    """A constant that is laid out for the schedule: memory in one piece, whatever dimensions TVM gives it."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.shape, self.dtype = [math.prod(int(e) for e in buffer.shape)], buffer.dtype
+
+    def same_as(self, other: Any) -> bool:
+        return self is other
+
+
+def walked(func: Any, *, panels: bool) -> tuple[list[Store], dict[Any, list[Loop]]]:
+    """The stores in program order, and for each internal buffer the loops each of whose iterations has its own.
+
+    panels: whether constants are laid out by the trace itself, in dimensions that say which elements lie together."""
+    stores: list[Store] = []
+    names: Counter[str] = Counter()
+    homes: dict[Any, list[Loop]] = {}
+    packed: dict[Any, _Packed] = {}
+
+    def visit(stmt: Any, path: list[Loop]) -> None:
+        match type(stmt).__name__:
+            case "For":
+                loop = Loop(stmt.loop_var, int(stmt.extent))
+                loop.thread = str(stmt.thread_binding.thread_tag) if stmt.thread_binding is not None else ""
+                loop.on_tensor_cores = TensorCores.on(stmt)
+                visit(stmt.body, [*path, loop] if loop.extent > 1 else path)
+            case "SeqStmt":
+                for part in stmt.seq:
+                    visit(part, path)
+            case "SBlockRealize":
+                for buffer in stmt.block.alloc_buffers:
+                    shared = str(buffer.scope()).startswith("shared")
+                    homes[buffer] = [loop for loop in path if not (shared and loop.thread in WITHIN_BLOCK)]
+                if stmt.block.iter_vars:
+                    store(stmt, path)
+                else:
+                    visit(stmt.block.body, path)
+
+    def store(realize: Any, path: list[Loop]) -> None:
+        block = realize.block
+        if str(block.name_hint).endswith("_init"):
+            return
+        if PACKING in block.annotations:
+            if not panels:
+                packed[block.body.buffer] = _Packed(block.body.buffer)
+            homes.pop(block.body.buffer)
+            return
+        if TOGETHER in block.annotations:
+            path = [loop for loop in path if loop.thread not in WITHIN_BLOCK]
+        values = _iterations(path)
+        for iterator, value in zip(block.iter_vars, realize.iter_values, strict=True):
+            values[iterator.var] = _value(value, values)
+        loads = _loads(block.body.value)
+        looked_up: set[tuple[Any, int]] = set()
+        elements: dict[Any, list[list[Ints]]] = {}
+        for buffer, indices in [(block.body.buffer, block.body.indices), *((x.source, x.indices) for x in loads)]:
+            arrays = [_value(i, values) for i in indices]
+            if buffer in packed:
+                arrays = [_flat(arrays, [int(e) for e in buffer.shape])]
+            elements.setdefault(packed.get(buffer, buffer), []).append(arrays)
+            looked_up |= {(buffer, d) for d, i in enumerate(indices) if _loads(i)}
+        name = told_apart(str(block.name_hint).removesuffix("_update"), names)
+        stores.append(
+            Store(name, path, block.body.buffer, [packed.get(x.source, x.source) for x in loads], elements, looked_up)
+        )
+
+    visit(func.body, [])
+    return stores, homes
+
+
+def aligned(func: Any) -> dict[Any, Aligns]:
+    """What blocks note about the steps of the buffers they write."""
+    found: dict[Any, Aligns] = {}
+    for block in _tvm.found(func.body, _tvm.s_tir.SBlock):
+        for number, dimension, factor, offset in block.annotations.get(ALIGNED, ()):
+            buffer = block.writes[int(number)].source
+            found.setdefault(buffer, []).append((int(dimension), int(factor), int(offset)))
+    return found
+
+
+def _loads(expression: Any) -> list[Any]:
+    return _tvm.found(expression, _tvm.ir.TensorLoad)
+
+
+def lanes_of(schedule: Any, *, fused_whole: bool) -> dict[str, int]:
+    """For each block the iterations of its vector loop; 1 for copies that a GPU's threads share, whose loops are not
+    vectors one by one, and in nests that are fused whole and split, if MetaSchedule's postprocessor does that."""
+    found: list[tuple[str, int]] = []
+    bound: list[str] = []
+
+    def visit(stmt: Any, lanes: int) -> None:
+        match type(stmt).__name__:
+            case "For" if stmt.thread_binding is not None:
+                thread = str(stmt.thread_binding.thread_tag)
+                if thread not in bound:  # threads within threads share a copy
+                    bound.append(thread)
+                    visit(stmt.body, lanes)
+                    bound.remove(thread)
+            case "For":
+                vector = stmt.kind == _tvm.tirx.ForKind.VECTORIZED
+                whole = fused_whole and str(stmt.loop_var.name).endswith("_fused_1")
+                visit(stmt.body, lanes * int(stmt.extent) if vector and not whole else lanes)
+            case "SeqStmt":
+                for part in stmt.seq:
+                    visit(part, lanes)
+            case "SBlockRealize" if stmt.block.iter_vars:
+                found.append((str(stmt.block.name_hint), lanes))
+            case "SBlockRealize":
+                visit(stmt.block.body, lanes)
+
+    visit(schedule.mod["main"].body, 1)
+    return defaultdict(lambda: 1, by_store(found))
+
+
+class _Values(dict[Any, Ints]):
+    """Values of variables in all iterations; loops of extent 1 stand at 0."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def __missing__(self, _: Any) -> Ints:
+        return np.zeros(self.length, dtype=np.int64)
+
+
+def _iterations(path: list[Loop]) -> _Values:
+    shape = [loop.extent for loop in path]
+    values = _Values(math.prod(shape))
+    grid = np.indices(shape, dtype=np.int64).reshape(len(shape), math.prod(shape))
+    for loop, column in zip(path, grid, strict=True):
+        values[loop.variable] = column
+    return values
+
+
+def _value(node: Any, values: _Values) -> Ints:
+    match type(node).__name__:
+        case "IntImm":
+            return np.full(values.length, int(node.value), dtype=np.int64)
+        case "Var":
+            return values[node]
+        case "Cast":
+            return _value(node.value, values)
+        case "TensorLoad":  # as if all elements were different
+            return _flat([_value(i, values) for i in node.indices], [int(e) for e in node.source.shape])
+    a, b = _value(node.a, values), _value(node.b, values)
+    operations = {
+        "Add": np.add,
+        "Sub": np.subtract,
+        "Mul": np.multiply,
+        "FloorDiv": np.floor_divide,
+        "FloorMod": np.mod,
+        "Div": np.floor_divide,  # of numbers from 0
+        "Mod": np.mod,
+        "Min": np.minimum,
+        "Max": np.maximum,
+    }
+    result: Ints = operations[type(node).__name__](a, b)
+    return result
+
+
+def _flat(arrays: list[Ints], shape: list[int]) -> Ints:
+    """Positions in row-major order."""
+    flat = np.zeros_like(arrays[0])
+    for extent, array in zip(shape, arrays, strict=True):
+        flat = flat * extent + array
+    return flat

@@ -1,0 +1,218 @@
+"""The program as TVM's extractor sees it at one point: fused loops, and indices in the words of TVM's simplifier.
+
+    for i_0, j_0, i_1:   (parallel)         parallel p:
+        for k:                      →           for k:
+            … A[i_0·8 + i_1, k]                     … A[p // 12 * 8 + p % 3, k]
+
+In: a program, values of its expressions. Out: for every store its loops, outermost first, for every access its indices
+as small trees, and what it computes. Which loops fuse is known from the program (`loops.py`); how TVM writes the
+remainders and quotients of a fused loop is its simplifier's choice, so statements pass through it (and nothing else
+does, but for buffers that are accessed in groups, `grouped.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from felixlike import _tvm
+from felixlike.symbolic.expr.node import Op
+from felixlike.symbolic.program import Buffer, Loop, Program, Store
+from felixlike.symbolic.replay.postprocessors.compact_allocation import allocation_paths
+from support.tvm_view.causes import Cause
+from support.tvm_view.common import apart
+from support.tvm_view.counters import INTEGERS, of_store, of_value
+from support.tvm_view.grouped import Grouped
+from support.tvm_view.loops import Loops, LoweredLoop, Nest, Value, under_loops
+from support.tvm_view.relaid import Relaid
+from support.tvm_view.terms import Terms
+from support.tvm_view.words import Words
+from support.tvm_view.written import Written, from_tvm
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredStore:
+    """One store.  loops: outermost first.  places: for each buffer it touches, the indices that TVM goes by, one row an
+    access: of the buffer that is written, those of the write.  counts: TVM's counters of arithmetic in one execution,
+    NaN where unknown.  cause: why TVM may write indices in another way; None where it has only one.  shapes: of
+    constants that are laid out anew for this store, and of buffers that are accessed in groups."""
+
+    store: Store
+    loops: tuple[LoweredLoop, ...]
+    places: Mapping[Buffer, tuple[tuple[Written, ...], ...]]
+    counts: tuple[float, ...]
+    cause: Cause | None
+    shapes: Mapping[Buffer, tuple[int, ...]]
+    said: bool
+    """Whether it is known in TVM's own words."""
+    guarded: frozenset[Buffer]
+    """The buffers it touches that a guard keeps a store from running past."""
+    allocated: int = 1
+    """Product of the extents of the loops around the allocation of the buffer that is written."""
+    noted: int = 0
+    """Largest number of unrolled steps noted on the nest."""
+
+    @property
+    def iterations(self) -> int:
+        """Product of the extents."""
+        return math.prod(loop.extent for loop in self.loops)
+
+    @property
+    def loads(self) -> frozenset[Buffer]:
+        """The buffers that are read."""
+        target = self.store.target.buffer
+        return frozenset(b for b in self.places if b is not target or any(b is a.buffer for a in self.store.loads))
+
+
+def lowered(program: Program, value: Value, words: Mapping[str, Words]) -> list[LoweredStore]:
+    """Every store in program order. Raises UnsupportedSketch where TVM's words for an index are not understood."""
+    program = apart(program, value, words)
+    lowering = _Lowering(program, value, words)
+    return [lowering.store(store, path) for store, path in program.stores()]
+
+
+_Seen: TypeAlias = "tuple[dict[Buffer, tuple[tuple[Written, ...], ...]], tuple[float, ...]]"
+"""`places` and `counts` of a lowered store."""
+
+
+class _Lowering:
+    """One pass over the stores."""
+
+    def __init__(self, program: Program, value: Value, words: Mapping[str, Words]) -> None:
+        self._value = value
+        self._loops = Loops(program, value, words)
+        self._terms = Terms(self._loops)
+        self._around = allocation_paths(program)
+        self._guarded = {store.target.buffer for store, path in program.stores() if self._runs_past(store, path)}
+        self._grouped = Grouped(program, self._loops, self._terms)
+
+    def store(self, store: Store, path: tuple[Loop, ...]) -> LoweredStore:
+        """One store with its loops and indices.
+
+        TVM sometimes understands from the guard of an unevenly shared copy how far it runs, and then writes indices
+        without the remainder by the whole; reshapes, and places of moved blocks that groups decide, it writes in the
+        order in which the model came. None of these is known here, unless the statement is at hand in TVM's words."""
+        nest, seen = self._seen(store, path, known=True)
+        said = _plain(store, path)
+        cause = None if said or not _divided(store) else Cause.WORDS
+        if any(access.buffer.grouped and access.buffer not in self._grouped.shapes for access in store.accesses):
+            cause = Cause.GROUPS
+        shared = not said and any(loop.share is not None for loop in path)
+        if shared and self._seen(store, path, known=False)[1] != seen:
+            cause = Cause.WORDS
+        places, counts = seen
+        if cause is not None:
+            counts = tuple(math.nan if i in INTEGERS else count for i, count in enumerate(counts))
+        noted = self._value(path[0].unroll) if path else 0
+        relaid = [access for access in store.accesses if access.buffer.origin is not None]
+        shapes = {access.buffer: Relaid(access, path, nest, self._loops).shape for access in relaid}
+        shapes |= {a.buffer: self._grouped.shapes[a.buffer] for a in store.accesses if a.buffer in self._grouped.shapes}
+        guarded = frozenset(a.buffer for a in store.accesses) & self._guarded
+        around = self._loops.grouped(self._around.get(store.target.buffer, ()))
+        allocated = math.prod(loop.extent for loop in around.loops)
+        return LoweredStore(store, tuple(nest.loops), places, counts, cause, shapes, said, guarded, allocated, noted)
+
+    def _runs_past(self, store: Store, path: tuple[Loop, ...]) -> bool:
+        """Whether a guard keeps a moved block from running past the end of what it writes."""
+        if all(extent.op is not Op.MIN for extent in store.target.buffer.shape):
+            return False
+        return bool(self._terms.ends(store, self._terms.placed(store, self._loops.nest(store, path))))
+
+    def _seen(self, store: Store, path: tuple[Loop, ...], *, known: bool) -> tuple[Nest, _Seen]:
+        """The loops, and the indices and counts of arithmetic that TVM sees there.
+
+        known: whether TVM understands from the guard of a share that it does not run past the whole."""
+        nest = self._loops.nest(store, path, known=known)
+        if _plain(store, path):
+            return nest, self._said(store, nest)
+        return nest, self._formed(store, path, nest, known=known)
+
+    def _said(self, store: Store, nest: Nest) -> _Seen:
+        """A statement as TVM says it, under the loops here, simplified by TVM."""
+        words = self._loops.words[store.block]
+        places = self._terms.placed(store, nest)
+        value = _tvm.structural_map(_tvm.substituted(words.value, places), (_tvm.tirx.Select, _without_loads))
+        indices = [_tvm.substituted(index, places) for index in words.indices]
+        said = _tvm.tirx.BufferStore(words.target, value, indices)
+        said = _simplified(said, nest.loops, [theirs for theirs, _ in words.buffers])
+        found: dict[Buffer, list[tuple[Written, ...]]] = {}
+        ours = {access.buffer.name: access.buffer for access in store.accesses}
+        names = dict(words.buffers)
+        target = tuple(map(from_tvm, said.indices))
+        if store.target.buffer.internal:  # which is as small as its accesses allow
+            written = store.target.written or store.target.indices
+            target = tuple(from_tvm(self._terms.written(index, nest)) for index in written)
+        found[store.target.buffer] = [target]
+        for load in _loads(said.value):
+            if load.source.same_as(words.target):  # TVM goes by the indices of the write
+                continue
+            found.setdefault(ours[names[load.source]], []).append(tuple(map(from_tvm, load.indices)))
+        return {buffer: tuple(rows) for buffer, rows in found.items()}, tuple(of_value(said.value))
+
+    def _formed(self, store: Store, path: tuple[Loop, ...], nest: Nest, *, known: bool) -> _Seen:
+        """The indices made from their formulas."""
+        words = {
+            access: [self._terms.written(index, nest) for index in access.written or access.indices]
+            for access in dict.fromkeys(store.accesses)
+        }
+        for access in words:
+            if access.buffer.origin is not None:
+                old = [self._terms.sum(index, nest) for index in access.written]
+                words[access] = Relaid(access, path, nest, self._loops).indices(old)
+        indices = {access: tuple(map(from_tvm, found)) for access, found in words.items()}
+        allocated = [access for access in words if access.buffer in self._grouped.shapes]
+        indices |= {access: self._grouped.indices[store, access, known] for access in allocated}
+        target = store.target.buffer
+        places: dict[Buffer, tuple[tuple[Written, ...], ...]] = {target: (indices[store.target],)}
+        for load in store.loads:
+            if load.buffer is not target:
+                places[load.buffer] = (*places.get(load.buffer, ()), indices[load])
+        repeated = ((indices[load], times) for load, times in zip(store.loads, store.repeats, strict=True))
+        return places, tuple(of_store(store, repeated))
+
+
+def _plain(store: Store, path: tuple[Loop, ...]) -> bool:
+    """Whether the statement's words are known: it sums nothing up, unless each thread does so for itself, and reads the
+    function's arguments only; it does not write to shared memory; where it writes there is no guard, and there are no
+    groups."""
+    target = store.target.buffer
+    if (
+        (store.is_reduction and not _spread(store, path))
+        or target.grouped
+        or any(extent.op is Op.MIN for extent in target.shape)
+    ):
+        return False
+    if target.internal and (target.scope != "global" or _divided(store)):  # moved, in an order that is TVM's
+        return False
+    loads = [load.buffer for load in store.loads if load.buffer is not target]
+    return not any(buffer.internal or buffer.origin is not None for buffer in loads)
+
+
+def _spread(store: Store, path: tuple[Loop, ...]) -> bool:
+    """Whether threads share what is computed, and nothing of how it is summed up."""
+    shared = {loop.variable for loop in path if loop.share is not None}
+    return bool(shared) and not shared & store.reduction
+
+
+def _divided(store: Store) -> bool:
+    """Whether indices or conditions are divided, and do not go round a reduction."""
+    divided = any(index.floors for access in store.accesses for index in access.indices)
+    return not store.reduction and (divided or " // " in store.text or " % " in store.text)
+
+
+def _simplified(store: Any, loops: list[LoweredLoop], buffers: list[Any]) -> Any:
+    """The statement after TVM's pass, which knows what holds inside conditions."""
+    module = _tvm.IRModule({"main": _tvm.PrimFunc(buffers, under_loops(store, loops))})
+    (found,) = _tvm.found(_tvm.s_tir.transform.StmtSimplify()(module)["main"].body, _tvm.tirx.BufferStore)
+    return found
+
+
+def _loads(expression: Any) -> list[Any]:
+    return _tvm.found(expression, _tvm.ir.TensorLoad)
+
+
+def _without_loads(select: Any) -> Any:
+    """TVM's extractor takes 1 for a selection that reads nothing."""
+    return select if _loads(select) else _tvm.tirx.const(1, str(select.ty.dtype))

@@ -1,0 +1,475 @@
+"""Whatever fails after the search, or comes between: the model is there, and what was done instead is said."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import felixlike as fx
+from felixlike import api, records, runtime
+from felixlike._util import interrupts
+from felixlike._util.deadline import Deadline
+from felixlike.errors import (
+    CompilationFailed,
+    FelixlikeWarning,
+    FellBack,
+    NotVerified,
+    OwnMistake,
+    RandomModel,
+    SearchFailed,
+    StoreError,
+    VerificationFailed,
+    WorkerFailed,
+)
+from felixlike.frontend import Imported, import_model
+from felixlike.hardware import device_name
+from felixlike.report import Report, RunLog
+from felixlike.runtime import Verdict, Verification
+from felixlike.search import Candidate
+from felixlike.spaces.design import RULES, Rule
+from felixlike.tuning import Session, choice
+from felixlike.tuning import finish as finishing
+
+TRIALS = 4
+
+
+class Two(nn.Module):
+    """A product and a softmax: two tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.linear(x), -1)
+
+
+@pytest.fixture(scope="module")
+def model() -> Two:
+    torch.manual_seed(0)
+    return Two().eval()
+
+
+@pytest.fixture(scope="module")
+def x() -> Tensor:
+    return torch.linspace(-1, 1, 64).reshape(4, 16)
+
+
+@pytest.fixture(scope="module")
+def store(model: Two, x: Tensor, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both tasks measured, so that a run with it is over at once."""
+    path = tmp_path_factory.mktemp("store") / "runs.sqlite"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("felixlike.tuning.budget.TRIALS_PER_ROUND", 2)
+        tuned = fx.optimize(model, x, trials=TRIALS, space="all", store=path, progress=False)
+    assert [task.how for task in tuned.report.tasks] == ["measured", "measured"]
+    return path
+
+
+class Idle:
+    """A pool for runs that have nothing to measure."""
+
+    def __init__(self, target: Any, *, deadline: Deadline) -> None:
+        self.devices = frozenset([device_name(target)])
+
+    def __enter__(self) -> Idle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def imported(model: Two, x: Tensor) -> Imported:
+    return import_model(model, x, "cpu")
+
+
+@pytest.fixture
+def finish(
+    model: Two, x: Tensor, store: Path, imported: Imported, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
+    """finish(*kinds): a run whose search is over at once; the model, which is right, and its warnings of these kinds
+    (of FellBack any number more)."""
+
+    def run(*kinds: type[FelixlikeWarning]) -> tuple[fx.Optimized, list[str]]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            tuned = fx.optimize(model, x, trials=TRIALS, space="all", store=store, progress=False)
+        found = [warning.category for warning in caught]
+        assert found[: len(kinds)] == list(kinds)
+        assert set(found[len(kinds) :]) <= set(kinds) & {FellBack}
+        assert all(warning.message.optimized is tuned for warning in caught)  # type: ignore[union-attr]
+        assert all(warning.filename == __file__ for warning in caught)
+        with torch.no_grad():
+            torch.testing.assert_close(tuned(x), model(x), rtol=1e-4, atol=1e-5)
+        return tuned, [str(warning.message) for warning in caught]
+
+    monkeypatch.setattr(api, "import_model", lambda *_, **__: imported)
+    monkeypatch.setattr(api, "MeasurePool", Idle)
+    before = signal.getsignal(signal.SIGINT)
+    yield run
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def once(error: BaseException, then: Callable[..., Any]) -> Callable[..., Any]:
+    """Fails at the first call."""
+    calls = []
+
+    def call(*args: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise error
+        return then(*args, **named)
+
+    return call
+
+
+def during(signals: int, then: Callable[..., Any]) -> Callable[..., Any]:
+    """Ctrl-C arrives before it begins to work."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        for _ in range(signals):
+            signal.raise_signal(signal.SIGINT)
+        return then(*args, **named)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "error", [WorkerFailed("it died"), CompilationFailed("no"), ZeroDivisionError("odd"), MemoryError()]
+)
+def test_one_choice_that_fails(error: Exception, finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "choose", once(error, choice.choose))
+    tuned, (words,) = finish(FellBack)
+    first, second = tuned.report.tasks
+    assert first.how == "measured"
+    assert first.note.startswith("choosing its schedule failed: ")
+    assert second.note == ""
+    assert f"Two: {first.name}: {first.note}" in words
+    assert first.note.rstrip(".") in str(tuned.report)
+
+
+def test_nothing_can_be_checked_any_more(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that was never measured has no schedule then."""
+    monkeypatch.setattr(choice, "choose", failing(WorkerFailed("the pool is closed")))
+    monkeypatch.setattr(choice, "at_hand", lambda state: iter([choice.Choice(choice.How.UNTUNED, None, 0.0, None)]))
+    tuned, _ = finish(FellBack, FellBack)
+    assert {task.how for task in tuned.report.tasks} == {"untuned"}
+
+
+def test_a_schedule_that_cannot_be_made_gives_way_to_the_next(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, _ = finish()
+    monkeypatch.setattr(Candidate, "module", once(RuntimeError("not in this TVM"), Candidate.module))
+    tuned, (words, *_) = finish(FellBack)
+    first, before = tuned.report.tasks[0], usual.report.tasks[0]
+    assert "its schedule could not be made (not in this TVM)" in first.note
+    assert "its schedule could not be made" in words
+    assert first.how == "measured"
+    assert first.seconds >= before.seconds
+    assert first.point != before.point or first.sketch != before.sketch
+
+
+def test_schedules_that_cannot_be_made_at_all(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Candidate, "module", failing(RuntimeError("not in this TVM")))
+    tuned, _ = finish(FellBack)
+    assert {task.how for task in tuned.report.tasks} == {"untuned"}
+
+
+def test_a_schedule_that_breaks_the_model_is_found(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, _ = finish()
+    broken, compiled = usual.report.tasks[1].workload, runtime.compile_model
+
+    def fail(imported: Any, schedules: Any = None) -> Any:
+        if broken in (schedules or ()):
+            raise CompilationFailed("it does not fit")
+        return compiled(imported, schedules)
+
+    monkeypatch.setattr(runtime, "compile_model", fail)
+    tuned, problems = finish(FellBack)
+    other, task = tuned.report.tasks
+    assert other.how == "measured"
+    assert other.note == ""
+    assert task.how == "untuned"
+    assert "the model could not be compiled with its schedule (it does not fit" in task.note
+    assert all(task.name in words for words in problems)
+
+
+def test_a_model_that_compiles_without_schedules_only(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = runtime.compile_model
+
+    def fail(imported: Any, schedules: Any = None) -> Any:
+        if schedules:
+            raise ValueError("too large")
+        return compiled(imported, schedules)
+
+    monkeypatch.setattr(runtime, "compile_model", fail)
+    tuned, _ = finish(FellBack)
+    assert {task.how for task in tuned.report.tasks} == {"untuned"}
+
+
+def test_a_model_that_does_not_compile_at_all(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "compile_model", failing(CompilationFailed("no room")))
+    with pytest.raises(CompilationFailed, match="no room"):
+        finish()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), MemoryError(), SystemExit(3)])
+def test_a_comparison_that_fails(error: BaseException, finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "max_relative_error", failing(error))
+    tuned, (words,) = finish(NotVerified)
+    assert words.startswith("Two was not verified as a whole: comparing failed: ")
+    assert "The whole model was not verified: comparing failed" in " ".join(str(tuned.report).split())
+    assert "Maximum relative error" not in str(tuned.report)
+    again = Report.from_json(tuned.report.to_json())
+    assert str(again) == str(tuned.report)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [(choice, "choose"), (Candidate, "module"), (runtime, "compile_model"), (runtime, "max_relative_error")],
+)
+@pytest.mark.parametrize("by", [lambda then: once(KeyboardInterrupt(), then), lambda then: during(1, then)])
+def test_an_interrupt_anywhere_returns_the_best_so_far(
+    target: Any, name: str, by: Any, finish: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, name, by(getattr(target, name)))
+    tuned, (words,) = finish(NotVerified)
+    assert tuned.report.tasks[0].how == "measured"
+    assert words == "Two was not verified as a whole: the run was interrupted before that."
+
+
+@pytest.mark.parametrize(
+    "impatient", [failing(KeyboardInterrupt()), during(2, runtime.compile_model)], ids=["raised", "signals"]
+)
+def test_impatience_ends_it_at_once(impatient: Any, finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "_TOGETHER", 0.0)
+    monkeypatch.setattr(runtime, "compile_model", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        finish()
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "how"), [(finishing, "check_ahead", "untuned"), (choice, "choose", "unmeasured")]
+)
+def test_ctrl_c_in_the_search_and_once_more(
+    model: Two,
+    x: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    where: Any,
+    what: str,
+    how: str,
+) -> None:
+    """In a search that goes on: the first ends it, the second leaves out checks; one that was made is not lost."""
+    monkeypatch.setattr(interrupts, "_TOGETHER", 0.0)
+    event, seen = RunLog.event, []
+
+    def press(log: RunLog, what: Any) -> None:
+        event(log, what)
+        seen.append(what)
+        if sum(one.measurement is not None for one in seen) == 3:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:  # and somebody swallows it
+                seen.clear()
+
+    monkeypatch.setattr(RunLog, "event", press)
+    monkeypatch.setattr(where, what, during(1, getattr(where, what)))
+    with pytest.warns(NotVerified, match="the run was interrupted before that"):
+        tuned = fx.optimize(model, x, rounds=50, space="all", progress="plain")
+    assert tuned.report.trials == 3
+    assert tuned.report.stopped == "interrupted"
+    assert "Ctrl-C again leaves out what is still to be checked" in capsys.readouterr().err
+    assert sorted(task.how for task in tuned.report.tasks) == ["measured", how]
+    unchecked = "interrupted before a schedule of it was checked" in " ".join(str(tuned.report).split())
+    assert unchecked == (how == "untuned")
+    with torch.no_grad():
+        torch.testing.assert_close(tuned(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_an_interrupt_as_the_search_begins(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has been looked up by then: a model made now might be worse than the one of an earlier run."""
+    monkeypatch.setattr(Session, "run", during(1, Session.run))
+    with pytest.raises(KeyboardInterrupt):
+        finish()
+
+
+def test_an_interrupt_while_the_store_is_read(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier run has found is there all the same."""
+    usual, _ = finish()
+    monkeypatch.setattr(records.Store, "briefs", once(KeyboardInterrupt(), records.Store.briefs))
+    tuned, _ = finish()
+    assert [task.how for task in tuned.report.tasks] == ["measured", "measured"]
+    assert [task.point for task in tuned.report.tasks] == [task.point for task in usual.report.tasks]
+    assert tuned.report.stopped == "interrupted"
+
+
+def test_an_interrupt_that_came_out_as_an_error(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(session: Session, budget: Any) -> None:
+        run(session, budget)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RuntimeError("in a callback") from None
+
+    run = Session.run
+    monkeypatch.setattr(Session, "run", mistaken)
+    tuned, _ = finish()
+    assert tuned.report.stopped == "interrupted"
+
+
+def test_before_anything_is_tuned_it_is_as_ever(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "import_model", during(1, import_model))
+    with pytest.raises(KeyboardInterrupt):
+        finish()
+
+
+@pytest.mark.parametrize("error", [StoreError("the disk is full"), WorkerFailed("it died"), IndexError("ours")])
+def test_a_search_that_fails_gives_what_it_had_found(
+    error: Exception, finish: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Session.run
+
+    def fail(session: Session, budget: Any) -> None:
+        run(session, budget)
+        raise error
+
+    monkeypatch.setattr(Session, "run", fail)
+    tuned, (words,) = finish(SearchFailed)
+    assert f"the search failed: {str(error).rstrip('.')}" in words
+    assert tuned.report.stopped.startswith("the search failed: ")
+    monkeypatch.setattr(Session, "run", failing(error))  # now before anything is known
+    with pytest.raises(type(error)):
+        finish()
+
+
+def test_a_rule_that_fails_is_told_and_the_model_tuned(model: Two, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "llvm", (Rule("mistaken", failing(TypeError("ours")), ()),))
+    monkeypatch.setattr("felixlike.tuning.session.TRIALS_PER_ROUND", 2)
+    with pytest.warns(OwnMistake) as caught:
+        tuned = fx.optimize(model, x, trials=TRIALS, progress=False)
+    assert [task.how for task in tuned.report.tasks] == ["measured", "measured"]
+    for warning, task in zip(caught, tuned.report.tasks, strict=True):
+        assert f"schedules of {task.name} was cut short by a mistake in felixlike (TypeError: ours)" in str(
+            warning.message
+        )
+        assert "Please report this" in str(warning.message)
+        assert warning.message.optimized is tuned  # type: ignore[union-attr]
+        assert task.note == "a mistake in felixlike: TypeError: ours"
+    with torch.no_grad():
+        torch.testing.assert_close(tuned(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_log_a_store_and_a_pool_that_cannot_be_finished(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = RunLog.write
+
+    def full(log: RunLog, event: str, **values: Any) -> None:
+        if event == "end" and log._file is not None:
+            log._file.close()
+            log._file = open("/dev/full", "w")  # noqa: SIM115  the log closes it
+        write(log, event, **values)
+
+    monkeypatch.setattr(RunLog, "write", full)
+    monkeypatch.setattr(records.Store, "__exit__", failing(OSError(28, "No space left on device")))
+    monkeypatch.setattr(Idle, "__exit__", failing(ProcessLookupError("gone")))
+    _, problems = finish(FellBack, FellBack, FellBack)
+    assert "closing the Idle failed: gone" in problems[0]
+    assert "the run's log could not be written: [Errno 28] No space left on device" in problems[1]
+    assert "closing the Store failed: [Errno 28] No space left" in problems[2]
+
+
+def test_a_report_that_cannot_be_made_is_a_shorter_one(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("felixlike.tuning.finish._task_report", failing(KeyError("sketch")))
+    tuned, problems = finish(FellBack, FellBack)
+    assert all("the report failed: 'sketch'" in words for words in problems)
+    assert tuned.report.tasks[0].how == "measured"
+    monkeypatch.setattr("felixlike.tuning.finish._bare_task", failing(KeyError("name")))
+    tuned, _ = finish(FellBack)
+    assert tuned.report.tasks == ()
+
+
+def test_progress_that_fails_ends_nothing(model: Two, x: Tensor, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd:
+        encoding = "utf-8"
+
+        def write(self, _: str) -> int:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(sys, "stderr", Odd())
+    monkeypatch.setattr("felixlike.report.progress.LineReporter.event", failing(AttributeError("flush")))
+    tuned = fx.optimize(model, x, trials=TRIALS + 1, space="all", store=store, progress=True)
+    assert tuned.report.trials == 1
+
+
+class Dropped(nn.Module):
+    """Random by a generator that PyTorch does not see: torch.export takes its number for a constant."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (2 + random.random())
+
+
+def test_a_model_that_is_random(x: Tensor) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    with pytest.warns(RandomModel, match=r"Dropped: it is random: it gives something else at every call") as caught:
+        tuned = fx.optimize(Dropped(), x, trials=1, progress=False)
+    assert caught[0].message.optimized is tuned  # type: ignore[union-attr]
+    assert "gives something else at every call" in " ".join(str(tuned.report).split())
+    assert torch.equal(torch.rand(1), expected)  # the caller's random numbers are his own
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RandomModel)
+        with pytest.raises(RandomModel) as raised:
+            fx.optimize(Dropped(), x, trials=1, progress=False)
+    assert isinstance(raised.value.optimized, fx.Optimized)
+
+
+def test_a_model_that_computes_something_else(
+    model: Two, x: Tensor, finish: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = model.linear.bias
+    compiled = runtime.compile_model
+
+    def other(imported: Any, schedules: Any = None) -> Any:
+        found = compiled(imported, schedules)
+        model.linear.bias = nn.Parameter(before.detach() + 1.5 * torch.arange(24))
+        return found
+
+    monkeypatch.setattr(runtime, "compile_model", other)
+    try:
+        with pytest.raises(VerificationFailed) as raised:
+            finish()
+    finally:
+        model.linear.bias = before
+    error = raised.value
+    assert "Two: the tuned model does not compute what the original does (float64): output is off by" in str(error)
+    assert isinstance(error.optimized, fx.Optimized)
+    assert error.optimized.report.error > 0.1
+    assert "It is wrong: output is off by" in str(error.optimized.report)
+    with torch.no_grad():
+        torch.testing.assert_close(error.optimized(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_arithmetic_does_not_decide(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Verification(0.0, "float64", Verdict.UNSURE, "1 of the 200 values of output are not the original's")
+    monkeypatch.setattr(runtime, "max_relative_error", lambda *_, **__: found)
+    tuned, (words,) = finish(NotVerified)
+    assert words == f"Two was not verified as a whole: {found.words}."
+    assert tuned.report.error == 0
+    assert found.words in " ".join(str(tuned.report).split())
