@@ -23,7 +23,7 @@ from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
 from felixlike.measure import MeasurePool, Status
 from felixlike.search import Candidate, Space
-from felixlike.search.descent import Descent, Walk, descend
+from felixlike.search.descent import Descent, Start, descend
 from felixlike.search.rounding import round_points
 from felixlike.symbolic import Points, Sketch
 from felixlike.tuning import one_thread
@@ -66,7 +66,7 @@ def _walks(name: str, space: Space, model: CostModel, pool: MeasurePool, count: 
     seeds = sketch.sample(count, 0, paths=1)
     options = Descent(steps=_STEPS, keep_every=_EVERY)
     relaxed = space.relaxed(sketch)
-    (kept,) = descend([Walk(relaxed, seeds, np.zeros(seeds.shape))], model, options)
+    (kept,) = descend([Start(relaxed, seeds, np.zeros(seeds.shape))], model, options)
     looks = kept.reshape(-1, count, seeds.shape[1])
     lengths = np.linalg.norm(looks - looks[0], axis=2)
     turned = rng.normal(size=looks[0].shape) * (np.abs(looks[-1] - looks[0]).sum(axis=0) > 0)

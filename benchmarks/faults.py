@@ -112,7 +112,7 @@ def _candidates() -> Iterator[Row]:
             killed.update(m.message for m in lost)
         outcome = ", ".join(f"{count} × {words}" for words, count in killed.items()) + "; all others were ok"
         yield _row("a process that builds or measures killed from outside", tries, survived, outcome)
-        os.kill(pool._workshop.processes.server._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+        os.kill(pool._builder.processes.server._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
         (after,) = pool.measure(task, [faulty.tiled()])
         yield _row("the measuring server killed", 1, int(after.status is Status.OK), after.status.value)
 

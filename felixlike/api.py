@@ -18,12 +18,12 @@ from felixlike import costmodel, hardware, records, runtime
 from felixlike._util import option_checks, user_folders
 from felixlike._util.deadline import Deadline
 from felixlike._util.interrupts import joined
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike.dynamic.optimize import is_dynamic, optimize_dynamic
 from felixlike.errors import InvalidOption
 from felixlike.frontend import Task, import_model
 from felixlike.hardware import device_name, kind_of, require_real, require_runnable, resolve_target, simulated
-from felixlike.hardware.placement import settle
+from felixlike.hardware.placement import pin_threads
 from felixlike.measure import MeasurePool, Pool, RpcPool, SimulatedPool
 from felixlike.measure.rpc.tracker import check_servers
 from felixlike.report import Report, RunLog, make_progress
@@ -72,7 +72,7 @@ class Optimized:
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         """The model's outputs, nested as the model nests them. Raises InputMismatch for wrong inputs.
 
-        Outputs carry no gradients: if an input needs one, a GradientsStop warning says so once."""
+        Outputs carry no gradients: if an input needs one, a NoGradientWarning warning says so once."""
         return self._call(*tensors, **named)
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ class Optimized:
         return CompiledModule(self, name=self.report.model, tensors=tensors, device=self._compiled.device)
 
 
-@own_modes()
+@default_modes()
 def load(path: str | Path, *, threads: int | None = None) -> Optimized:
     """A saved model. It holds machine code: load only files you trust. threads: as of `optimize`, whatever the model
     was saved with. Raises InvalidArtefact, InvalidOption."""
@@ -136,7 +136,7 @@ def extract_tasks(
     return import_model(model, shapes, target, example_inputs=example_inputs).tasks
 
 
-@own_modes()
+@default_modes()
 @user_folders.held_back()  # until `tell`, which has the model
 def optimize(
     model: Any,
@@ -187,8 +187,8 @@ def optimize(
     InvalidModel and its kinds, StoreError, InvalidWeights, TrackerFailed, WrongDevice, ForkedProcess before any long
     work; VerificationFailed, with the model as its `optimized`, if that computes something else; WorkerFailed and the
     like only while nothing is tuned, CompilationFailed. Warns, once the model is there and with it as `optimized`, of
-    what was not as it should be: TrainingModeWarning, InputUnchangedWarning, RandomModel, NotVerified, SearchFailed,
-    OwnMistake, FellBack, StorageWarning."""
+    what was not as it should be: TrainingModeWarning, InputUnchangedWarning, NondeterministicModelWarning,
+    UnverifiedWarning, SearchFailedWarning, InternalErrorWarning, FallbackWarning, StorageWarning."""
     started = time.monotonic()
     budget = Budget(rounds, trials, seconds, started=started)
     search, reporter = make_strategy(strategy), make_progress(progress)
@@ -198,7 +198,7 @@ def optimize(
     device = device_name(target)  # raises where the GPU it needs is missing
     kind = kind_of(target)
     if kind.on_host:
-        settle()  # raises where the calling thread could not run the result
+        pin_threads()  # raises where the calling thread could not run the result
     if is_dynamic(model, shapes, example_inputs):
         limits = {"rounds": rounds, "trials": trials, "seconds": seconds}
         same = {

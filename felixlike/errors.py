@@ -4,6 +4,7 @@ Each class stands for one situation; where callers expect a built-in (ValueError
 """
 
 import inspect
+import warnings
 from typing import Any
 
 from felixlike._encoding import showable
@@ -126,6 +127,18 @@ class UnsupportedSketch(FelixlikeError):
 
 class WrongSketch(UnsupportedSketch):
     """TVM lowers a sketch to a program that does not compute what the task asks for; no point of it is any use."""
+
+
+class NoSmoothForm(FelixlikeError):
+    """No smoothing rule covers a formula. The sketch is searched without its gradient."""
+
+
+class InvalidGraph(FelixlikeError, ValueError):
+    """A cached smooth program is damaged. It is discarded and made again."""
+
+
+class InvalidWeights(FelixlikeError, ValueError):
+    """A file of cost-model weights cannot be read, or was trained on other features."""
 
 
 class InvalidPoint(FelixlikeError, ValueError):
@@ -272,7 +285,7 @@ class FelixlikeWarning(UserWarning):
         self.optimized = optimized
 
 
-class NotVerified(FelixlikeWarning):
+class UnverifiedWarning(FelixlikeWarning):
     """A tuned model could not be compared with its original, or differs in what arithmetic does not decide."""
 
 
@@ -284,23 +297,23 @@ class InputUnchangedWarning(FelixlikeWarning):
     """A model changes an input in place, and the optimized model does not."""
 
 
-class NotCompiled(FelixlikeWarning):
+class NotCompiledWarning(FelixlikeWarning):
     """A graph of torch.compile runs as PyTorch runs it."""
 
 
-class RandomModel(FelixlikeWarning):
+class NondeterministicModelWarning(FelixlikeWarning):
     """A model gives something else at every call, so nothing can be compared with it."""
 
 
-class FellBack(FelixlikeWarning):
+class FallbackWarning(FelixlikeWarning):
     """A part of a run failed after something had been tuned: a schedule gave way to another one, or a log was lost."""
 
 
-class OwnMistake(FelixlikeWarning):
+class InternalErrorWarning(FelixlikeWarning):
     """A mistake in this package's rules or formulas left a task with a part of its search, or without any."""
 
 
-class SearchFailed(FelixlikeWarning):
+class SearchFailedWarning(FelixlikeWarning):
     """The search ended by an error; the model is the best that it had found."""
 
 
@@ -308,11 +321,11 @@ class StorageWarning(FelixlikeWarning):
     """The user's folder for caches or data cannot be used; results are kept in memory. Issued once in a process."""
 
 
-class SuspiciousName(FelixlikeWarning):
+class SuspiciousNameWarning(FelixlikeWarning):
     """A tensor comprehension sums over an index whose name is nearly that of another one: probably a slip."""
 
 
-class GradientsStop(FelixlikeWarning):
+class NoGradientWarning(FelixlikeWarning):
     """An input of a compiled model needs a gradient, which its outputs do not carry."""
 
 
@@ -333,3 +346,24 @@ def callers_level() -> int:
 
 _NOT_THE_CALLER = ("felixlike", "torch", "contextlib")
 """Modules that stand between a user's code and what it is warned of."""
+
+
+_RENAMED = {
+    "FellBack": FallbackWarning,
+    "GradientsStop": NoGradientWarning,
+    "NotCompiled": NotCompiledWarning,
+    "NotVerified": UnverifiedWarning,
+    "OwnMistake": InternalErrorWarning,
+    "RandomModel": NondeterministicModelWarning,
+    "SearchFailed": SearchFailedWarning,
+    "SuspiciousName": SuspiciousNameWarning,
+}
+"""Names before version 0.1.0."""
+
+
+def __getattr__(name: str) -> type[FelixlikeWarning]:
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _RENAMED[name]
+    warnings.warn(f"felixlike.errors.{name} is now {new.__name__}", DeprecationWarning, stacklevel=2)
+    return new

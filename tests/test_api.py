@@ -16,18 +16,18 @@ from torch import nn
 import felixlike as fx
 from felixlike import api, records
 from felixlike.cli import main
-from felixlike.costmodel import InvalidWeights
 from felixlike.errors import (
     InputMismatch,
     InvalidBudget,
     InvalidModel,
     InvalidOption,
     InvalidShape,
+    InvalidWeights,
     StoreError,
     UnknownTarget,
 )
 from felixlike.hardware import host_device, resolve_target, with_precision
-from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.builder import Builder
 
 
 @pytest.fixture(scope="module")
@@ -124,13 +124,13 @@ def test_no_budget_at_all_still_gives_checked_schedules(
     model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The best predicted, each built and checked once; another time what was chosen is known."""
-    begun, begin = list[Any](), Workshop.begin
+    begun, begin = list[Any](), Builder.begin
 
-    def counted(workshop: Workshop, index: int, candidate: Any, memory: int, **extra: Any) -> Any:
+    def counted(workshop: Builder, index: int, candidate: Any, memory: int, **extra: Any) -> Any:
         begun.append(candidate)
         return begin(workshop, index, candidate, memory, **extra)
 
-    monkeypatch.setattr(Workshop, "begin", counted)
+    monkeypatch.setattr(Builder, "begin", counted)
     monkeypatch.setattr("felixlike.search.space.relax", None)
     tuned = fx.optimize(model, x, trials=0, seed=5, progress=False)
     assert {t.how for t in tuned.report.tasks} == {"unmeasured"}

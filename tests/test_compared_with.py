@@ -15,7 +15,7 @@ from torch import nn
 
 import felixlike as fx
 from felixlike import _tvm
-from felixlike.errors import NotVerified, VerificationFailed
+from felixlike.errors import UnverifiedWarning, VerificationFailed
 from felixlike.frontend import import_model
 from felixlike.frontend.importers import importer
 from felixlike.frontend.rewrites import pipeline
@@ -127,7 +127,7 @@ def test_what_nothing_else_can_run_is_not_verified(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(ReferenceEvaluator, "run", refuse)
     with pytest.warns(
-        NotVerified, match="net was not verified as a whole: comparing failed: Add has no implementation"
+        UnverifiedWarning, match="net was not verified as a whole: comparing failed: Add has no implementation"
     ):
         tuned = fx.optimize(proto(), None, 0, progress=False)
     assert torch.equal(tuned(torch.ones(SHAPE)), torch.full(SHAPE, 2.0))

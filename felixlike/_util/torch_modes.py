@@ -111,7 +111,7 @@ class SharedSetting(Generic[_T]):
 
 
 @contextmanager
-def own_modes(*, gradients: bool = True) -> Iterator[None]:
+def default_modes(*, gradients: bool = True) -> Iterator[None]:
     """Run a block, or a function that this decorates, in modes of our own: numbers are what they are without any.
 
     gradients: record them, outside of inference mode; False leaves it to the caller whether they are recorded. The

@@ -71,7 +71,8 @@ def run_train(options: argparse.Namespace) -> int:
 
 def run_evaluate(options: argparse.Namespace) -> int:
     """Judge and print; 0."""
-    from felixlike.costmodel import InvalidWeights, load, load_weights
+    from felixlike.costmodel import load, load_weights
+    from felixlike.errors import InvalidWeights
     from felixlike.training.fit import scorer
     from felixlike.training.scores import judge
     from felixlike.training.tables import quality_table

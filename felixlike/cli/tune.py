@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace) -> int:
     from felixlike import runtime
-    from felixlike.errors import SearchFailed, VerificationFailed
+    from felixlike.errors import SearchFailedWarning, VerificationFailed
 
     if options.output is not None:
         runtime.check_writable(options.output)
@@ -126,7 +126,7 @@ def _tune(options: argparse.Namespace) -> int:
         print(tuned.report)
         if place is not None:
             print(f"Saved to {place}.")
-    return int(bool(failure) or place != path or SearchFailed in warned)
+    return int(bool(failure) or place != path or SearchFailedWarning in warned)
 
 
 @contextlib.contextmanager

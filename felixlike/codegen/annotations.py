@@ -13,7 +13,7 @@ from felixlike._tvm.typing import Loop, LoopRef, Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LoopAnnotation:
     """key: of the annotation.  Marks without fields are just there; the fields of others are whole numbers."""
 
     key: ClassVar[str]
@@ -41,12 +41,12 @@ class Mark:
         return cls.from_value(loop.annotations[cls.key])
 
     def put(self, schedule: Schedule, loop: LoopRef) -> None:
-        """Mark a loop of a schedule."""
+        """LoopAnnotation a loop of a schedule."""
         schedule.annotate(loop, self.key, self.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Guard(Mark):
+class Guard(LoopAnnotation):
     """On a vectorised loop in which a test asks whether the lane exists, or on a loop that sums up a tile in which one
     asks whether the row does, whose product is zero if not."""
 
@@ -54,7 +54,7 @@ class Guard(Mark):
 
 
 @dataclass(frozen=True, slots=True)
-class Peel(Mark):
+class Peel(LoopAnnotation):
     """On a loop around nothing but one loop over lanes, in which outer · lanes + lane is tested to be below a length.
 
     length: elements.  lanes: of a vector.  seams: places across which no vector reaches, since what is computed changes
@@ -78,7 +78,7 @@ class Peel(Mark):
 
 
 @dataclass(frozen=True, slots=True)
-class Columns(Mark):
+class Columns(LoopAnnotation):
     """On a loop around, or over, a group's columns: unrolled loops around a vectorised one, in which a test asks if the
     column exists; or without a test, where the group is an image, all of whose columns are neighbours.
 
@@ -90,7 +90,7 @@ class Columns(Mark):
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Mark):
+class Row(LoopAnnotation):
     """On a loop along a row, of a length that may be known only in a call, around nothing but what is computed of an
     element: stored in its place, or joined to a sum or an extreme.
 
@@ -101,7 +101,7 @@ class Row(Mark):
 
 
 @dataclass(frozen=True, slots=True)
-class Transpose(Mark):
+class Transpose(LoopAnnotation):
     """On a loop over the elements of vectors, around nothing but a loop over the tile's rows.
 
     lanes: elements of a vector, a power of two."""
@@ -111,42 +111,42 @@ class Transpose(Mark):
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks(Mark):
+class Blocks(LoopAnnotation):
     """On the loop over blocks of a reduction."""
 
     key = "felixlike.blocks"
 
 
 @dataclass(frozen=True, slots=True)
-class Skip(Mark):
+class Skip(LoopAnnotation):
     """On a loop over taps in which nothing but products with a padded copy is summed up."""
 
     key = "felixlike.skip"
 
 
 @dataclass(frozen=True, slots=True)
-class Prefetch(Mark):
+class Prefetch(LoopAnnotation):
     """On the loop over summed channels where a constant operand is packed in the order of the loops."""
 
     key = "felixlike.prefetch"
 
 
 @dataclass(frozen=True, slots=True)
-class Tile(Mark):
+class Tile(LoopAnnotation):
     """On a loop that sums up a tile. No rule puts it: `first_and_last` does, for the passes after it."""
 
     key = "felixlike.tile"
 
 
 @dataclass(frozen=True, slots=True)
-class Asynchronous(Mark):
+class Asynchronous(LoopAnnotation):
     """On a loop whose steps a software pipeline overlaps: its copies into shared memory are made asynchronously."""
 
     key = "felixlike.asynchronous"
 
 
 @dataclass(frozen=True, slots=True)
-class TensorCores(Mark):
+class TensorCores(LoopAnnotation):
     """On a loop over the steps of a reduction that one instruction of tensor cores sums up, around nothing but two
     loops: a thread's rows and its columns of a warp's tile.
 

@@ -19,7 +19,7 @@ from felixlike.codegen.annotations import (
     Blocks,
     Columns,
     Guard,
-    Mark,
+    LoopAnnotation,
     Peel,
     Prefetch,
     Row,
@@ -50,7 +50,7 @@ from felixlike.codegen.passes import (
 from felixlike.hardware import kind_of
 
 
-class Form(Enum):
+class Invariant(Enum):
     """What holds of a function between passes."""
 
     DIMENSIONS = "buffers of marked functions have the dimensions that they were declared with"
@@ -64,7 +64,15 @@ class Form(Enum):
 
 
 AT_FIRST = frozenset(
-    {Form.DIMENSIONS, Form.WHOLE_TILES, Form.NAMELESS, Form.EXTREMES, Form.PADDING, Form.DIVISIONS, Form.CALLS}
+    {
+        Invariant.DIMENSIONS,
+        Invariant.WHOLE_TILES,
+        Invariant.NAMELESS,
+        Invariant.EXTREMES,
+        Invariant.PADDING,
+        Invariant.DIVISIONS,
+        Invariant.CALLS,
+    }
 )
 """What holds of functions as schedules leave them."""
 
@@ -76,12 +84,12 @@ class Pass:
     after it, and what does no longer."""
 
     run: Callable[[Module], Module]
-    marks: tuple[type[Mark], ...] = ()
-    takes: tuple[type[Mark], ...] = ()
-    puts: tuple[type[Mark], ...] = ()
-    needs: tuple[Form, ...] = ()
-    gives: tuple[Form, ...] = ()
-    ends: tuple[Form, ...] = ()
+    marks: tuple[type[LoopAnnotation], ...] = ()
+    takes: tuple[type[LoopAnnotation], ...] = ()
+    puts: tuple[type[LoopAnnotation], ...] = ()
+    needs: tuple[Invariant, ...] = ()
+    gives: tuple[Invariant, ...] = ()
+    ends: tuple[Invariant, ...] = ()
 
     @property
     def name(self) -> str:
@@ -89,27 +97,37 @@ class Pass:
         return self.run.__name__
 
 
-def _of(run: Callable[[Module], Module], mark: type[Mark], **others: Any) -> Pass:
+def _of(run: Callable[[Module], Module], mark: type[LoopAnnotation], **others: Any) -> Pass:
     """A pass that rewrites loops with one mark, which are unmarked then."""
     return Pass(run, marks=(mark,), takes=(mark,), **others)
 
 
 CPU_PASSES = (
-    Pass(from_infinity, needs=(Form.EXTREMES,)),
-    _of(skip_padding, Skip, needs=(Form.DIMENSIONS, Form.PADDING)),
-    _of(transpose, Transpose, needs=(Form.DIMENSIONS,)),
-    _of(first_and_last, Blocks, puts=(Tile, Guard), needs=(Form.DIMENSIONS, Form.WHOLE_TILES)),
-    _of(guard, Guard, needs=(Form.DIMENSIONS, Form.WHOLE_TILES), ends=(Form.PADDING,)),
-    Pass(tile_rows, (Prefetch, Tile), needs=(Form.DIMENSIONS,), gives=(Form.ROWS,), ends=(Form.WHOLE_TILES,)),
-    _of(prefetch, Prefetch, needs=(Form.DIMENSIONS, Form.ROWS)),
-    _of(peel_tails, Peel, ends=(Form.DIMENSIONS,)),
-    _of(peel_columns, Columns, ends=(Form.DIMENSIONS,)),
-    _of(rows_in_vectors, Row, needs=(Form.EXTREMES,), ends=(Form.DIMENSIONS,)),
-    Pass(share_reciprocals, needs=(Form.DIVISIONS,)),
-    Pass(write_out_halves, needs=(Form.NAMELESS,), ends=(Form.NAMELESS,)),
-    Pass(keep_nan, needs=(Form.EXTREMES,), ends=(Form.EXTREMES, Form.NAMELESS)),
+    Pass(from_infinity, needs=(Invariant.EXTREMES,)),
+    _of(skip_padding, Skip, needs=(Invariant.DIMENSIONS, Invariant.PADDING)),
+    _of(transpose, Transpose, needs=(Invariant.DIMENSIONS,)),
+    _of(first_and_last, Blocks, puts=(Tile, Guard), needs=(Invariant.DIMENSIONS, Invariant.WHOLE_TILES)),
+    _of(guard, Guard, needs=(Invariant.DIMENSIONS, Invariant.WHOLE_TILES), ends=(Invariant.PADDING,)),
+    Pass(
+        tile_rows,
+        (Prefetch, Tile),
+        needs=(Invariant.DIMENSIONS,),
+        gives=(Invariant.ROWS,),
+        ends=(Invariant.WHOLE_TILES,),
+    ),
+    _of(prefetch, Prefetch, needs=(Invariant.DIMENSIONS, Invariant.ROWS)),
+    _of(peel_tails, Peel, ends=(Invariant.DIMENSIONS,)),
+    _of(peel_columns, Columns, ends=(Invariant.DIMENSIONS,)),
+    _of(rows_in_vectors, Row, needs=(Invariant.EXTREMES,), ends=(Invariant.DIMENSIONS,)),
+    Pass(share_reciprocals, needs=(Invariant.DIVISIONS,)),
+    Pass(write_out_halves, needs=(Invariant.NAMELESS,), ends=(Invariant.NAMELESS,)),
+    Pass(keep_nan, needs=(Invariant.EXTREMES,), ends=(Invariant.EXTREMES, Invariant.NAMELESS)),
     # Its formulas have names, compare, and divide, by what is computed anew for each element.
-    Pass(vectorise_math, needs=(Form.CALLS,), ends=(Form.CALLS, Form.DIVISIONS, Form.NAMELESS, Form.EXTREMES)),
+    Pass(
+        vectorise_math,
+        needs=(Invariant.CALLS,),
+        ends=(Invariant.CALLS, Invariant.DIVISIONS, Invariant.NAMELESS, Invariant.EXTREMES),
+    ),
     Pass(unaligned_parameters),
 )
 """For CPUs."""
@@ -117,7 +135,7 @@ CPU_PASSES = (
 
 GPU_PASSES = (
     Pass(only_marked_are_asynchronous, marks=(Asynchronous,)),
-    _of(tensor_cores, TensorCores, needs=(Form.DIMENSIONS,)),
+    _of(tensor_cores, TensorCores, needs=(Invariant.DIMENSIONS,)),
 )
 """For GPUs; whoever compiles does so in `asynchronous_copies`."""
 

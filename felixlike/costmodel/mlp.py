@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel.boosted_trees import Trees
 from felixlike.costmodel.bottleneck import Bottlenecks
 from felixlike.costmodel.ratios import RATIOS, ratios
@@ -52,7 +52,7 @@ class Network(nn.Module):
     trees: Trees | None
     """Boosted trees on the same samples: where points are exact and no gradient is asked, half of a score is theirs."""
 
-    @own_modes()
+    @default_modes()
     def __init__(self, *, seed: int = 0, members: int = MEMBERS, width: int = WIDTH) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
@@ -84,7 +84,7 @@ class Network(nn.Module):
         output: Tensor = self.head(hidden)[..., 0] - self.bottlenecks(log_features, present.to(log_features.dtype))
         return output
 
-    @own_modes()
+    @default_modes()
     def exact(self, log_features: Tensor) -> Tensor:
         """float32[members, n] without gradients: the mean of each member and the trees, where there are any. On unseen
         workloads the two together order candidates better than either (`python -m benchmarks.costmodel`)."""

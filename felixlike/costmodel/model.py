@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from felixlike._util import option_checks
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel.correction import FEWEST, MOST, Correction, unmeasured
 from felixlike.costmodel.dataset import Dataset, TaskSamples, stack
 from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.train import Training, train
-from felixlike.costmodel.weights import InvalidWeights, load_weights, shipped
+from felixlike.costmodel.weights import load_weights, shipped
+from felixlike.errors import InvalidWeights
 from felixlike.features import FeatureArray
 from felixlike.hardware import KINDS
 
@@ -41,7 +42,7 @@ _EXACT, _SMOOTH = 0, 1
 class CostModel:
     """A network with the samples it learns from.  pretrained: whether it knew something before any measurement."""
 
-    @own_modes()
+    @default_modes()
     def __init__(self, network: Network | None = None, *, seed: int = 0, pretrained: bool = False) -> None:
         self.network = network if network is not None else Network(seed=seed)
         self.pretrained = pretrained
@@ -77,7 +78,7 @@ class CostModel:
         task: whose points they are; what was measured of it then corrects what is known of all tasks."""
         return self.predict_with_spread(features, task)[0]
 
-    @own_modes()
+    @default_modes()
     def predict_with_spread(self, features: FeatureArray, task: str | None = None) -> tuple[Scores, Scores]:
         """Mean and standard deviation, float64[n] each: of the ensemble, or, for a task with measurements, as they tell
         (`Correction`)."""
@@ -90,7 +91,7 @@ class CostModel:
             mean = mean + more
         return mean.numpy(), spread.numpy()
 
-    @own_modes()
+    @default_modes()
     def joint(self, features: Sequence[FeatureArray], task: str | None = None) -> tuple[Scores, Scores]:
         """Mean float64[n] and covariance float64[n, n] of the scores of points of several sketches, one after the
         other: how alike their errors are."""
@@ -105,7 +106,7 @@ class CostModel:
                 mean = mean + more
         return mean.numpy(), covariance.numpy()
 
-    @own_modes(gradients=False)
+    @default_modes(gradients=False)
     def score(self, log_features: Tensor, task: str | None = None) -> Tensor:
         """float32[members, n] for log(1 + feature) [n, stores, columns]; differentiable, hence of the network alone,
         and of what corrects it for a task."""
@@ -135,7 +136,7 @@ class CostModel:
             around = stack(samples.anchors) if samples.anchors else None
             return Correction.fit(logs, samples.labels()[chosen], torch.stack([exact, smooth], dim=1), around)
 
-    @own_modes()
+    @default_modes()
     def anchor(self, task: str, features: FeatureArray) -> None:
         """Remember what a pretrained model thinks of unmeasured points of a task, so that training on the few measured
         ones does not make it forget the rest. Without effect on a model that knew nothing, and on a task that has
@@ -150,7 +151,7 @@ class CostModel:
             scores: Tensor = self._pretrained(torch.from_numpy(np.log1p(features)).to(torch.float32))
         self.dataset.add_anchors(task, features, scores)
 
-    @own_modes()
+    @default_modes()
     def refresh(self, focus: str | None = None, *, options: Training | None = None) -> float:
         """Train on all samples there are, more often on those of `focus`; returns the loss.
 
@@ -158,7 +159,7 @@ class CostModel:
         self._trainings += 1
         return train(self.network, self.dataset, self._rng, options=options or _ROUND, focus=focus)
 
-    @own_modes()
+    @default_modes()
     def remember(self, task: str, features: FeatureArray, seconds: Sequence[float]) -> None:
         """Add measurements of a task (inf seconds for failures), without training yet."""
         first = len(self.dataset) == 0
@@ -167,7 +168,7 @@ class CostModel:
             self.network.standardise(torch.from_numpy(np.log1p(features)).to(torch.float32))
 
 
-@own_modes()
+@default_modes()
 def load(target: str = "cpu", path: str | Path | None = None, *, seed: int = 0) -> CostModel:
     """The cost model for a kind of target: weights from `path`, else those shipped with the package, else untrained.
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel.ratios import RATIOS, ratios
 from felixlike.features import NAMES, FeatureArray
 
@@ -31,7 +31,7 @@ def summary(features: FeatureArray) -> Rows:
     return summary_of_logs(np.log1p(features).astype(np.float32))
 
 
-@own_modes()
+@default_modes()
 def summary_of_logs(log_features: npt.NDArray[np.float32]) -> Rows:
     """The same for log(1 + feature)."""
     with torch.no_grad():
@@ -39,7 +39,7 @@ def summary_of_logs(log_features: npt.NDArray[np.float32]) -> Rows:
     return found
 
 
-@own_modes()
+@default_modes()
 def per_operation(log_features: npt.NDArray[np.float32]) -> Rows:
     """float32[n, 2 · columns + 1] of log(1 + feature) [n, stores, columns]: the sums over stores per floating-point
     operation of the whole program, the row of the store with most operations, and the operations, in logarithms.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel.dataset import Dataset
 from felixlike.costmodel.loss import anchor_loss, loss
 from felixlike.costmodel.mlp import Network
@@ -38,7 +38,7 @@ class Training:
     loss: str = "both"
 
 
-@own_modes()
+@default_modes()
 def train(
     network: Network,
     dataset: Dataset,

@@ -13,11 +13,11 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from felixlike._util.torch_modes import alone, own_modes
+from felixlike._util.torch_modes import alone, default_modes
 from felixlike.costmodel.boosted_trees import Trees
 from felixlike.costmodel.mlp import Network
 from felixlike.costmodel.summary import ROW
-from felixlike.errors import FelixlikeError
+from felixlike.errors import InvalidWeights
 from felixlike.features import NAMES, VERSION
 
 SHIPPED = Path(__file__).parent / "data"
@@ -33,11 +33,7 @@ _GIVE = f"give what felixlike train wrote, or {_SHIPPED}"
 _ANEW = f"train them anew (felixlike train), or {_SHIPPED}"
 
 
-class InvalidWeights(FelixlikeError, ValueError):
-    """A file of weights cannot be read, or was made for other features."""
-
-
-@own_modes()
+@default_modes()
 def save_weights(network: Network, file: Path | IO[bytes], card: Mapping[str, Any] | None = None) -> None:
     """Write the weights with the version and names of the features they are for.
 
@@ -57,7 +53,7 @@ def save_weights(network: Network, file: Path | IO[bytes], card: Mapping[str, An
     )
 
 
-@own_modes()
+@default_modes()
 def load_weights(path: Path) -> Network:
     """The network of a file. Raises InvalidWeights for a missing, damaged or unfitting file."""
     stored = _read(path)
@@ -73,7 +69,7 @@ def load_weights(path: Path) -> Network:
     return network
 
 
-@own_modes()
+@default_modes()
 def read_card(path: Path) -> dict[str, Any]:
     """What a file of weights says of itself; empty where it says nothing. Raises InvalidWeights as `load_weights`."""
     card = _read(path).get("card")

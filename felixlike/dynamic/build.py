@@ -11,7 +11,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._tvm.typing import Stmt, TirExpr
-from felixlike.codegen.annotations import Mark
+from felixlike.codegen.annotations import LoopAnnotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,12 @@ class Builder:
         return buffer[self.const(0)]
 
     def loop(
-        self, name: str, extent: Any, body: Callable[[Any], Stmt], kind: str = "SERIAL", mark: Mark | None = None
+        self,
+        name: str,
+        extent: Any,
+        body: Callable[[Any], Stmt],
+        kind: str = "SERIAL",
+        mark: LoopAnnotation | None = None,
     ) -> Stmt:
         """A loop from zero on."""
         variable = _tvm.tirx.Var(name, self.index)

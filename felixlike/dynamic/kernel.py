@@ -16,7 +16,7 @@ from felixlike.dynamic.dims import Dim
 from felixlike.dynamic.dispatch import Tree, choose, describe
 from felixlike.dynamic.stages import Stage
 from felixlike.errors import InputMismatch
-from felixlike.hardware.placement import settle
+from felixlike.hardware.placement import pin_threads
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +88,7 @@ class DynamicKernel:
         for index in self.constants:
             given[index] = self._pack(given[index])
         if self.device == "cpu":
-            settle()
+            pin_threads()
         self._run(*given, result)
         return result
 

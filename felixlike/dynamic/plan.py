@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from felixlike import _tvm, codegen
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import shown
 from felixlike.dynamic.bounds import fits_registers
 from felixlike.dynamic.dims import Dim, check_dims
@@ -70,7 +70,7 @@ class Plan:
     report: Report
 
 
-@own_modes()
+@default_modes()
 def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, measure: bool = True) -> DynamicKernel:
     """Compile an operator for all sizes of its dimensions.
 

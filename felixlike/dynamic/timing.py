@@ -19,7 +19,7 @@ from felixlike.dynamic.emit import Pool, emit
 from felixlike.dynamic.operator import Operator
 from felixlike.dynamic.program import Program
 from felixlike.dynamic.ukernel import Floats
-from felixlike.hardware.placement import settle
+from felixlike.hardware.placement import pin_threads
 from felixlike.measure.local.machine_lock import alone_on_machine
 
 _ROUNDS = 7
@@ -113,7 +113,7 @@ class Bench:
             if self.operator.constant is not None:
                 given[self.operator.constant] = self._packed[pool]
             calls.append((self._runs[pool], [*given, torch.tensor([program.code])]))
-        settle()
+        pin_threads()
         found = in_turns([partial(run, *given) for run, given in calls], seconds=_TURN)
         return [min(own) for own in found]  # whatever else the machine does makes calls slower, never faster
 

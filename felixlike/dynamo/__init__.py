@@ -11,6 +11,6 @@ each also an environment variable (FELIXLIKE_SECONDS, …):
 
 from felixlike.dynamo.backend import felixlike
 from felixlike.dynamo.options import Options, read_options
-from felixlike.errors import NotCompiled
+from felixlike.errors import NotCompiledWarning
 
-__all__ = ["NotCompiled", "Options", "felixlike", "read_options"]
+__all__ = ["NotCompiledWarning", "Options", "felixlike", "read_options"]

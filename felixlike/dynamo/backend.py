@@ -20,7 +20,7 @@ from felixlike.dynamo.bound import Bound
 from felixlike.dynamo.options import Options, read_options
 from felixlike.dynamo.output_views import SplitGraph
 from felixlike.dynamo.weights import WeightGuard
-from felixlike.errors import FelixlikeError, InvalidModel, NotCompiled, first_line
+from felixlike.errors import FelixlikeError, InvalidModel, NotCompiledWarning, first_line
 
 Graph = Callable[..., Any]
 
@@ -65,7 +65,7 @@ def _warn_of_gradients() -> None:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(NotCompiled(text), stacklevel=_callers_level())
+    warnings.warn(NotCompiledWarning(text), stacklevel=_callers_level())
 
 
 def _callers_level() -> int:

@@ -80,7 +80,7 @@ def within(cores: Sequence[frozenset[int]], mask: frozenset[int], count: int) ->
     return own if len(own) >= count else list(cores)
 
 
-def settle(count: int = 0) -> None:
+def pin_threads(count: int = 0) -> None:
     """Have the calling thread's pool of so many threads ready, with no worker on the core that the caller is on.
 
     count: 0 for `threads()`.  A pool never grows: where a thread's first call asked for fewer, those are what there is.
@@ -91,9 +91,10 @@ def settle(count: int = 0) -> None:
 
 
 def hold() -> None:
-    """`settle`, and keep the calling thread off its workers' cores for good.  For processes of our own, where TVM's
-    loops make calls that nothing settles."""
-    settle()
+    """Pin the workers, and keep the calling thread off their cores for good.
+
+    For processes of our own, where TVM's loops make calls that do not go through `pin_threads`."""
+    pin_threads()
     if sys.platform == "linux":
         _bind(0, _here.home)
 
@@ -117,7 +118,7 @@ def unbound() -> Iterator[None]:
 def placed() -> tuple[Share, ...]:
     """The calling thread, on the processor that it is on, and the workers of its pool, each with what it is bound to;
     no processors where the system does not tell."""
-    settle(_here.asked)
+    pin_threads(_here.asked)
     numbers = [threading.get_native_id(), *(worker.thread for worker in _here.workers)]
     if sys.platform != "linux":
         return tuple(Share(number, frozenset()) for number in numbers)

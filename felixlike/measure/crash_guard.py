@@ -56,7 +56,7 @@ def _with_buffers(**buffers: tuple[int, str]) -> Any:
     )
 
 
-class Assistant:
+class CrashGuard:
     """The library at work on a server."""
 
     def __init__(self, session: Any, library: Path) -> None:

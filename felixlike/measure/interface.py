@@ -52,8 +52,8 @@ class Pool(Protocol):
         ...
 
 
-class Place(Protocol):
-    """Where candidates run that a workshop has built: `Local` or `Remote`."""
+class Runner(Protocol):
+    """Where candidates run that a builder has built: `Local` or `Remote`."""
 
     @property
     def devices(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Measure candidates: a workshop builds them, a place runs them, one at a time each, checks and times them.
+"""Measure candidates: a builder builds them, a place runs them, one at a time each, checks and times them.
 
 In: a task and candidates. Out: a Measurement each, as soon as it exists.
 """
@@ -12,19 +12,19 @@ from felixlike._util.deadline import Deadline
 from felixlike.frontend.task import Task
 from felixlike.hardware import require_real, resolve_target
 from felixlike.measure.candidate import Schedulable
-from felixlike.measure.interface import Checks, Place, Results
+from felixlike.measure.interface import Checks, Results, Runner
 from felixlike.measure.limits import Limits
-from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.local_pool import Local
 from felixlike.measure.measurement import Measurement
 
 
 class WorkshopPool:
-    """A Pool made of a workshop and a place.  A context manager; not for use by several threads."""
+    """A Pool made of a builder and a place.  A context manager; not for use by several threads."""
 
-    def __init__(self, workshop: Workshop, place: Place) -> None:
-        self.limits = workshop.limits
-        self._workshop = workshop
+    def __init__(self, builder: Builder, place: Runner) -> None:
+        self.limits = builder.limits
+        self._builder = builder
         self._place = place
 
     def __enter__(self) -> Self:
@@ -41,7 +41,7 @@ class WorkshopPool:
 
     def close(self) -> None:
         """End all processes and remove the pool's files.  May be called again."""
-        self._workshop.processes.close()
+        self._builder.processes.close()
 
     def stream(
         self, task: Task, candidates: Iterable[Schedulable], *, verify: bool = True, best: float | None = None
@@ -74,7 +74,7 @@ class WorkshopPool:
         """Build a candidate, call it once on this machine, wherever others run, and compare its answer, untimed: if OK
         its seconds are nan.  See stream."""
         _checked(task, [candidate])
-        return Local(self._workshop).check(task, candidate)
+        return Local(self._builder).check(task, candidate)
 
     def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
         """Check candidates of any tasks as `check` does, a few at a time: each one's place and Measurement, or its
@@ -82,7 +82,7 @@ class WorkshopPool:
 
         candidates: asked for when there is a process for the next, so they may be made while others are checked."""
         checked = ((_checked(task, [candidate])[0], candidate) for task, candidate in candidates)
-        return Local(self._workshop).checks(checked)
+        return Local(self._builder).checks(checked)
 
 
 class MeasurePool(WorkshopPool):
@@ -110,8 +110,8 @@ class MeasurePool(WorkshopPool):
                 waiting, "waiting", least=1, where="MeasurePool", otherwise="None for a few for each worker"
             )
         target = require_real(resolve_target(target), where="MeasurePool")
-        workshop = Workshop(target, limits=limits, workers=workers, reuse=reuse, deadline=deadline)
-        super().__init__(workshop, Local(workshop, waiting=waiting))
+        builder = Builder(target, limits=limits, workers=workers, reuse=reuse, deadline=deadline)
+        super().__init__(builder, Local(builder, waiting=waiting))
 
 
 def _checked(task: Any, candidates: Any) -> tuple[Task, Iterable[Schedulable]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, Self, TypeVar
 
-from felixlike.report.task_history import Story
+from felixlike.report.task_history import TaskHistory
 from felixlike.report.validation import damaged, shown
 
 _T = TypeVar("_T")
@@ -46,7 +46,7 @@ class TaskReport:
     point: dict[str, int]
     sampled: dict[str, str]
     note: str = ""
-    story: Story = field(default_factory=Story)
+    story: TaskHistory = field(default_factory=TaskHistory)
     precision: str = "float32"
     recalled: int = 0
     recalled_failures: int = 0
@@ -125,7 +125,7 @@ def _read(cls: type[_T], data: Any, place: str) -> _T:
             _check_dict(value, kind, name)
         elif kind in _KINDS and (isinstance(value, bool) or not isinstance(value, _KINDS[kind]) or _is_huge(value)):
             raise damaged(name, f"is {shown(value)}, which is no {kind}")
-        values[entry.name] = Story.from_json(value, name) if kind == "Story" else value
+        values[entry.name] = TaskHistory.from_json(value, name) if kind == "TaskHistory" else value
     unknown = sorted(set(data) - {entry.name for entry in dataclasses.fields(cls)})  # type: ignore[arg-type]
     if unknown:
         raise damaged(f"{place}.{unknown[0]}" if place else unknown[0], "is not known")

@@ -1,7 +1,7 @@
 """What a report knows of a task beside its table: how the best came about, what was predicted, how it looks.
 
-In: what a run has measured, the modules chosen from. Out: `Story`: a few hundred numbers at most, so that artefacts
-stay small, and its JSON.
+In: what a run has measured, the modules chosen from. Out: `TaskHistory`: a few hundred numbers at most, so that
+artefacts stay small, and its JSON.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class TaskHistory:
     """steps: each new best, at seconds of the run; the first at none of its candidates is what earlier runs had found.
     pairs: predicted and measured.  chosen, untuned: loops of the schedule chosen, and of the function as it came; empty
     where not known.  building, running: seconds that processes side by side took for the task's candidates."""
@@ -52,7 +52,7 @@ class Story:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; empty for an empty story."""
-        if self == Story():
+        if self == TaskHistory():
             return {}
         return {
             "steps": [[step.candidates, step.seconds, step.latency] for step in self.steps],
@@ -64,13 +64,13 @@ class Story:
         }
 
     @staticmethod
-    def from_json(data: Any, place: str) -> Story:
+    def from_json(data: Any, place: str) -> TaskHistory:
         """The inverse.  place: of the data, for messages.  Raises InvalidArtefact."""
         if not isinstance(data, dict):
             raise damaged(place, f"is {shown(data)}, not an object")
         if not data:
-            return Story()
-        unknown = sorted(set(data) - set(Story.__dataclass_fields__))
+            return TaskHistory()
+        unknown = sorted(set(data) - set(TaskHistory.__dataclass_fields__))
         if unknown:
             raise damaged(f"{place}.{unknown[0]}", "is not known")
         steps = _rows(data.get("steps"), 3, f"{place}.steps")
@@ -82,7 +82,7 @@ class Story:
         drawable = all(is_latency(row[-1]) for row in (*steps, *pairs)) and all(is_score(score) for score, _ in pairs)
         if not (counted and drawable):
             raise damaged(f"{place}.steps", "or its pairs have numbers that none can be")
-        return Story(
+        return TaskHistory(
             steps=tuple(Step(int(count), at, best) for count, at, best in steps),
             pairs=tuple(Pair(score, latency) for score, latency in pairs),
             chosen=_nodes_from(data.get("chosen"), f"{place}.chosen", _DEEPEST),
@@ -92,13 +92,13 @@ class Story:
         )
 
 
-def story_of(history: History, *, chosen: Nodes, untuned: Nodes) -> Story:
+def task_history_of(history: History, *, chosen: Nodes, untuned: Nodes) -> TaskHistory:
     """The story of a task that a run has worked on."""
     series = Series(history.elapsed, history.latency)
     steps = [step for step in series.steps() if is_latency(step.latency) and step.latency < history.known]
     if is_latency(history.known):
         steps = [Step(0, 0.0, history.known), *steps]
-    return Story(
+    return TaskHistory(
         steps=tuple(Step(step.candidates, _short(step.seconds), _short(step.latency)) for step in steps),
         pairs=thinned(history.score, history.latency),
         chosen=chosen,

@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from felixlike import _tvm
-from felixlike.errors import GradientsStop, InputMismatch, callers_level
+from felixlike.errors import InputMismatch, NoGradientWarning, callers_level
 from felixlike.frontend import InputSpec, OutputSpec, Signature, Sizes, Structure
 from felixlike.frontend.signature.layouts import inverse
 from felixlike.frontend.signature.nesting import quoted
 from felixlike.hardware.faults import fault_of
-from felixlike.hardware.placement import settle
+from felixlike.hardware.placement import pin_threads
 from felixlike.runtime import torch_operator
 from felixlike.runtime.serial_copy import on_this_thread
 from felixlike.runtime.shared_library import Library
-from felixlike.runtime.stream_serializer import InTurn
+from felixlike.runtime.stream_serializer import StreamSerializer
 from felixlike.runtime.tensor_guards import likeness, never
 
 ALIGNMENT = 64
@@ -122,10 +122,10 @@ class Compiled:
         """Make what every copy has for itself: a virtual machine, which one call at a time may use."""
         self.machine = self._virtual_machine()
         main, on_gpu = self.machine["main"], self.device.type != "cpu"
-        self._everybodys = InTurn(main, self.device) if on_gpu else None
+        self._everybodys = StreamSerializer(main, self.device) if on_gpu else None
         self._first = [] if on_gpu else [main]
         self._here = threading.local()
-        self._settle: Callable[[int], object] = settle if self.parallel and not on_gpu else _nothing
+        self._pin_threads: Callable[[int], object] = pin_threads if self.parallel and not on_gpu else _nothing
         self._latest: _Kind = (never, None)
         self._kinds: tuple[_Kind, ...] = ()
         self._parts: range | None = None
@@ -167,7 +167,7 @@ class Compiled:
             place = self._place(tensor)
             if not place or place % alignment:
                 return self._specially(tensors, _PLAIN)
-        self._settle(self.threads)
+        self._pin_threads(self.threads)
         try:
             main = self._here.main
         except AttributeError:
@@ -226,7 +226,7 @@ class Compiled:
                 f"{self.name}: input {quoted(needs[0])} needs a gradient, but gradients stop here: the outputs of a "
                 "compiled model have none. Call it under torch.no_grad(), or train the model it was made from."
             )
-            warnings.warn(GradientsStop(text), stacklevel=callers_level())
+            warnings.warn(NoGradientWarning(text), stacklevel=callers_level())
 
     def _carefully(self, tensors: Sequence[Any]) -> Any:
         """A call with inputs that are not like those of the latest one."""
@@ -255,7 +255,7 @@ class Compiled:
                     self._latest = kind
                     return kind[1] or _PLAIN
         torch_operator.refuse_derivatives(self.name, tensors)
-        if not nested and torch_operator.looked_on(tensors):
+        if not nested and torch_operator.is_traced(tensors):
             return None
         self.check(tensors)
         special = _Special(_spread(tensors), any(tensor.requires_grad for tensor in tensors))
@@ -273,7 +273,7 @@ class Compiled:
             if place % self._alignments[index] or not place or index in spread:
                 kept = tensor.detach() if tensor.requires_grad else tensor
                 ready[index] = self._copy(kept)
-        self._settle(self.threads)
+        self._pin_threads(self.threads)
         main = getattr(self._here, "main", None) or self._arrive()
         try:
             result = main(*ready)

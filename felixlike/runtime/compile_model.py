@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from felixlike import _tvm, codegen, hardware
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import kind_of
 from felixlike.errors import CompilationFailed, InvalidSchedule, first_line
 from felixlike.frontend import Imported, outputs_of
@@ -19,7 +19,7 @@ from felixlike.runtime.constant_packing import with_packed_constants
 _OTHERWISE = "write the part it names with other operators"
 
 
-@own_modes()
+@default_modes()
 def compile_model(imported: Imported, schedules: Mapping[str, Any] | None = None) -> Compiled:
     """Compile a model, with the given schedules for its tasks and none for the others.
 

@@ -32,7 +32,7 @@ class Streams:
             self._latest = current
 
 
-class InTurn:
+class StreamSerializer:
     """A virtual machine's entry that one thread at a time calls, in the order of the streams: whatever is called, its
     intermediate results lie in the same memory."""
 

@@ -60,7 +60,7 @@ def run(key: str, tensors: Sequence[Any]) -> list[Any]:
     return outputs
 
 
-def looked_on(tensors: Sequence[Any]) -> bool:
+def is_traced(tensors: Sequence[Any]) -> bool:
     """Whether a mode, a tracer or a transform of PyTorch's is at work, or a tensor is one that only they understand."""
     import torch
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from felixlike import _tvm
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike.frontend.originals import Original, original_of
 from felixlike.hardware.probe import free_memory_bytes
 from felixlike.runtime.agreement import Agreement, agreement
@@ -53,7 +53,7 @@ class Verification:
     words: str = ""
 
 
-@own_modes()
+@default_modes()
 def max_relative_error(
     compiled: Compiled, model: Any, example_inputs: Sequence[Any], *, products: float = 0.0
 ) -> Verification:

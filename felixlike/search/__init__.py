@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 from felixlike.search.candidate import Candidate
 from felixlike.search.predicted import Predicted
 from felixlike.search.registry import STRATEGIES, make_strategy, strategy_names
@@ -14,7 +17,7 @@ from felixlike.search.strategies.gradient import Gradient
 from felixlike.search.strategies.lfbo import LFBO
 from felixlike.search.strategies.metaschedule import MetaSchedule
 from felixlike.search.strategies.random import Random
-from felixlike.search.strategy import Key, Known, Measured, Strategy, draw
+from felixlike.search.strategy import Key, Measured, Observations, Strategy, draw
 
 __all__ = [
     "LFBO",
@@ -25,9 +28,9 @@ __all__ = [
     "Genetic",
     "Gradient",
     "Key",
-    "Known",
     "Measured",
     "MetaSchedule",
+    "Observations",
     "Predicted",
     "Progress",
     "Random",
@@ -38,3 +41,10 @@ __all__ = [
     "next_task",
     "strategy_names",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Known":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("felixlike.search.Known is now Observations", DeprecationWarning, stacklevel=2)
+    return Observations

@@ -42,7 +42,7 @@ class Descent:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class Start:
     """Seeds of one structure.  relaxed: the smooth formulas of their sketch.  seeds: int64[n, variables] with the same
     compute locations.  noise: float64[n, variables], added to the start (free variables only)."""
 
@@ -114,7 +114,7 @@ class _Coordinates:
 class _Leg:
     """One walk under way."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: Start) -> None:
         self.relaxed = walk.relaxed
         self.sketch = walk.sketch
         self.coordinates = _Coordinates(walk.sketch, walk.relaxed.log_points(walk.seeds))
@@ -142,7 +142,7 @@ class _Leg:
         return gradient
 
 
-def descend(walks: Sequence[Walk], model: CostModel, options: Descent, task: str | None = None) -> list[LogPoints]:
+def descend(walks: Sequence[Start], model: CostModel, options: Descent, task: str | None = None) -> list[LogPoints]:
     """float64[kept, variables] for each walk: relaxed points on the way down from each seed, the seeds' own included.
 
     task: whose measurements correct the model.  All seeds of all walks go through the network together, as one batch.

@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import CostModel
 from felixlike.costmodel.bottleneck import Bottlenecks
 from felixlike.features import NAMES, FeatureArray
 from felixlike.hardware import kind_of, target_device
 from felixlike.search.candidate import Candidate
 from felixlike.search.space import Space
-from felixlike.search.strategy import Known, Strategy, draw
+from felixlike.search.strategy import Observations, Strategy, draw
 
 _POOL = 2048
 """Points drawn of each sketch: nearly all where there are a few hundred."""
@@ -45,7 +45,7 @@ class Predicted(Strategy):
     def __init__(self, model: CostModel) -> None:
         self.model = model
 
-    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+    def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`: the best first. What cannot be predicted, by a model that knows nothing or for a
         sketch that is not understood, is drawn at random and comes last. After the run's deadline one structure is
         scored, and no more."""
@@ -88,7 +88,7 @@ def sharing(features: FeatureArray, cores: int) -> npt.NDArray[np.float64]:
     return times
 
 
-@own_modes(gradients=False)
+@default_modes(gradients=False)
 def _seconds(features: FeatureArray) -> npt.NDArray[np.float64]:
     """float64[n]: about what one core takes, by the bottlenecks in cycles as they are before any training."""
     logs = torch.from_numpy(np.log1p(features)).to(torch.float32)

@@ -26,7 +26,7 @@ from felixlike.symbolic.program.variables import groups
 class Space:
     """The sketches of one task.  space: where they come from, see `SpaceName`.
 
-    forgive: is given what a rule of ours or a sketch raises that should not; MetaSchedule's sketches then stand in for
+    on_error: is given what a rule of ours or a sketch raises that should not; MetaSchedule's sketches then stand in for
     those of our rules, and such a sketch is left out.  None: it is raised.  deadline: of the run; strategies ask it
     before they make formulas, which takes a tenth of a second or more for each structure."""
 
@@ -35,12 +35,12 @@ class Space:
         task: Task,
         space: str = SpaceName.BEST,
         *,
-        forgive: Callable[[Exception], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
         deadline: Deadline | None = None,
     ) -> None:
         self.task = task
         self.deadline = Deadline() if deadline is None else deadline
-        self._forgive = forgive
+        self._on_error = on_error
         self._exact = True
         self.sketches: tuple[Sketch, ...] = self._usable(space)
         self.understood = tuple(s for s in self.sketches if s.understood)
@@ -90,7 +90,7 @@ class Space:
     def _known_elsewhere(self) -> tuple[Sketch, ...]:
         return self._usable(SpaceName.ALL)
 
-    def retreat(self) -> bool:
+    def degrade(self) -> bool:
         """Do without what may just have failed by a mistake of ours: without formulas, so that all sketches are
         sampled; once that is so, without sketches. Whether any are left."""
         self.opaque = self.sketches = self.sketches if self._exact else ()
@@ -105,18 +105,18 @@ class Space:
             try:
                 return sketches(self.task, space=name)
             except Exception as error:
-                if self._forgive is None:
+                if self._on_error is None:
                     raise
-                self._forgive(error)
+                self._on_error(error)
         return ()
 
     def _is_usable(self, sketch: Sketch) -> bool:
         try:
             return not sketch.wrong
         except Exception as error:
-            if self._forgive is None:
+            if self._on_error is None:
                 raise
-            self._forgive(error)
+            self._on_error(error)
             return False
 
 

@@ -23,7 +23,7 @@ Key = tuple[str, tuple[int, ...]]
 
 
 @dataclass(slots=True)
-class Known:
+class Observations:
     """What has been measured of one task.  seen: keys of all candidates, failures included.
     best: (seconds, candidate) of those that are right, fastest first."""
 
@@ -55,7 +55,7 @@ class Strategy:
         """A run begins: forget what the last one taught.  model: the run's cost model, shared by its tasks, for
         strategies that have none of their own; `observe` is what teaches it."""
 
-    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+    def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """At most `count` different candidates that are not in `known.seen`; fewer only where there are no more.
 
         May raise OutOfTime where `space.deadline` has passed: the search of the task is over then."""
@@ -88,7 +88,7 @@ def draw(space: Space, count: int, seen: AbstractSet[Key], rng: np.random.Genera
     return list(found.values())
 
 
-def aside(space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+def aside(space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
     """The part of a batch that goes to sketches that can only be sampled, since no formula tells anything of them:
     their share of the sketches, half if one of them leads, an eighth once they have fallen behind."""
     if not space.opaque or not count:

@@ -1,6 +1,7 @@
 """Formulas made smooth: equality saturation, smooth kernels, batched torch code."""
 
+from felixlike.errors import NoSmoothForm
 from felixlike.smooth.relax import Relaxed, relax
-from felixlike.smooth.saturate import NoSmoothForm, SaturationLimits, saturate
+from felixlike.smooth.saturate import SaturationLimits, saturate
 
 __all__ = ["NoSmoothForm", "Relaxed", "SaturationLimits", "relax", "saturate"]

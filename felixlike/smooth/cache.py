@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from felixlike._util import cache
-from felixlike.smooth.graph import InvalidGraph, SmoothGraph
+from felixlike.errors import InvalidGraph
+from felixlike.smooth.graph import SmoothGraph
 from felixlike.smooth.rules import VERSION, program
 from felixlike.symbolic.expr.expression import Expr
 from felixlike.symbolic.expr.node import Op

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from felixlike.errors import FelixlikeError
+from felixlike.errors import InvalidGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,3 @@ class SmoothGraph:
         ):
             raise InvalidGraph("a stored smooth program refers to nodes it does not have", where="smooth cache")
         return SmoothGraph(nodes, roots, saturated)
-
-
-class InvalidGraph(FelixlikeError, ValueError):
-    """A stored smooth program cannot be used; it is made anew."""

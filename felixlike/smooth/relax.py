@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from felixlike._util import option_checks
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import kind_of, shown
 from felixlike.errors import InvalidOption, InvalidPoint
 from felixlike.features import NAMES, Formulas
@@ -54,7 +54,7 @@ class Relaxed(nn.Module):
         self._lowered = nn.ModuleDict()
         self._excess: dict[tuple[int, ...], Excess] = {}
 
-    @own_modes(gradients=False)
+    @default_modes(gradients=False)
     def forward(self, log_x: Tensor, width: float | None = None) -> Tensor:
         """log(1 + feature) at relaxed points; rows of stores that a location inlined are 0.  width: of the smooth
         operators in this call. Raises InvalidPoint for another shape."""
@@ -72,7 +72,7 @@ class Relaxed(nn.Module):
             result = result.index_put((members[:, None], rows[None, :]), part)
         return result
 
-    @own_modes()
+    @default_modes()
     def of_structure(self, locations: tuple[int, ...]) -> tuple[Lowered, Tensor]:
         """The torch code for these compute locations, and which rows of the result its stores are."""
         key = "_".join(map(str, locations)) or "only"
@@ -90,7 +90,7 @@ class Relaxed(nn.Module):
         self.saturated[locations] = graph.saturated
         return graph
 
-    @own_modes()
+    @default_modes()
     def excess(self, locations: tuple[int, ...]) -> Excess | None:
         """By how much a relaxed point exceeds what a GPU allows; None where there are no limits."""
         limits = self.formulas.of_structure(locations).structure.limits
@@ -115,7 +115,7 @@ class Relaxed(nn.Module):
             found.setdefault(tuple(locations), []).append(row)
         return [(locations, torch.tensor(rows)) for locations, rows in found.items()]
 
-    @own_modes()
+    @default_modes()
     def log_points(self, points: Points | npt.NDArray[np.float64]) -> Tensor:
         """float64[n, variables] for int64 or float64[n, variables]: points in the module's own coordinates. Raises
         InvalidPoint for another shape."""

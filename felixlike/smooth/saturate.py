@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike._util import scratch
-from felixlike.errors import FelixlikeError
+from felixlike.errors import NoSmoothForm
 from felixlike.smooth.encode import Encoder
 from felixlike.smooth.graph import SmoothGraph, SmoothNode
 from felixlike.smooth.rules import COSTS, program
@@ -26,10 +26,6 @@ class SaturationLimits:
 
     iterations: int = 200
     nodes: int = 200_000
-
-
-class NoSmoothForm(FelixlikeError):
-    """The rules do not cover a formula: a rule is missing."""
 
 
 def saturate(

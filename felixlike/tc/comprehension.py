@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from felixlike import runtime
 from felixlike._util import user_folders
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike.errors import InputMismatch, TCRangeError
 from felixlike.hardware import kind_of
 from felixlike.runtime import Compiled
-from felixlike.runtime.torch_operator import looked_on
+from felixlike.runtime.torch_operator import is_traced
 from felixlike.tc import compiled as kept
 from felixlike.tc.arguments import Arguments
 from felixlike.tc.call import Given
@@ -95,7 +95,7 @@ class Comprehension:
             except InputMismatch:
                 pass  # other shapes, or wrong ones
         tensors, out = self._arguments.completed(tensors, out)
-        if looked_on(tensors):
+        if is_traced(tensors):
             return self._through_operator(tensors, out)
         kernel = self._kernel(tensors, out)
         results = self._run(kernel, (*tensors, *(out[name] for name in self._given)), out)
@@ -125,7 +125,7 @@ class Comprehension:
         given = self._arguments.signature(tensors, out)
         made = instance(self.program, given[: len(tensors)])
         examples = [*tensors, *(out[name] for name in self._given)]
-        with own_modes():
+        with default_modes():
             optimized = api.optimize(
                 imported(made, self._target, examples=examples, fuse=self._options.fuses),
                 None,
@@ -173,7 +173,7 @@ class Comprehension:
         kernel = self._kernels.get(name)
         if kernel is not None:
             return kernel
-        with self._lock, own_modes(), user_folders.held_back():
+        with self._lock, default_modes(), user_folders.held_back():
             if name not in self._kernels:
                 self._kernels[name] = self._found_or_made(tensors, out)
             kernel = self._kernels[name]

@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from felixlike._util.wording import choose_from, kind_of
-from felixlike.errors import InvalidOption, SuspiciousName, TCSemanticError, TCSyntaxError, callers_level
+from felixlike.errors import InvalidOption, SuspiciousNameWarning, TCSemanticError, TCSyntaxError, callers_level
 from felixlike.hardware import resolve_target
 from felixlike.runtime.torch_operator import prepare
 from felixlike.tc import operator
@@ -28,14 +28,14 @@ def define(
     source: one or more definitions.  name: of the one that is meant; None where there is one only. The others must be
     in the language, but nothing else of them is checked.  target: "cpu", "cuda", or a TVM target.  options: hints.
     Raises TCSyntaxError, TCSemanticError, UnknownTarget, InvalidOption; ranges and shapes are checked in calls. Warns
-    of an index whose name looks like a slip: SuspiciousName."""
+    of an index whose name looks like a slip: SuspiciousNameWarning."""
     if options is not None and not isinstance(options, Options):
         raise InvalidOption(f"{kind_of(options)} is given", where="options", remedy="give felixlike.tc.Options()")
     program = read(source, name)
     prepare()  # once a process, and not in the first call
     operator.prepare()
     for note in program.notes:
-        warnings.warn(SuspiciousName(f"{program.name}, {note}"), stacklevel=callers_level())
+        warnings.warn(SuspiciousNameWarning(f"{program.name}, {note}"), stacklevel=callers_level())
     return Comprehension(program, resolve_target(target), options or Options())
 
 

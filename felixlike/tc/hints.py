@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike.costmodel import CostModel
-from felixlike.search import Candidate, Known, Measured, Space, Strategy
+from felixlike.search import Candidate, Measured, Observations, Space, Strategy
 from felixlike.symbolic import Kind, Points, Sketch
 from felixlike.symbolic.program.variables import groups
 from felixlike.tc.options import Options
@@ -45,7 +45,7 @@ class Hinted(Strategy):
         """See `Strategy.observe`."""
         self._otherwise.observe(space, measured, recalled=recalled)
 
-    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+    def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`."""
         found: list[Candidate] = []
         hinted = False

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from felixlike._util.torch_modes import alone, once
-from felixlike.errors import GradientsStop, callers_level
+from felixlike.errors import NoGradientWarning, callers_level
 from felixlike.frontend.importers.converters import CONVERTERS
 from felixlike.tc.call import Given
 from felixlike.tc.instance import Instance, emitted, instance, results
@@ -87,7 +87,7 @@ def _without_gradients(source: str, name: str, inputs: list[Any]) -> list[Any]:
 
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         text = f"{name}: an input needs a gradient, but gradients stop here: tensor comprehensions have none."
-        warnings.warn(GradientsStop(text), stacklevel=callers_level())
+        warnings.warn(NoGradientWarning(text), stacklevel=callers_level())
     with torch._C._AutoDispatchBelowAutograd():
         return run(source, name, [tensor.detach() for tensor in inputs])
 

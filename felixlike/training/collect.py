@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike.errors import FelixlikeError, StoreError, WorkerFailed, first_line
 from felixlike.frontend import Task, import_model
 from felixlike.measure import Limits, MeasurePool, Status, Timing
 from felixlike.records import Store, make_record
-from felixlike.search import Candidate, Known, Space
+from felixlike.search import Candidate, Observations, Space
 from felixlike.symbolic import Sketch, SpaceName
 from felixlike.training.drawing import at_random, near_best
 from felixlike.training.samples import is_own
@@ -62,7 +62,7 @@ def open_pool(target: Any, *, workers: int | None = None) -> MeasurePool:
     return MeasurePool(target, limits=Limits(timing=_TIMING), workers=workers, waiting=_BATCH)
 
 
-@own_modes()
+@default_modes()
 def collect(
     workloads: Iterable[tuple[str, Callable[[], Any]]],
     store: Store,
@@ -121,7 +121,7 @@ def _collect_task(task: Task, store: Store, pool: MeasurePool, wanted: Wanted, e
         result.best = known.best[0][0] if known.best else math.inf
 
 
-def _batch(sketches: Sequence[Sketch], known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+def _batch(sketches: Sequence[Sketch], known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
     """The next candidates: of our own rules' sketches and of MetaSchedule's equally many, and of each half at random,
     half near the best, once there is something to be near to."""
     kinds: dict[bool, list[Sketch]] = {}
@@ -131,7 +131,7 @@ def _batch(sketches: Sequence[Sketch], known: Known, count: int, rng: np.random.
     for place, members in enumerate(kinds.values()):
         share = (count - len(found)) // (len(kinds) - place)
         near = near_best(members, known, share // 2, rng)
-        taken = Known(known.seen | {candidate.key for candidate in near}, known.best)
+        taken = Observations(known.seen | {candidate.key for candidate in near}, known.best)
         found += [*near, *at_random(members, taken, share - len(near), rng)]
     return found
 
@@ -141,7 +141,7 @@ def _measure(
     batch: Sequence[Candidate],
     store: Store,
     pool: MeasurePool,
-    known: Known,
+    known: Observations,
     result: Collected,
     *,
     seed: int,
@@ -154,9 +154,9 @@ def _measure(
         known.add(candidate, measurement.seconds if measurement.status is Status.OK else math.inf)
 
 
-def _known(task: Task, store: Store, space: Space, devices: frozenset[str]) -> Known:
+def _known(task: Task, store: Store, space: Space, devices: frozenset[str]) -> Observations:
     """What the store holds of a task on these devices."""
-    known = Known()
+    known = Observations()
     for device in sorted(devices):
         for brief in store.briefs(task, device=device):
             known.seen.add((brief.sketch, brief.point))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from felixlike.errors import InvalidSchedule
-from felixlike.search import Candidate, Key, Known
+from felixlike.search import Candidate, Key, Observations
 from felixlike.search.strategy import by_sketch
 from felixlike.search.variation import Variation
 from felixlike.symbolic import Sketch
@@ -30,7 +30,7 @@ _CROSSED = 0.6
 """The share of offspring with two parents."""
 
 
-def at_random(sketches: Sequence[Sketch], known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+def at_random(sketches: Sequence[Sketch], known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
     """At most `count` valid candidates that are not known, sketches equally likely; fewer where there are no more."""
     found: dict[Key, Candidate] = {}
     open_ = list(sketches)
@@ -45,7 +45,7 @@ def at_random(sketches: Sequence[Sketch], known: Known, count: int, rng: np.rand
 
 
 def _fresh(
-    sketch: Sketch, known: Known, found: dict[Key, Candidate], count: int, rng: np.random.Generator
+    sketch: Sketch, known: Observations, found: dict[Key, Candidate], count: int, rng: np.random.Generator
 ) -> list[Candidate]:
     fresh: dict[Key, Candidate] = {}
     try:
@@ -59,7 +59,7 @@ def _fresh(
     return list(fresh.values())
 
 
-def near_best(sketches: Sequence[Sketch], known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+def near_best(sketches: Sequence[Sketch], known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
     """At most `count` valid candidates that are not known, each an offspring of the fastest quarter of those of these
     sketches."""
     keys = {sketch.key for sketch in sketches}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import Dataset, Network, Training, train
 from felixlike.costmodel.boosted_trees import Trees
 from felixlike.costmodel.dataset import labels
@@ -57,7 +57,7 @@ class Fitted:
     history: list[tuple[int, float, Quality]] = field(default_factory=list)
 
 
-@own_modes()
+@default_modes()
 def fit(
     workloads: Sequence[Workload],
     options: Fit | None = None,
@@ -150,7 +150,7 @@ def dataset_of(workloads: Sequence[Workload]) -> Dataset:
     return dataset
 
 
-@own_modes()
+@default_modes()
 def member_scores(network: Network, workload: Workload) -> Scores:
     """float64[members, n]: what each member of a network, with its trees, says of a workload's candidates, part after
     part."""

@@ -15,13 +15,13 @@ from enum import StrEnum
 
 from felixlike._util.deadline import OutOfTime
 from felixlike._util.interrupts import Interrupts
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import CostModel
 from felixlike.errors import InvalidModel, ReferenceFailed, first_line
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status, Untuned
 from felixlike.measure.interface import Checked
-from felixlike.search import Candidate, Known, Predicted
+from felixlike.search import Candidate, Observations, Predicted
 from felixlike.tuning.predictions import Predictions
 from felixlike.tuning.state import TaskState
 
@@ -59,7 +59,7 @@ class Choice:
     note: str = ""
 
 
-@own_modes()
+@default_modes()
 def check_ahead(states: Sequence[TaskState], model: CostModel, pool: Pool, kept: Predictions | None = None) -> None:
     """Check the most promising schedule of every task that has none measured, several at a time; `choose` then knows.
 
@@ -83,7 +83,7 @@ def check_ahead(states: Sequence[TaskState], model: CostModel, pool: Pool, kept:
                 asked[place].first_check = found
 
 
-@own_modes()
+@default_modes()
 def choose(state: TaskState, model: CostModel, pool: Pool, kept: Predictions | None = None) -> Choice:
     """The schedule of one task.  kept: where to keep one that is only predicted."""
     try:
@@ -186,5 +186,5 @@ def _checked(state: TaskState, candidate: Candidate, pool: Pool) -> Checked:
 def _unmeasured(state: TaskState, model: CostModel) -> list[Candidate]:
     """Schedules worth a check, the most promising first; the same every time."""
     if state.predicted is None:
-        state.predicted = state.propose(Predicted(model), Known(set(state.known.seen)), _ATTEMPTS)
+        state.predicted = state.propose(Predicted(model), Observations(set(state.known.seen)), _ATTEMPTS)
     return state.predicted

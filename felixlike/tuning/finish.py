@@ -25,12 +25,12 @@ from felixlike._util.interrupts import Interrupts
 from felixlike._version import __version__
 from felixlike.costmodel import CostModel
 from felixlike.errors import (
+    FallbackWarning,
     FelixlikeWarning,
-    FellBack,
-    NotVerified,
-    OwnMistake,
-    RandomModel,
-    SearchFailed,
+    InternalErrorWarning,
+    NondeterministicModelWarning,
+    SearchFailedWarning,
+    UnverifiedWarning,
     VerificationFailed,
     callers_level,
     first_line,
@@ -40,7 +40,7 @@ from felixlike.frontend.imported import warnings_of
 from felixlike.hardware import FLOAT32, precision_of
 from felixlike.measure import Pool
 from felixlike.report import Report, RunLog, TaskReport
-from felixlike.report.task_history import Story, story_of
+from felixlike.report.task_history import TaskHistory, task_history_of
 from felixlike.runtime import Compiled, Verdict, Verification
 from felixlike.symbolic.program.tree import loop_tree
 from felixlike.tuning import Budget, Choice, How, Predictions, Session, TaskState, at_hand, check_ahead, choose_safely
@@ -218,10 +218,10 @@ class Finish:
         """Warn of what is not as it should be; raise VerificationFailed for a model that computes something else."""
         name, told = self._imported.name, list[FelixlikeWarning]()
         if self._failure:
-            told.append(SearchFailed(f"{name}: {self._failure}. This is the best that was found."))
+            told.append(SearchFailedWarning(f"{name}: {self._failure}. This is the best that was found."))
         told += warnings_of(self._imported)
-        told += [OwnMistake(f"{name}: {words}") for state in self._states if (words := _mistakes(state))]
-        told += [FellBack(f"{name}: {problem}.") for problem in self._problems]
+        told += [InternalErrorWarning(f"{name}: {words}") for state in self._states if (words := _mistakes(state))]
+        told += [FallbackWarning(f"{name}: {problem}.") for problem in self._problems]
         tell(self._verification, name, optimized, told)
 
     def _check_ahead(self, model: CostModel, pool: Pool, kept: Predictions | None) -> None:
@@ -269,9 +269,9 @@ class Finish:
         known = self._attempt(lambda: _task_report(state, choice), bare, "the report")
         return self._attempt(lambda: replace(known, story=self._story(state, choice)), known, "the report")
 
-    def _story(self, state: TaskState, choice: Choice) -> Story:
+    def _story(self, state: TaskState, choice: Choice) -> TaskHistory:
         scheduled = self._scheduled.get(state.task.key) if choice.candidate is not None else None
-        return story_of(
+        return task_history_of(
             state.history,
             chosen=() if scheduled is None else loop_tree(scheduled["main"].body),
             untuned=loop_tree(state.task.module["main"].body),
@@ -347,9 +347,9 @@ def tell(found: Verification, name: str, optimized: Any, others: Sequence[Felixl
         raise failed
     told = list(others)
     if found.verdict is Verdict.RANDOM:
-        told.append(RandomModel(f"{name}: {found.words}."))
+        told.append(NondeterministicModelWarning(f"{name}: {found.words}."))
     elif found.verdict is Verdict.UNSURE:
-        told.append(NotVerified(f"{name} was not verified as a whole: {found.words}."))
+        told.append(UnverifiedWarning(f"{name} was not verified as a whole: {found.words}."))
     if (unusable := user_folders.pending()) is not None:
         told.append(unusable)
     for warning in told:

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from felixlike._util.deadline import Deadline, OutOfTime
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike.costmodel import CostModel
 from felixlike.errors import FelixlikeError, InvalidModel, ReferenceFailed
 from felixlike.frontend import Task
 from felixlike.measure import Measurement, Pool, Status
 from felixlike.records import Brief, Store, make_record, make_run
-from felixlike.search import Candidate, Key, Known, Measured, Progress, Strategy, next_task
+from felixlike.search import Candidate, Key, Measured, Observations, Progress, Strategy, next_task
 from felixlike.symbolic import SpaceName
 from felixlike.tuning.budget import TRIALS_PER_ROUND, Budget
 from felixlike.tuning.history import Spent
@@ -102,7 +102,7 @@ class Session:
         self._seed = seed
         self._observe = observe if observe is not None else _ignore
 
-    @own_modes()
+    @default_modes()
     def run(self, budget: Budget) -> None:
         """Spend what is left of the budget once all that the store holds is counted.
 
@@ -127,7 +127,7 @@ class Session:
         except KeyboardInterrupt:
             self.interrupted = True
             for state in self.states[recalled:]:  # else what an earlier run has found would not be chosen from
-                state.known, state.measured = Known(), {}
+                state.known, state.measured = Observations(), {}
                 self._recall(state, Budget())
             self._store.spend(run, budget.elapsed())
 
@@ -201,7 +201,7 @@ class Session:
             state.rng = np.random.default_rng([_seed(self._seed, state.task), state.rounds])
             state.rounds += 1
             done, state.interrupted = state.interrupted, frozenset()
-            before = state.known if not done else Known(state.known.seen - done, state.known.best)
+            before = state.known if not done else Observations(state.known.seen - done, state.known.best)
             wanted = min(TRIALS_PER_ROUND, count + len(done))
             proposed = state.propose(self._strategy, before, wanted)
             fresh = [candidate for candidate in proposed if candidate.key not in state.known.seen][:count]

@@ -16,7 +16,7 @@ from felixlike._util.deadline import Deadline, OutOfTime
 from felixlike.errors import first_line
 from felixlike.frontend import Task
 from felixlike.measure import Measurement
-from felixlike.search import Candidate, Key, Known, Measured, Progress, Space, Strategy
+from felixlike.search import Candidate, Key, Measured, Observations, Progress, Space, Strategy
 from felixlike.symbolic import SpaceName
 from felixlike.tuning.history import History
 
@@ -38,7 +38,7 @@ class TaskState:
 
     task: Task
     rng: np.random.Generator
-    known: Known = field(default_factory=Known)
+    known: Observations = field(default_factory=Observations)
     progress: Progress = field(default_factory=lambda: Progress(1.0))
     measured: dict[tuple[str, tuple[int, ...]], Measurement] = field(default_factory=dict)
     trials: int = 0
@@ -61,7 +61,7 @@ class TaskState:
     def space(self) -> Space:
         """The task's sketches, made when first needed."""
         if self._space is None:
-            self._space = Space(self.task, self.space_name, forgive=self.fault, deadline=self.deadline)
+            self._space = Space(self.task, self.space_name, on_error=self.fault, deadline=self.deadline)
         return self._space
 
     @property
@@ -75,7 +75,7 @@ class TaskState:
         if words not in self.faults:
             self.faults.append(words)
 
-    def propose(self, strategy: Strategy, known: Known, count: int) -> list[Candidate]:
+    def propose(self, strategy: Strategy, known: Observations, count: int) -> list[Candidate]:
         """What a strategy proposes; with less to go by where it fails, at last nothing.  Raises OutOfTime."""
         while True:
             try:
@@ -84,7 +84,7 @@ class TaskState:
                 raise
             except Exception as error:
                 self.fault(error)
-                if not self.space.retreat():
+                if not self.space.degrade():
                     return []
 
     def observe(self, strategy: Strategy, measured: Sequence[Measured], *, recalled: bool = False) -> None:
@@ -93,7 +93,7 @@ class TaskState:
             strategy.observe(self.space, measured, recalled=recalled)
         except Exception as error:
             self.fault(error)
-            self.space.retreat()
+            self.space.degrade()
 
     @property
     def best(self) -> tuple[float, Candidate] | None:

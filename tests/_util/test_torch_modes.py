@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import felixlike as fx
 from felixlike import costmodel, features, smooth, symbolic
-from felixlike._util.torch_modes import callers_dtype, default_dtype, own_modes
+from felixlike._util.torch_modes import callers_dtype, default_dtype, default_modes
 from felixlike.costmodel import CostModel
 from felixlike.frontend import import_model
 from felixlike.runtime import compile_model, max_relative_error
@@ -91,7 +91,7 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 
 
 def state() -> tuple[Any, ...]:
-    """All that `own_modes` sets."""
+    """All that `default_modes` sets."""
     hooks: Any = torch._C._autograd
     return (
         torch.is_grad_enabled(),
@@ -125,13 +125,13 @@ def mode(request: pytest.FixtureRequest) -> Callable[[], contextlib.AbstractCont
 def test_ours_inside_theirs_outside(mode: Any) -> None:
     with mode():
         before = state()
-        with own_modes():
+        with default_modes():
             assert state() == PLAIN
             x = torch.ones(3, requires_grad=True)
             (gradient,) = torch.autograd.grad((x * x).sum(), x)
             assert gradient.tolist() == [2.0, 2.0, 2.0]
         assert state() == before
-        with pytest.raises(ZeroDivisionError), own_modes():
+        with pytest.raises(ZeroDivisionError), default_modes():
             raise ZeroDivisionError
         assert state() == before
     assert state() == PLAIN
@@ -139,7 +139,7 @@ def test_ours_inside_theirs_outside(mode: Any) -> None:
 
 def test_transforms_do_not_look_on() -> None:
     def function(x: Tensor) -> Tensor:
-        with own_modes():
+        with default_modes():
             assert torch._C._functorch.peek_interpreter_stack() is None
         return x + 1
 
@@ -147,17 +147,17 @@ def test_transforms_do_not_look_on() -> None:
 
 
 def test_gradients_may_be_left_to_the_caller() -> None:
-    with torch.no_grad(), torch.autocast("cpu"), own_modes(gradients=False):
+    with torch.no_grad(), torch.autocast("cpu"), default_modes(gradients=False):
         assert not torch.is_grad_enabled()
         assert not torch.is_autocast_enabled("cpu")
 
 
 def test_the_callers_type_for_the_callers_code() -> None:
-    with default_dtype(torch.float64), own_modes(), own_modes():
+    with default_dtype(torch.float64), default_modes(), default_modes():
         assert torch.get_default_dtype() is torch.float32
         with callers_dtype():
             assert torch.get_default_dtype() is torch.float64
-    with own_modes(), callers_dtype():
+    with default_modes(), callers_dtype():
         assert torch.get_default_dtype() is torch.float32
 
 

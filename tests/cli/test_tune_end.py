@@ -22,7 +22,14 @@ import felixlike as fx
 from felixlike import api
 from felixlike._util.interrupts import joined
 from felixlike.cli import main
-from felixlike.errors import FellBack, NotVerified, OutputNotWritable, RandomModel, SearchFailed, VerificationFailed
+from felixlike.errors import (
+    FallbackWarning,
+    NondeterministicModelWarning,
+    OutputNotWritable,
+    SearchFailedWarning,
+    UnverifiedWarning,
+    VerificationFailed,
+)
 
 MODEL = """
 from torch import nn
@@ -249,7 +256,10 @@ def test_a_wrong_model_has_a_name_that_says_so(
         assert error == "felixlike: it is off by 5.0e-01. Nothing was saved.\n"
 
 
-@pytest.mark.parametrize(("kind", "code"), [(NotVerified, 0), (RandomModel, 0), (FellBack, 0), (SearchFailed, 1)])
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(UnverifiedWarning, 0), (NondeterministicModelWarning, 0), (FallbackWarning, 0), (SearchFailedWarning, 1)],
+)
 def test_warnings_are_sentences(
     kind: type[Warning], code: int, run: Callable[..., int], given: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from felixlike.codegen.annotations import (
     Blocks,
     Columns,
     Guard,
-    Mark,
+    LoopAnnotation,
     Peel,
     Prefetch,
     Row,
@@ -24,7 +24,7 @@ from felixlike.codegen.annotations import (
     Tile,
     Transpose,
 )
-from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES, Form, Pass, lower, out_of_order
+from felixlike.codegen.pipeline import CPU_PASSES, GPU_PASSES, Invariant, Pass, lower, out_of_order
 from felixlike.frontend import import_model
 from felixlike.runtime import compile_model
 
@@ -47,16 +47,16 @@ def test_the_passes_are_in_order() -> None:
         ("guard", "first_and_last", "first_and_last puts Guard after guard has looked for it"),
         ("tile_rows", "first_and_last", "first_and_last puts Tile after tile_rows has looked for it"),
         ("prefetch", "tile_rows", "prefetch takes Prefetch, which tile_rows looks for after it"),
-        ("prefetch", "tile_rows", f"prefetch needs that {Form.ROWS.value}"),
-        ("tile_rows", "guard", f"guard needs that {Form.WHOLE_TILES.value}"),
-        ("guard", "skip_padding", f"skip_padding needs that {Form.PADDING.value}"),
-        ("peel_tails", "skip_padding", f"skip_padding needs that {Form.DIMENSIONS.value}"),
-        ("peel_columns", "prefetch", f"prefetch needs that {Form.DIMENSIONS.value}"),
-        ("vectorise_math", "write_out_halves", f"write_out_halves needs that {Form.NAMELESS.value}"),
-        ("vectorise_math", "keep_nan", f"keep_nan needs that {Form.EXTREMES.value}"),
-        ("keep_nan", "from_infinity", f"from_infinity needs that {Form.EXTREMES.value}"),
-        ("keep_nan", "write_out_halves", f"write_out_halves needs that {Form.NAMELESS.value}"),
-        ("vectorise_math", "share_reciprocals", f"share_reciprocals needs that {Form.DIVISIONS.value}"),
+        ("prefetch", "tile_rows", f"prefetch needs that {Invariant.ROWS.value}"),
+        ("tile_rows", "guard", f"guard needs that {Invariant.WHOLE_TILES.value}"),
+        ("guard", "skip_padding", f"skip_padding needs that {Invariant.PADDING.value}"),
+        ("peel_tails", "skip_padding", f"skip_padding needs that {Invariant.DIMENSIONS.value}"),
+        ("peel_columns", "prefetch", f"prefetch needs that {Invariant.DIMENSIONS.value}"),
+        ("vectorise_math", "write_out_halves", f"write_out_halves needs that {Invariant.NAMELESS.value}"),
+        ("vectorise_math", "keep_nan", f"keep_nan needs that {Invariant.EXTREMES.value}"),
+        ("keep_nan", "from_infinity", f"from_infinity needs that {Invariant.EXTREMES.value}"),
+        ("keep_nan", "write_out_halves", f"write_out_halves needs that {Invariant.NAMELESS.value}"),
+        ("vectorise_math", "share_reciprocals", f"share_reciprocals needs that {Invariant.DIVISIONS.value}"),
     ],
 )
 def test_another_order_is_told(name: str, before: str, why: str) -> None:
@@ -65,7 +65,9 @@ def test_another_order_is_told(name: str, before: str, why: str) -> None:
 
 def test_every_mark_has_a_pass_that_looks_for_it_and_a_key_of_its_own() -> None:
     kinds = [
-        kind for kind in vars(marks).values() if isinstance(kind, type) and issubclass(kind, Mark) and kind is not Mark
+        kind
+        for kind in vars(marks).values()
+        if isinstance(kind, type) and issubclass(kind, LoopAnnotation) and kind is not LoopAnnotation
     ]
     assert {mark for one in (*CPU_PASSES, *GPU_PASSES) for mark in one.marks} == set(kinds)
     assert len({kind.key for kind in kinds}) == len(kinds) == 11
@@ -88,7 +90,7 @@ def test_every_mark_has_a_pass_that_looks_for_it_and_a_key_of_its_own() -> None:
         (Peel(197, 16, (32, 96)), [197, 16, 32, 96]),
     ],
 )
-def test_marks_are_what_they_were_after_a_schedule(mark: Mark, value: object) -> None:
+def test_marks_are_what_they_were_after_a_schedule(mark: LoopAnnotation, value: object) -> None:
     """What stands in a trace is what stores have always held."""
     schedule = _tvm.Schedule(matmul(8, 8, 8))
     loop = schedule.get_loops(schedule.get_sblock("C"))[0]

@@ -16,7 +16,7 @@ from felixlike.codegen import nvrtc
 from felixlike.dynamic import network
 from felixlike.dynamic.batch import _whole, batch_of
 from felixlike.dynamic.sources import read_network
-from felixlike.errors import NoGPU, NotVerified
+from felixlike.errors import NoGPU, UnverifiedWarning
 from felixlike.frontend import import_model
 from felixlike.frontend.rewrites.pipeline import fuse_dynamic
 from felixlike.hardware import resolve_target, target_device
@@ -136,7 +136,7 @@ def test_optimize_does_all_but_calls(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("there is a GPU here")
     monkeypatch.setattr("felixlike.hardware.gpu.gpu_at_hand", lambda: ("made up", "sm_90"))
     monkeypatch.setattr("felixlike.runtime.callable.Compiled._virtual_machine", lambda _: _NoMachine())
-    with pytest.warns(NotVerified, match="comparing failed"):
+    with pytest.warns(UnverifiedWarning, match="comparing failed"):
         optimized = fx.optimize(_program(), target="sm_90", rounds=0, progress=False)
     notes = [task.note for task in optimized.report.tasks]
     assert sum("uKernels in code" in note for note in notes) == 5

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from felixlike.dynamo import NotCompiled, Options, backend, read_options
+from felixlike.dynamo import NotCompiledWarning, Options, backend, read_options
 from felixlike.errors import InvalidOption, StorageWarning
 
 
@@ -72,7 +72,7 @@ def test_weights_that_go_on_changing_are_left_to_pytorch(options: dict[str, Any]
 
     for _ in range(8):
         call()
-    with pytest.warns(NotCompiled, match="its weights changed 8 times"):
+    with pytest.warns(NotCompiledWarning, match="its weights changed 8 times"):
         call()
     call()
 
@@ -100,7 +100,7 @@ def test_training_graphs_are_left_alone_with_one_warning(
     monkeypatch.setattr(backend, "_warned_of_gradients", False)
     model, x = _model().train(), torch.randn(4, 12)
     compiled = torch.compile(model, backend="felixlike", options=options)
-    with pytest.warns(NotCompiled, match=r"gradients are enabled.*torch.no_grad\(\)"):
+    with pytest.warns(NotCompiledWarning, match=r"gradients are enabled.*torch.no_grad\(\)"):
         compiled(x).sum().backward()
     torch.compile(_model(), backend="felixlike", options=options)(x).sum().backward()  # a second warning is an error
     assert all(p.grad is not None for p in model.parameters())
@@ -112,7 +112,7 @@ def test_more_sizes_than_wanted_run_as_before(options: dict[str, Any]) -> None:
     with torch.no_grad():
         torch.testing.assert_close(compiled(x := torch.randn(4, 12)), model(x))
         with pytest.warns(
-            NotCompiled, match=r"runs as before: it was called with more than 1 sizes; option sizes= allows"
+            NotCompiledWarning, match=r"runs as before: it was called with more than 1 sizes; option sizes= allows"
         ):
             torch.testing.assert_close(compiled(x := torch.randn(5, 12)), model(x))
         torch.testing.assert_close(compiled(x := torch.randn(4, 12)), model(x))
@@ -124,7 +124,7 @@ def test_what_cannot_be_taken_runs_as_before_with_one_warning(options: dict[str,
         return found
 
     compiled, x = torch.compile(spectrum, backend="felixlike", options=options), torch.randn(3, 16)
-    with pytest.warns(NotCompiled, match="a graph of . nodes runs as before: .*fft"):
+    with pytest.warns(NotCompiledWarning, match="a graph of . nodes runs as before: .*fft"):
         torch.testing.assert_close(compiled(x), spectrum(x))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -139,7 +139,7 @@ def test_graphs_that_write_to_their_inputs_run_as_before(options: dict[str, Any]
     compiled, cache = torch.compile(step, backend="felixlike", options=options), torch.zeros(3, 4)
     with (
         torch.no_grad(),
-        pytest.warns(NotCompiled, match="runs as before: InvalidModel: graph: it changes 1 input in place"),
+        pytest.warns(NotCompiledWarning, match="runs as before: InvalidModel: graph: it changes 1 input in place"),
     ):
         assert compiled(torch.ones(3), cache).tolist() == [1.0] * 3
     assert cache[:, 2].tolist() == [1.0] * 3

@@ -26,7 +26,7 @@ before = dict(os.environ)
 {first}
 from felixlike.hardware import placement
 mask = os.sched_getaffinity(0)
-placement.settle()
+placement.pin_threads()
 found = placement.placed()
 print(json.dumps({{
     "threads": len(found),
@@ -134,7 +134,7 @@ from felixlike.hardware import placement
 mask = os.sched_getaffinity(0)
 for processor in {FIRSTS} * 2:
     os.sched_setaffinity(0, [processor])
-    placement.settle()
+    placement.pin_threads()
     caller, *workers = placement.placed()
     assert caller.processors == {{processor}}, (processor, caller)
     assert placement.apart([caller, *workers]), (caller, workers)

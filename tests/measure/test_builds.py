@@ -15,7 +15,7 @@ from support.faulty import candidates, kill_a_worker, matmul, task_of, tiled
 
 from felixlike.measure import Limits, Measurement, Status, messages
 from felixlike.measure.limits import Timing
-from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.local_pool import Local
 from felixlike.measure.messages import Message
 from felixlike.measure.pool import WorkshopPool
@@ -101,12 +101,12 @@ class Scripted:
 def scripted(server: Scripted, *, workers: int, waiting: int, ahead: bool) -> Iterator[WorkshopPool]:
     """A pool whose candidates the server plays."""
     limits = Limits(run_seconds=2 * _PATIENCE, timing=Timing(turns=0))
-    workshop = Workshop(TASK.target, limits=limits, workers=workers)
-    with workshop.examined(TASK, verify=False):
+    builder = Builder(TASK.target, limits=limits, workers=workers)
+    with builder.reference_for(TASK, verify=False):
         pass  # its files are there from now on
-    workshop.processes.server.close()
-    workshop.processes.server = server  # type: ignore[assignment]
-    with contextlib.closing(server), WorkshopPool(workshop, Local(workshop, waiting=waiting, ahead=ahead)) as pool:
+    builder.processes.server.close()
+    builder.processes.server = server  # type: ignore[assignment]
+    with contextlib.closing(server), WorkshopPool(builder, Local(builder, waiting=waiting, ahead=ahead)) as pool:
         yield pool
 
 
@@ -172,8 +172,8 @@ def test_what_is_built_and_lost_is_built_again() -> None:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkshopPool]:
-    workshop = Workshop(TASK.target, limits=Limits(run_seconds=1.0, memory_bytes=2**29), workers=2)
-    with WorkshopPool(workshop, Local(workshop, waiting=3, ahead=True)) as opened:
+    builder = Builder(TASK.target, limits=Limits(run_seconds=1.0, memory_bytes=2**29), workers=2)
+    with WorkshopPool(builder, Local(builder, waiting=3, ahead=True)) as opened:
         yield opened
 
 
@@ -186,7 +186,7 @@ def test_whatever_a_candidate_does_others_are_measured(pool: WorkshopPool) -> No
     assert [m.status for m in (first, second, third)] == [Status.OK] * 3
     assert first.repeats == third.repeats
     assert first.repeats != second.repeats
-    assert not pool._workshop.processes.under_way
+    assert not pool._builder.processes.under_way
 
 
 def test_a_process_killed_from_outside_takes_its_candidate_only(pool: WorkshopPool) -> None:
@@ -202,7 +202,7 @@ def test_a_process_killed_from_outside_takes_its_candidate_only(pool: WorkshopPo
 def test_a_server_that_dies_takes_only_what_it_was_at(pool: WorkshopPool) -> None:
     class Killer:
         def module(self) -> Any:
-            server = pool._workshop.processes.server
+            server = pool._builder.processes.server
             assert server._process is not None
             server._process.kill()
             server._process.wait(10)
@@ -211,4 +211,4 @@ def test_a_server_that_dies_takes_only_what_it_was_at(pool: WorkshopPool) -> Non
     found = pool.measure(TASK, [tiled(tile=64), Killer(), tiled(tile=2), tiled(tile=4)])
     assert found[0].status in (Status.CRASHED, Status.OK)  # it was being built, or built already
     assert [m.status for m in found[1:]] == [Status.OK] * 3
-    assert not pool._workshop.processes.under_way
+    assert not pool._builder.processes.under_way

@@ -61,7 +61,7 @@ def test_what_takes_too_long_ends_a_stream_after_what_was_measured(pool: Measure
     with pytest.raises(OutOfTime):
         collections.deque(map(streamed.append, results))
     assert [(place, found.status) for place, found in streamed] == [(0, Status.OK)]
-    assert not pool._workshop.processes.under_way
+    assert not pool._builder.processes.under_way
 
 
 def test_each_of_several_checks_is_told_for_itself(pool: MeasurePool, deadline: Deadline) -> None:

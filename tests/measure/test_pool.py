@@ -45,7 +45,7 @@ def pool() -> Iterator[MeasurePool]:
 
 def server_of(pool: MeasurePool) -> int:
     """The fork server's process id."""
-    server: ForkServer = pool._workshop.processes.server
+    server: ForkServer = pool._builder.processes.server
     server.fork()[1].close()  # waits until it is ready; the process ends when its channel closes
     assert server._process is not None
     return server._process.pid
@@ -54,8 +54,8 @@ def server_of(pool: MeasurePool) -> int:
 def kill_server(pool: MeasurePool) -> None:
     """End the server and all its processes from outside, and wait until it is gone."""
     os.killpg(server_of(pool), signal.SIGKILL)
-    assert pool._workshop.processes.server._process is not None
-    pool._workshop.processes.server._process.wait(10)
+    assert pool._builder.processes.server._process is not None
+    pool._builder.processes.server._process.wait(10)
 
 
 def assert_healthy(measurement: Measurement) -> None:
@@ -155,9 +155,9 @@ def test_more_candidates_than_a_batch_are_asked_for_as_needed(pool: MeasurePool)
 def test_closing_a_stream_ends_what_is_under_way(pool: MeasurePool) -> None:
     results = pool.stream(TASK, [tiled(), Refused(), *[tiled()] * 6])
     assert next(results)[1].status is Status.INVALID  # told while the first one is being built
-    assert pool._workshop.processes.under_way
+    assert pool._builder.processes.under_way
     results.close()
-    assert not pool._workshop.processes.under_way
+    assert not pool._builder.processes.under_way
     assert_healthy(pool.measure(TASK, [tiled()])[0])
 
 
@@ -177,7 +177,7 @@ def test_other_errors_of_a_candidate_reach_the_caller(pool: MeasurePool) -> None
 
     with pytest.raises(ZeroDivisionError, match="in the sketch"):
         pool.measure(TASK, [tiled(), Broken()])
-    assert not pool._workshop.processes.under_way
+    assert not pool._builder.processes.under_way
     assert_healthy(pool.measure(TASK, [tiled()])[0])
 
 
@@ -201,13 +201,13 @@ def test_checks_of_several_tasks_at_a_time(pool: MeasurePool) -> None:
         *(status for _, status in given.values()),
         Status.OK,
     ]
-    assert not pool._workshop.processes.under_way
+    assert not pool._builder.processes.under_way
 
 
 def test_checks_that_are_left_early_end_what_they_began(pool: MeasurePool) -> None:
     with contextlib.closing(pool.checks([(TASK, tiled())] * 4)) as results:
         assert next(results)[1].status is Status.OK  # type: ignore[union-attr]
-    assert not pool._workshop.processes.under_way
+    assert not pool._builder.processes.under_way
     assert_healthy(pool.measure(TASK, [tiled()])[0])
 
 
@@ -312,7 +312,7 @@ def test_candidates_waiting_for_their_turn_survive_their_server(pool: MeasurePoo
 
 def test_a_closed_pool_says_so() -> None:
     pool = MeasurePool(TASK.target)
-    directory = pool._workshop.processes.directory
+    directory = pool._builder.processes.directory
     pool.close()
     pool.close()
     assert not directory.exists()

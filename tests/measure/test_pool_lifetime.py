@@ -20,7 +20,7 @@ from felixlike.measure import Limits, MeasurePool
 task = task_of(matmul())
 with MeasurePool(task.target, limits=Limits(run_seconds=100.0)) as pool:
     pool.measure(task, [tiled()])
-    processes = pool._workshop.processes
+    processes = pool._builder.processes
     print(processes.server._process.pid, processes.directory, flush=True)
     pool.measure(task, [calling(task.module["main"], "pause")])
 """

@@ -18,7 +18,7 @@ from felixlike.frontend import make_task
 from felixlike.frontend.constants import PACKING
 from felixlike.hardware import device_name, host_device
 from felixlike.measure import Limits, Measurement, RpcPool, Status
-from felixlike.measure.rpc.server_pool import Fleet
+from felixlike.measure.rpc.server_pool import ServerPool
 from felixlike.measure.rpc.tracker import Tracker
 from felixlike.records import make_record
 from felixlike.symbolic import sketches
@@ -174,14 +174,14 @@ def test_servers_of_another_kind_are_refused(loopback: Loopback) -> None:
 
 
 def test_one_that_does_not_fit_is_left_out_while_others_do(loopback: Loopback) -> None:
-    fleet = Fleet(loopback.where, "cpu")
-    one, other = fleet.registered().addresses
+    server_pool = ServerPool(loopback.where, "cpu")
+    one, other = server_pool.registered().addresses
     with pytest.warns(RuntimeWarning, match=rf"server 127\.0\.0\.1:{one[1]} is not used: it is old"):
-        fleet.refuse({one: "it is old"})
-    assert fleet.is_refused(one)
-    assert not fleet.is_refused(other)
+        server_pool.refuse({one: "it is old"})
+    assert server_pool.is_refused(one)
+    assert not server_pool.is_refused(other)
     with pytest.raises(WrongDevice, match=r"it is old; .*it is slow"):
-        fleet.refuse({other: "it is slow"})
+        server_pool.refuse({other: "it is slow"})
 
 
 def test_a_key_without_servers(loopback: Loopback) -> None:

@@ -12,7 +12,7 @@ from support.faulty import matmul, task_of, tiled
 from felixlike.hardware.placement import Share, apart, unbound
 from felixlike.hardware.probe import usable_cores, usable_processors
 from felixlike.measure import Status
-from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.builder import Builder
 
 pytestmark = pytest.mark.skipif(usable_cores() < 2, reason="one core is all there is")
 
@@ -30,12 +30,12 @@ def bound() -> Iterator[None]:
 @pytest.mark.usefixtures("bound")
 def test_threads_of_a_candidate_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_NUM_THREADS", "2")
-    workshop = Workshop(TASK.target)
-    with closing(workshop.processes) as processes:
-        with workshop.examined(TASK, verify=False) as examination:
-            trial = workshop.build(0, tiled().module(), examination.bytes)
+    builder = Builder(TASK.target)
+    with closing(builder.processes) as processes:
+        with builder.reference_for(TASK, verify=False) as reference_data:
+            trial = builder.build(0, tiled().module(), reference_data.bytes)
             assert trial.wait(60)["status"] is Status.OK
-            request = examination.request(base=1e-3, timing=workshop.limits.timing, best=None)
+            request = reference_data.request(base=1e-3, timing=builder.limits.timing, best=None)
             assert trial.run(request, 60)["status"] is Status.OK
         threads = [int(thread) for thread in os.listdir(f"/proc/{trial._process}/task")]
         places = [Share(thread, frozenset(os.sched_getaffinity(thread))) for thread in threads]

@@ -22,14 +22,14 @@ from felixlike.report.curves import Step
 from felixlike.report.page import Page, StorePage, page_body, page_of_report, page_text, write_page
 from felixlike.report.page.charts import bars, curve, in_order, scatter
 from felixlike.report.page.markup import element, escaped
-from felixlike.report.task_history import MOST_PAIRS, Pair, Story, story_of, thinned
+from felixlike.report.task_history import MOST_PAIRS, Pair, TaskHistory, task_history_of, thinned
 from felixlike.symbolic import sketches
 from felixlike.symbolic.program.tree import LoopNode, Statement
 from felixlike.tuning import History
 
 EVIL = "<script>alert('x')</script>\"&\x00\ud800"
 
-STORY = Story(
+STORY = TaskHistory(
     steps=(Step(0, 0.0, 4e-4), Step(3, 2.5, 2e-4)),
     pairs=(Pair(1.0, 2e-4), Pair(0.5, 3e-4), Pair(2.0, 4e-4)),
     chosen=(LoopNode("i_fused", "parallel", 8, 64, (LoopNode("j", "vector", 16, 0, (Statement("C ⊕= f(A, B)"),)),)),),
@@ -39,7 +39,7 @@ STORY = Story(
 )
 
 
-def report(name: str = "dense", story: Story = STORY) -> Report:
+def report(name: str = "dense", story: TaskHistory = STORY) -> Report:
     task = TaskReport(
         name=name,
         workload="k",
@@ -56,7 +56,7 @@ def report(name: str = "dense", story: Story = STORY) -> Report:
         sampled={},
         story=story,
     )
-    other = dataclasses.replace(task, name="norm", how="unmeasured", seconds=math.nan, failures={}, story=Story())
+    other = dataclasses.replace(task, name="norm", how="unmeasured", seconds=math.nan, failures={}, story=TaskHistory())
     return Report(
         model=name,
         tasks=(task, other),
@@ -269,7 +269,7 @@ def test_a_plot_has_a_panel_for_each_task_with_a_curve() -> None:
     assert line.get_ydata().tolist() == pytest.approx([400.0, 200.0, 200.0])
     assert figure._repr_png_().startswith(b"\x89PNG")
     with pytest.raises(InvalidOption, match="this report knows no curves"):
-        report(story=Story()).plot()
+        report(story=TaskHistory()).plot()
 
 
 def test_stories_as_json_and_back() -> None:
@@ -309,9 +309,9 @@ def test_stories_nested_without_end_are_refused() -> None:
     for _ in range(80):
         nodes = [["i", "serial", 2, 0, nodes]]
     with pytest.raises(InvalidArtefact, match="which are no loops"):
-        Story.from_json({**STORY.to_json(), "chosen": nodes}, "story")
+        TaskHistory.from_json({**STORY.to_json(), "chosen": nodes}, "story")
     with pytest.raises(InvalidArtefact, match="is 3, not an object"):
-        Story.from_json(3, "story")
+        TaskHistory.from_json(3, "story")
 
 
 def test_a_story_begins_with_what_earlier_runs_had_found() -> None:
@@ -320,7 +320,7 @@ def test_a_story_begins_with_what_earlier_runs_had_found() -> None:
     for elapsed, seconds in ((1.0, 4e-4), (2.0, 2e-4), (3.0, 1e-4)):
         history.add(elapsed, math.nan, timed(seconds))
     history.add(4.0, 1.0, Measurement(Status.WRONG, build_seconds=1.0))
-    story = story_of(history, chosen=(), untuned=())
+    story = task_history_of(history, chosen=(), untuned=())
     assert story.steps == (Step(0, 0.0, 3e-4), Step(2, 2.0, 2e-4), Step(3, 3.0, 1e-4))
     assert story.pairs == ()
     assert (story.building, story.running) == (1.3, 0.06)

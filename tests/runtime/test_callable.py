@@ -18,7 +18,7 @@ from transformers import BertConfig, BertModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from felixlike._tvm import relax
-from felixlike.errors import GradientsStop, InputMismatch, WrongContext
+from felixlike.errors import InputMismatch, NoGradientWarning, WrongContext
 from felixlike.frontend import import_model
 from felixlike.runtime import Compiled, compile_model, load, save
 
@@ -171,7 +171,7 @@ def test_gradients_stop_here() -> None:
     x.requires_grad_()
     with torch.no_grad():
         want = scale(x, by)
-    with pytest.warns(GradientsStop, match="Scale: input 'x' needs a gradient, but gradients stop here") as caught:
+    with pytest.warns(NoGradientWarning, match="Scale: input 'x' needs a gradient, but gradients stop here") as caught:
         got = scale(x, by)
     assert [warning.filename for warning in caught] == [__file__]
     assert torch.equal(got, want)
@@ -303,10 +303,10 @@ def test_calls_of_threads_do_not_wait_for_each_other() -> None:
     compiled = compile_model(import_model(model, x))
     want, meeting, got = compiled(x), threading.Barrier(2), []
 
-    def settle(_: int) -> None:
+    def pin_threads(_: int) -> None:
         meeting.wait(60)
 
-    compiled._settle = settle
+    compiled._pin_threads = pin_threads
 
     def work(given: torch.Tensor) -> None:
         got.append((compiled(given), compiled._here.main))

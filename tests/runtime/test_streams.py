@@ -68,7 +68,7 @@ def test_calls_on_a_gpu_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         told.append(f"call {turn._lock.locked()}")
         return x + 1
 
-    turn: stream_serializer.InTurn = stream_serializer.InTurn(main, torch.device("cuda", 0))
+    turn: stream_serializer.StreamSerializer = stream_serializer.StreamSerializer(main, torch.device("cuda", 0))
     monkeypatch.setattr(stream_serializer.Streams, "__call__", lambda self: told.append(f"order {turn._lock.locked()}"))
     assert turn(3) == 4
     assert told == ["order True", "call True"]

@@ -12,7 +12,7 @@ from felixlike.costmodel import CostModel
 from felixlike.features import NAMES, FeatureArray
 from felixlike.frontend import make_task
 from felixlike.hardware import resolve_target
-from felixlike.search import Known, Predicted, Space
+from felixlike.search import Observations, Predicted, Space
 from felixlike.search.predicted import sharing
 
 
@@ -37,16 +37,16 @@ def _features(parallel: float, iterations: float) -> FeatureArray:
 def test_the_best_come_first_and_nothing_is_smoothed(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("felixlike.search.space.relax", _nothing_smooth)
     model = CostModel(seed=1, pretrained=True)
-    first = Predicted(model).propose(space, Known(), 6, np.random.default_rng(0))
+    first = Predicted(model).propose(space, Observations(), 6, np.random.default_rng(0))
     scores = [candidate.score for candidate in first]
     assert scores == sorted(scores, reverse=True)
     assert all(candidate.sketch.valid(np.array([candidate.point])).all() for candidate in first)
-    others = Predicted(model).propose(space, Known({c.key for c in first[:2]}), 4, np.random.default_rng(0))
+    others = Predicted(model).propose(space, Observations({c.key for c in first[:2]}), 4, np.random.default_rng(0))
     assert [c.key for c in others] == [c.key for c in first[2:]]
 
 
 def test_a_model_that_knows_nothing_leaves_it_to_chance(space: Space) -> None:
-    drawn = Predicted(CostModel()).propose(space, Known(), 5, np.random.default_rng(0))
+    drawn = Predicted(CostModel()).propose(space, Observations(), 5, np.random.default_rng(0))
     assert len({c.key for c in drawn}) == 5
     assert all(math.isnan(c.score) for c in drawn)
 

@@ -23,8 +23,8 @@ from felixlike.search import (
     STRATEGIES,
     Candidate,
     Gradient,
-    Known,
     Measured,
+    Observations,
     Progress,
     Random,
     Space,
@@ -32,7 +32,7 @@ from felixlike.search import (
     make_strategy,
     next_task,
 )
-from felixlike.search.descent import Descent, Walk, descend
+from felixlike.search.descent import Descent, Start, descend
 from felixlike.search.rounding import round_points
 from felixlike.search.scheduler import expected_gain
 from felixlike.symbolic import Kind
@@ -99,9 +99,9 @@ class _Told(CostModel):
         return -_log_seconds(log_features.to(torch.float32)).expand(2, -1)
 
 
-def _taught(space: Space, count: int = 128) -> tuple[CostModel, Known]:
+def _taught(space: Space, count: int = 128) -> tuple[CostModel, Observations]:
     """A network that has learned from random candidates, and those."""
-    model, known = CostModel(seed=0), Known()
+    model, known = CostModel(seed=0), Observations()
     candidates = Random().propose(space, known, count, np.random.default_rng(0))
     seconds = _seconds(space, candidates)
     for members, features in _by_sketch(space, candidates):
@@ -117,7 +117,7 @@ def _begun(strategy: Strategy, model: CostModel) -> Strategy:
     return strategy
 
 
-def _told(strategy: Strategy, space: Space, model: CostModel, known: Known) -> Strategy:
+def _told(strategy: Strategy, space: Space, model: CostModel, known: Observations) -> Strategy:
     """A strategy in a run in which this was measured."""
     strategy.begin(model)
     strategy.observe(space, [Measured(candidate, seconds) for seconds, candidate in known.best])
@@ -145,18 +145,18 @@ def test_proposals_are_valid_new_and_reproducible(name: str, convolution: Space)
 @pytest.fixture(scope="module")
 def drawn(product: Space) -> np.ndarray:
     """Times of 1024 random candidates."""
-    return _seconds(product, Random().propose(product, Known(), 1024, np.random.default_rng(0)))
+    return _seconds(product, Random().propose(product, Observations(), 1024, np.random.default_rng(0)))
 
 
 @pytest.fixture(scope="module", params=["told", "taught"])
-def knowing(request: pytest.FixtureRequest, product: Space) -> tuple[CostModel, Known]:
+def knowing(request: pytest.FixtureRequest, product: Space) -> tuple[CostModel, Observations]:
     """A model that is right, and one that learned from 128 candidates."""
-    return (_Told(), Known()) if request.param == "told" else _taught(product)
+    return (_Told(), Observations()) if request.param == "told" else _taught(product)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_gradient_search_finds_better_points_than_drawing(
-    seed: int, product: Space, drawn: np.ndarray, knowing: tuple[CostModel, Known]
+    seed: int, product: Space, drawn: np.ndarray, knowing: tuple[CostModel, Observations]
 ) -> None:
     """All it proposes are, in the mean, better than 99 of 100 that are drawn, and than what it starts from."""
 
@@ -178,7 +178,7 @@ def test_descent_improves_the_score(product: Space) -> None:
     sketch = product.understood[1]
     relaxed = product.relaxed(sketch)
     seeds = sketch.sample(16, seed=5)
-    (passed,) = descend([Walk(relaxed, seeds, np.zeros(seeds.shape))], model, Descent(steps=40))
+    (passed,) = descend([Start(relaxed, seeds, np.zeros(seeds.shape))], model, Descent(steps=40))
     last = round_points(sketch, passed[-16:])
 
     def mean_score(points: np.ndarray) -> float:
@@ -209,7 +209,7 @@ def test_a_gradient_that_is_no_number_is_told_and_stops_nobody_else(product: Spa
 
     def passed(scorer: Any) -> np.ndarray:
         options = Descent(steps=10, keep_every=1)
-        (points,) = descend([Walk(product.relaxed(sketch), seeds, np.zeros(seeds.shape))], scorer, options)
+        (points,) = descend([Start(product.relaxed(sketch), seeds, np.zeros(seeds.shape))], scorer, options)
         return points.reshape(-1, *seeds.shape)
 
     with pytest.warns(RuntimeWarning, match="the gradients of 1 of 4 seeds were not finite at some step"):
@@ -236,7 +236,7 @@ def test_rounding_gives_back_points_and_exact_factors(convolution: Space) -> Non
 
 def test_a_task_without_choices_is_proposed_once() -> None:
     space = _space("chain")
-    known = Known()
+    known = Observations()
     (only,) = _begun(Gradient(), CostModel()).propose(space, known, 16, np.random.default_rng(0))
     known.add(only, 1e-3)
     assert _begun(Gradient(), CostModel()).propose(space, known, 16, np.random.default_rng(0)) == []
@@ -245,7 +245,7 @@ def test_a_task_without_choices_is_proposed_once() -> None:
 def test_sketches_that_are_not_understood_get_a_share() -> None:
     space = Space(make_task(workloads.large_sum(), resolve_target("cpu"), name="large_sum"), "default")
     assert len(space.opaque) == 2
-    model, known = CostModel(), Known()
+    model, known = CostModel(), Observations()
     features = space.features(space.understood[0], space.understood[0].sample(4, seed=0))
     assert features is not None
     model.remember("t", features, [1e-3, 2e-3, 3e-3, 4e-3])
@@ -299,10 +299,10 @@ def test_a_sketch_with_nothing_to_relax_stays_where_it_is(product: Space) -> Non
     space = _space("chain")
     sketch = space.understood[0]
     seeds = sketch.sample(3, seed=0)
-    still = Walk(space.relaxed(sketch), seeds, np.zeros(seeds.shape))
+    still = Start(space.relaxed(sketch), seeds, np.zeros(seeds.shape))
     other = product.understood[1]
     points = other.sample(4, seed=5)
-    moving = Walk(product.relaxed(other), points, np.zeros(points.shape))
+    moving = Start(product.relaxed(other), points, np.zeros(points.shape))
     model = CostModel(seed=0)
     passed = descend([still, moving], model, Descent(steps=10))
     np.testing.assert_array_equal(round_points(sketch, passed[0]), np.concatenate([seeds] * (len(passed[0]) // 3)))
@@ -314,7 +314,7 @@ def test_a_sketch_with_nothing_to_relax_stays_where_it_is(product: Space) -> Non
 def test_a_batch_larger_than_the_space_is_the_space(name: str) -> None:
     space = Space(make_task(workloads.matmul(32, 16, 24), resolve_target("cpu"), name="dense"), "own")
     strategy = _begun(make_strategy(name), CostModel())
-    known = Known()
+    known = Observations()
     found = strategy.propose(space, known, 100_000, np.random.default_rng(0))
     assert 1 < len(found) <= space.size()
     for candidate in found:

@@ -24,9 +24,9 @@ from felixlike.search import (
     Evolutionary,
     Genetic,
     Gradient,
-    Known,
     Measured,
     MetaSchedule,
+    Observations,
     Random,
     Space,
     Strategy,
@@ -80,7 +80,7 @@ def _seconds(candidate: Candidate) -> float:
 def _run(strategy: Strategy, space: Space, rounds: int, seed: int = 0, count: int = 16) -> list[Measured]:
     """What a run without a session measures."""
     strategy.begin(CostModel(seed=0))
-    known, found = Known(), list[Measured]()
+    known, found = Observations(), list[Measured]()
     for number in range(rounds):
         candidates = strategy.propose(space, known, count, np.random.default_rng([seed, number]))
         assert len({c.key for c in candidates}) == len(candidates) <= count
@@ -155,8 +155,10 @@ def test_expected_improvement_is_that_of_normal_distributions() -> None:
 def test_evolution_prefers_what_the_model_likes(convolution: Space) -> None:
     strategy, model = Evolutionary(population=128), CostModel(seed=0)
     strategy.begin(model)
-    measured = [Measured(c, _seconds(c)) for c in Random().propose(convolution, Known(), 64, np.random.default_rng(0))]
-    known = Known()
+    measured = [
+        Measured(c, _seconds(c)) for c in Random().propose(convolution, Observations(), 64, np.random.default_rng(0))
+    ]
+    known = Observations()
     for one in measured:
         known.add(one.candidate, one.seconds)
     strategy.observe(convolution, measured)

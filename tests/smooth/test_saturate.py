@@ -9,9 +9,10 @@ from collections import Counter
 import pytest
 import torch
 
-from felixlike.smooth import NoSmoothForm, SaturationLimits, saturate
+from felixlike.errors import InvalidGraph, NoSmoothForm
+from felixlike.smooth import SaturationLimits, saturate
 from felixlike.smooth.encode import threshold
-from felixlike.smooth.graph import InvalidGraph, SmoothGraph
+from felixlike.smooth.graph import SmoothGraph
 from felixlike.smooth.lower import Lowered
 from felixlike.symbolic.expr import expression as ex
 from felixlike.symbolic.expr.comparison import at_least, maximum, minimum, select

@@ -139,7 +139,7 @@ def kill_a_worker(pool: MeasurePool, delay: float) -> bool:
     Whether there was one."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        server = pool._workshop.processes.server._process
+        server = pool._builder.processes.server._process
         if server is not None and _children(server.pid):
             break
         time.sleep(0.001)

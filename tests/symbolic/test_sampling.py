@@ -11,7 +11,7 @@ import torch
 
 from felixlike.frontend import import_model
 from felixlike.hardware import described_target
-from felixlike.search import Known, Random, Space
+from felixlike.search import Observations, Random, Space
 from felixlike.symbolic import Sketch
 
 
@@ -47,7 +47,7 @@ def test_a_space_of_one_point_is_searched_once(shape: tuple[int, int], asked: Co
     (sketch,) = space.opaque
     assert not space.understood
     asked.clear()
-    found = Random().propose(space, Known(), 6, np.random.default_rng(0))
+    found = Random().propose(space, Observations(), 6, np.random.default_rng(0))
     assert [candidate.point for candidate in found] == [(1, 1, 10)]
     assert max(asked.values()) == 1
     assert asked.total() <= 9  # the ways to write 10 as a product of three factors

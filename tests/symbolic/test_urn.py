@@ -18,7 +18,7 @@ from felixlike.symbolic.expr.expression import Expr, const, floordiv
 from felixlike.symbolic.expr.factors import divisors, factorisations
 from felixlike.symbolic.expr.node import Group
 from felixlike.symbolic.program import uniform_sampler
-from felixlike.symbolic.program.uniform_sampler import Urn
+from felixlike.symbolic.program.uniform_sampler import UniformSampler
 from felixlike.symbolic.program.variables import Variable
 
 
@@ -66,7 +66,7 @@ def test_every_valid_point_is_drawn_and_equally_often(
     gate: Expr, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uniform_sampler, "_LONGEST", longest)
-    found = Urn(VARIABLES, gate)
+    found = UniformSampler(VARIABLES, gate)
     expected = all_points(VARIABLES, gate)
     points = found.draw(200_000, np.random.default_rng(0))
     drawn = Counter(map(tuple, points.tolist()))
@@ -80,7 +80,7 @@ def test_every_valid_point_is_drawn_and_equally_often(
 
 
 def test_factors_that_a_test_sees_the_product_of_are_not_told_apart() -> None:
-    by_threads = Urn(VARIABLES, GATES["threads"])
+    by_threads = UniformSampler(VARIABLES, GATES["threads"])
     combinations = {frozenset(found.names): len(found.classes) for found in by_threads._lists}
     assert combinations[frozenset({"unroll"})] == 1
     assert combinations[frozenset(v.name for v in VARIABLES[:6])] < 6 * 6
@@ -90,7 +90,7 @@ def test_loops_with_too_many_factorisations_are_drawn_prime_by_prime(monkeypatch
     monkeypatch.setattr(factors, "_TABLE_LIMIT", 50)  # 18 has fewer; nothing else has loops of 9009
     members = (*tile("i", 9009, 5, 0), *tile("j", 18, 3, 1), UNROLL)
     i0, j0 = members[0].expression, members[5].expression
-    found = Urn(members, at_most(i0 * j0, 64) * at_least(j0, 2))
+    found = UniformSampler(members, at_most(i0 * j0, 64) * at_least(j0, 2))
     points = found.draw(20_000, np.random.default_rng(0))
     assert 0 < len(points) < 20_000
     assert (points[:, :5].prod(axis=1) == members[0].extent).all()
@@ -100,8 +100,8 @@ def test_loops_with_too_many_factorisations_are_drawn_prime_by_prime(monkeypatch
 
 def test_an_urn_may_be_empty() -> None:
     for gate in (const(0), at_least(I0 * J0, 1000)):
-        assert Urn(VARIABLES, gate).size == 0
-        assert Urn(VARIABLES, gate).draw(5, np.random.default_rng(0)).shape == (0, 7)
+        assert UniformSampler(VARIABLES, gate).size == 0
+        assert UniformSampler(VARIABLES, gate).draw(5, np.random.default_rng(0)).shape == (0, 7)
 
 
 def test_small_spaces_are_drawn_whole() -> None:
@@ -119,6 +119,6 @@ def test_small_spaces_are_drawn_whole() -> None:
 
 def test_a_space_without_valid_points_is_refused() -> None:
     sketch = sketches(workloads.matmul(8, 8, 8), "sm_90")[0]
-    sketch.sampler._urns[()] = Urn(sketch.variables, const(0))
+    sketch.sampler._urns[()] = UniformSampler(sketch.variables, const(0))
     with pytest.raises(InvalidSchedule, match="no point is valid"):
         sketch.sample(3, seed=0)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import felixlike as fx
-from felixlike.errors import GradientsStop, TCError, WrongContext
+from felixlike.errors import NoGradientWarning, TCError, WrongContext
 
 _DENSE = fx.tc.define(
     "def dense(float(M,K) A, float(N,K) W, float(N) b) -> (C) {"
@@ -114,7 +114,7 @@ def test_wrong_shapes_are_refused_while_tracing() -> None:
 def test_gradients_stop_with_a_warning() -> None:
     x = torch.ones(3, requires_grad=True)
     program = fx.tc.define("def f(float(N) A) -> (O) { O(i) = A(i) * 3.0 }")
-    with pytest.warns(GradientsStop, match="gradients stop here"):
+    with pytest.warns(NoGradientWarning, match="gradients stop here"):
         assert not program(x).requires_grad
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -14,7 +14,7 @@ import felixlike as fx
 from felixlike.errors import (
     FelixlikeError,
     InvalidOption,
-    SuspiciousName,
+    SuspiciousNameWarning,
     TCCallError,
     TCError,
     TCRangeError,
@@ -399,7 +399,7 @@ def test_one_definition_of_several_is_meant() -> None:
 
 
 def test_a_slip_in_an_index_is_warned_of() -> None:
-    with pytest.warns(SuspiciousName, match="`kk` is an index that is reduced over, once; is it `k`"):
+    with pytest.warns(SuspiciousNameWarning, match="`kk` is an index that is reduced over, once; is it `k`"):
         fx.tc.define("def mm(float(M,K) A, float(K,N) B) -> (C) { C(i, j) +=! A(i, kk) * B(k, j) }")
 
 

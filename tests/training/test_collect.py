@@ -18,7 +18,7 @@ from felixlike.cli import main
 from felixlike.frontend import Task
 from felixlike.hardware import resolve_target
 from felixlike.measure import Limits, MeasurePool, Timing
-from felixlike.search import Candidate, Known, Space
+from felixlike.search import Candidate, Observations, Space
 from felixlike.training.collect import Wanted, collect
 from felixlike.training.drawing import at_random, near_best
 from felixlike.training.samples import read
@@ -38,23 +38,23 @@ def pool() -> Iterator[MeasurePool]:
 
 def test_random_candidates_are_of_every_sketch_and_new(space: Space) -> None:
     rng = np.random.default_rng(0)
-    first = at_random(space.understood, Known(), 24, rng)
+    first = at_random(space.understood, Observations(), 24, rng)
     assert len({c.key for c in first}) == 24
     assert {c.sketch.key for c in first} == {s.key for s in space.understood}
-    more = at_random(space.understood, Known({c.key for c in first}), 24, rng)
+    more = at_random(space.understood, Observations({c.key for c in first}), 24, rng)
     assert not {c.key for c in first} & {c.key for c in more}
 
 
 def test_a_small_space_is_exhausted_without_an_error(space: Space) -> None:
     sketch = min(space.understood, key=lambda s: math.prod(len(v.choices) for v in s.variables))
-    found = at_random([sketch], Known(), 10**4, np.random.default_rng(0))
+    found = at_random([sketch], Observations(), 10**4, np.random.default_rng(0))
     assert 0 < len(found) < 10**4
-    assert not at_random([sketch], Known({c.key for c in found}), 4, np.random.default_rng(1))
+    assert not at_random([sketch], Observations({c.key for c in found}), 4, np.random.default_rng(1))
 
 
 def test_offspring_are_valid_new_and_like_their_parents(space: Space) -> None:
     rng = np.random.default_rng(0)
-    known = Known()
+    known = Observations()
     for candidate in at_random(space.understood, known, 48, rng):
         (seconds,) = made_up.seconds(candidate.sketch, np.array([candidate.point]))
         known.add(candidate, seconds)
@@ -70,7 +70,7 @@ def test_offspring_are_valid_new_and_like_their_parents(space: Space) -> None:
 
 
 def test_nothing_is_near_when_nothing_is_known(space: Space) -> None:
-    assert near_best(space.understood, Known(), 4, np.random.default_rng(0)) == []
+    assert near_best(space.understood, Observations(), 4, np.random.default_rng(0)) == []
 
 
 def test_collecting_goes_on_where_it_stopped(pool: MeasurePool, tmp_path: Path) -> None:
@@ -153,5 +153,5 @@ def test_the_list_of_workloads_can_be_seen(capsys: pytest.CaptureFixture[str]) -
 def test_seen_and_drawn_are_told_apart_by_sketch(space: Space) -> None:
     one = space.understood[0]
     candidate = Candidate(one, tuple(one.sample(1, 0)[0].tolist()), float("nan"), "random")
-    found = at_random([one], Known({candidate.key}), 12, np.random.default_rng(0))
+    found = at_random([one], Observations({candidate.key}), 12, np.random.default_rng(0))
     assert candidate.key not in {c.key for c in found}

@@ -20,13 +20,13 @@ from felixlike._util import interrupts
 from felixlike._util.deadline import Deadline
 from felixlike.errors import (
     CompilationFailed,
+    FallbackWarning,
     FelixlikeWarning,
-    FellBack,
-    NotVerified,
-    OwnMistake,
-    RandomModel,
-    SearchFailed,
+    InternalErrorWarning,
+    NondeterministicModelWarning,
+    SearchFailedWarning,
     StoreError,
+    UnverifiedWarning,
     VerificationFailed,
     WorkerFailed,
 )
@@ -98,7 +98,7 @@ def finish(
     model: Two, x: Tensor, store: Path, imported: Imported, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
     """finish(*kinds): a run whose search is over at once; the model, which is right, and its warnings of these kinds
-    (of FellBack any number more)."""
+    (of FallbackWarning any number more)."""
 
     def run(*kinds: type[FelixlikeWarning]) -> tuple[fx.Optimized, list[str]]:
         with warnings.catch_warnings(record=True) as caught:
@@ -106,7 +106,7 @@ def finish(
             tuned = fx.optimize(model, x, trials=TRIALS, space="all", store=store, progress=False)
         found = [warning.category for warning in caught]
         assert found[: len(kinds)] == list(kinds)
-        assert set(found[len(kinds) :]) <= set(kinds) & {FellBack}
+        assert set(found[len(kinds) :]) <= set(kinds) & {FallbackWarning}
         assert all(warning.message.optimized is tuned for warning in caught)  # type: ignore[union-attr]
         assert all(warning.filename == __file__ for warning in caught)
         with torch.no_grad():
@@ -156,7 +156,7 @@ def during(signals: int, then: Callable[..., Any]) -> Callable[..., Any]:
 )
 def test_one_choice_that_fails(error: Exception, finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "choose", once(error, choice.choose))
-    tuned, (words,) = finish(FellBack)
+    tuned, (words,) = finish(FallbackWarning)
     first, second = tuned.report.tasks
     assert first.how == "measured"
     assert first.note.startswith("choosing its schedule failed: ")
@@ -169,14 +169,14 @@ def test_nothing_can_be_checked_any_more(finish: Any, monkeypatch: pytest.Monkey
     """A task that was never measured has no schedule then."""
     monkeypatch.setattr(choice, "choose", failing(WorkerFailed("the pool is closed")))
     monkeypatch.setattr(choice, "at_hand", lambda state: iter([choice.Choice(choice.How.UNTUNED, None, 0.0, None)]))
-    tuned, _ = finish(FellBack, FellBack)
+    tuned, _ = finish(FallbackWarning, FallbackWarning)
     assert {task.how for task in tuned.report.tasks} == {"untuned"}
 
 
 def test_a_schedule_that_cannot_be_made_gives_way_to_the_next(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     usual, _ = finish()
     monkeypatch.setattr(Candidate, "module", once(RuntimeError("not in this TVM"), Candidate.module))
-    tuned, (words, *_) = finish(FellBack)
+    tuned, (words, *_) = finish(FallbackWarning)
     first, before = tuned.report.tasks[0], usual.report.tasks[0]
     assert "its schedule could not be made (not in this TVM)" in first.note
     assert "its schedule could not be made" in words
@@ -187,7 +187,7 @@ def test_a_schedule_that_cannot_be_made_gives_way_to_the_next(finish: Any, monke
 
 def test_schedules_that_cannot_be_made_at_all(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Candidate, "module", failing(RuntimeError("not in this TVM")))
-    tuned, _ = finish(FellBack)
+    tuned, _ = finish(FallbackWarning)
     assert {task.how for task in tuned.report.tasks} == {"untuned"}
 
 
@@ -201,7 +201,7 @@ def test_a_schedule_that_breaks_the_model_is_found(finish: Any, monkeypatch: pyt
         return compiled(imported, schedules)
 
     monkeypatch.setattr(runtime, "compile_model", fail)
-    tuned, problems = finish(FellBack)
+    tuned, problems = finish(FallbackWarning)
     other, task = tuned.report.tasks
     assert other.how == "measured"
     assert other.note == ""
@@ -219,7 +219,7 @@ def test_a_model_that_compiles_without_schedules_only(finish: Any, monkeypatch: 
         return compiled(imported, schedules)
 
     monkeypatch.setattr(runtime, "compile_model", fail)
-    tuned, _ = finish(FellBack)
+    tuned, _ = finish(FallbackWarning)
     assert {task.how for task in tuned.report.tasks} == {"untuned"}
 
 
@@ -232,7 +232,7 @@ def test_a_model_that_does_not_compile_at_all(finish: Any, monkeypatch: pytest.M
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), MemoryError(), SystemExit(3)])
 def test_a_comparison_that_fails(error: BaseException, finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "max_relative_error", failing(error))
-    tuned, (words,) = finish(NotVerified)
+    tuned, (words,) = finish(UnverifiedWarning)
     assert words.startswith("Two was not verified as a whole: comparing failed: ")
     assert "The whole model was not verified: comparing failed" in " ".join(str(tuned.report).split())
     assert "Maximum relative error" not in str(tuned.report)
@@ -249,7 +249,7 @@ def test_an_interrupt_anywhere_returns_the_best_so_far(
     target: Any, name: str, by: Any, finish: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(target, name, by(getattr(target, name)))
-    tuned, (words,) = finish(NotVerified)
+    tuned, (words,) = finish(UnverifiedWarning)
     assert tuned.report.tasks[0].how == "measured"
     assert words == "Two was not verified as a whole: the run was interrupted before that."
 
@@ -291,7 +291,7 @@ def test_ctrl_c_in_the_search_and_once_more(
 
     monkeypatch.setattr(RunLog, "event", press)
     monkeypatch.setattr(where, what, during(1, getattr(where, what)))
-    with pytest.warns(NotVerified, match="the run was interrupted before that"):
+    with pytest.warns(UnverifiedWarning, match="the run was interrupted before that"):
         tuned = fx.optimize(model, x, rounds=50, space="all", progress="plain")
     assert tuned.report.trials == 3
     assert tuned.report.stopped == "interrupted"
@@ -351,7 +351,7 @@ def test_a_search_that_fails_gives_what_it_had_found(
         raise error
 
     monkeypatch.setattr(Session, "run", fail)
-    tuned, (words,) = finish(SearchFailed)
+    tuned, (words,) = finish(SearchFailedWarning)
     assert f"the search failed: {str(error).rstrip('.')}" in words
     assert tuned.report.stopped.startswith("the search failed: ")
     monkeypatch.setattr(Session, "run", failing(error))  # now before anything is known
@@ -362,7 +362,7 @@ def test_a_search_that_fails_gives_what_it_had_found(
 def test_a_rule_that_fails_is_told_and_the_model_tuned(model: Two, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "llvm", (Rule("mistaken", failing(TypeError("ours")), ()),))
     monkeypatch.setattr("felixlike.tuning.session.TRIALS_PER_ROUND", 2)
-    with pytest.warns(OwnMistake) as caught:
+    with pytest.warns(InternalErrorWarning) as caught:
         tuned = fx.optimize(model, x, trials=TRIALS, progress=False)
     assert [task.how for task in tuned.report.tasks] == ["measured", "measured"]
     for warning, task in zip(caught, tuned.report.tasks, strict=True):
@@ -388,7 +388,7 @@ def test_a_log_a_store_and_a_pool_that_cannot_be_finished(finish: Any, monkeypat
     monkeypatch.setattr(RunLog, "write", full)
     monkeypatch.setattr(records.Store, "__exit__", failing(OSError(28, "No space left on device")))
     monkeypatch.setattr(Idle, "__exit__", failing(ProcessLookupError("gone")))
-    _, problems = finish(FellBack, FellBack, FellBack)
+    _, problems = finish(FallbackWarning, FallbackWarning, FallbackWarning)
     assert "closing the Idle failed: gone" in problems[0]
     assert "the run's log could not be written: [Errno 28] No space left on device" in problems[1]
     assert "closing the Store failed: [Errno 28] No space left" in problems[2]
@@ -396,11 +396,11 @@ def test_a_log_a_store_and_a_pool_that_cannot_be_finished(finish: Any, monkeypat
 
 def test_a_report_that_cannot_be_made_is_a_shorter_one(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("felixlike.tuning.finish._task_report", failing(KeyError("sketch")))
-    tuned, problems = finish(FellBack, FellBack)
+    tuned, problems = finish(FallbackWarning, FallbackWarning)
     assert all("the report failed: 'sketch'" in words for words in problems)
     assert tuned.report.tasks[0].how == "measured"
     monkeypatch.setattr("felixlike.tuning.finish._bare_task", failing(KeyError("name")))
-    tuned, _ = finish(FellBack)
+    tuned, _ = finish(FallbackWarning)
     assert tuned.report.tasks == ()
 
 
@@ -428,14 +428,16 @@ def test_a_model_that_is_random(x: Tensor) -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    with pytest.warns(RandomModel, match=r"Dropped: it is random: it gives something else at every call") as caught:
+    with pytest.warns(
+        NondeterministicModelWarning, match=r"Dropped: it is random: it gives something else at every call"
+    ) as caught:
         tuned = fx.optimize(Dropped(), x, trials=1, progress=False)
     assert caught[0].message.optimized is tuned  # type: ignore[union-attr]
     assert "gives something else at every call" in " ".join(str(tuned.report).split())
     assert torch.equal(torch.rand(1), expected)  # the caller's random numbers are his own
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RandomModel)
-        with pytest.raises(RandomModel) as raised:
+        warnings.simplefilter("error", NondeterministicModelWarning)
+        with pytest.raises(NondeterministicModelWarning) as raised:
             fx.optimize(Dropped(), x, trials=1, progress=False)
     assert isinstance(raised.value.optimized, fx.Optimized)
 
@@ -469,7 +471,7 @@ def test_a_model_that_computes_something_else(
 def test_a_model_that_arithmetic_does_not_decide(finish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Verification(0.0, "float64", Verdict.UNSURE, "1 of the 200 values of output are not the original's")
     monkeypatch.setattr(runtime, "max_relative_error", lambda *_, **__: found)
-    tuned, (words,) = finish(NotVerified)
+    tuned, (words,) = finish(UnverifiedWarning)
     assert words == f"Two was not verified as a whole: {found.words}."
     assert tuned.report.error == 0
     assert found.words in " ".join(str(tuned.report).split())

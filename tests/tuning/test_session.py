@@ -20,7 +20,7 @@ from felixlike.errors import ReferenceFailed, WorkerFailed
 from felixlike.frontend import Task, make_task
 from felixlike.hardware import device_name, resolve_target
 from felixlike.measure import Measurement, Pool, Status
-from felixlike.search import Candidate, Known, Predicted, Random, Space, make_strategy
+from felixlike.search import Candidate, Observations, Predicted, Random, Space, make_strategy
 from felixlike.spaces.design import RULES, Rule
 from felixlike.symbolic import Sketch, sketches
 from felixlike.tuning import Budget, Event, How, Session, TaskState, choose
@@ -448,7 +448,7 @@ def test_after_the_deadline_one_structure_is_scored(monkeypatch: pytest.MonkeyPa
         deadline.move(0.0 if late else math.inf)
         space = Space(task, "default", deadline=deadline)
         scored.clear()
-        found[late] = Predicted(model).propose(space, Known(), 6, np.random.default_rng(0))
+        found[late] = Predicted(model).propose(space, Observations(), 6, np.random.default_rng(0))
         assert len(scored) == (1 if late else len(space.understood))
         assert all(structures == 1 for _, structures in scored) or not late
     assert all(not math.isnan(candidate.score) for candidate in found[True])

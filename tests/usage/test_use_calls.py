@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import felixlike as fx
-from felixlike.errors import FelixlikeError, FixedModel, GradientsStop, InputMismatch
+from felixlike.errors import FelixlikeError, FixedModel, InputMismatch, NoGradientWarning
 from usage.ways import Refused, answers_alike
 
 INPUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -123,7 +123,7 @@ def test_exported_in_another(fast: fx.Optimized, x: torch.Tensor) -> None:
 def test_gradients_stop_with_one_warning(fast: fx.Optimized, x: torch.Tensor) -> None:
     again = pickle.loads(pickle.dumps(fast))
     needs = x.clone().requires_grad_()
-    with pytest.warns(GradientsStop, match=r"call it under torch.no_grad|Call it under torch.no_grad"):
+    with pytest.warns(NoGradientWarning, match=r"call it under torch.no_grad|Call it under torch.no_grad"):
         assert not again(needs).requires_grad
     again(needs)  # says nothing now, which warnings as errors would show
 

@@ -21,7 +21,7 @@ from torch.utils import _pytree
 
 from felixlike._util.torch_modes import default_dtype
 from felixlike.dynamo import backend
-from felixlike.errors import NotCompiled
+from felixlike.errors import NotCompiledWarning
 
 CALLS = 3
 
@@ -332,7 +332,7 @@ def test_way(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             seen = _observed(way, model, torch.compile(model, backend=kind, **more), copy.deepcopy(inputs))
         found.append(seen)
         if kind == "felixlike":
-            left = [warning for warning in told if warning.category is NotCompiled]
+            left = [warning for warning in told if warning.category is NotCompiledWarning]
             assert len(left) == (0 if way.compiled else way.warnings), [str(warning.message) for warning in told]
     for got, want in zip(*found, strict=True):
         for ours, eagers in zip(got, want, strict=True):

@@ -20,7 +20,7 @@ from felixlike.errors import (
     FelixlikeError,
     InvalidModel,
     InvalidShape,
-    RandomModel,
+    NondeterministicModelWarning,
     RandomOperator,
     UnsupportedOperator,
 )
@@ -297,5 +297,5 @@ def test_random_operators_are_refused(model: nn.Module, x: torch.Tensor) -> None
 
 
 def test_a_random_model_that_export_does_not_see_through(x: torch.Tensor) -> None:
-    with pytest.warns(RandomModel, match="it gives something else at every call"):
+    with pytest.warns(NondeterministicModelWarning, match="it gives something else at every call"):
         fx.optimize(Scaling(), (x,), 0, progress=False)

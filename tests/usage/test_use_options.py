@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 import felixlike as fx
-from felixlike.costmodel import InvalidWeights
-from felixlike.errors import FelixlikeError, InvalidBudget, InvalidOption, StoreError, UnknownTarget
+from felixlike.errors import FelixlikeError, InvalidBudget, InvalidOption, InvalidWeights, StoreError, UnknownTarget
 from felixlike.hardware import host_target
 from felixlike.report.tables import _row
 from usage.ways import Refused, answers_alike

@@ -9,14 +9,14 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._tvm.typing import Func, Loop, Module, Stmt, TirExpr, Var
 from felixlike.codegen import plain_loops
-from felixlike.codegen.annotations import Mark
+from felixlike.codegen.annotations import LoopAnnotation
 
 Change = Callable[[Loop], Stmt]
 """A marked loop → what takes its place."""
 
 
 def with_marked_loops(
-    module: Module, mark: type[Mark], change: Callable[[Func], Change], *, flat: bool = False
+    module: Module, mark: type[LoopAnnotation], change: Callable[[Func], Change], *, flat: bool = False
 ) -> Module:
     """The IRModule without blocks, and with every loop changed that carries such a mark; functions without any are left
     alone.
@@ -36,12 +36,12 @@ def annotated(loop: Loop, annotations: Mapping[str, Any]) -> Loop:
     return _tvm.tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations=dict(annotations))
 
 
-def without_mark(loop: Loop, mark: type[Mark]) -> Loop:
+def without_mark(loop: Loop, mark: type[LoopAnnotation]) -> Loop:
     """A loop with all of its annotations but one."""
     return annotated(loop, {name: value for name, value in loop.annotations.items() if name != mark.key})
 
 
-def with_mark(loop: Loop, mark: Mark) -> Loop:
+def with_mark(loop: Loop, mark: LoopAnnotation) -> Loop:
     """A loop with one more annotation."""
     return annotated(loop, {**loop.annotations, mark.key: mark.value})
 
@@ -85,7 +85,7 @@ def step_along(place: TirExpr, variable: Var) -> int | None:
     return int(step) if isinstance(step, _tvm.tirx.IntImm) else None
 
 
-def _changed(func: Func, mark: type[Mark], change: Callable[[Func], Change], *, flat: bool) -> Func:
+def _changed(func: Func, mark: type[LoopAnnotation], change: Callable[[Func], Change], *, flat: bool) -> Func:
     if not any(mark.on(loop) for loop in _tvm.found(func.body, _tvm.tirx.For)):
         return func
     plain = plain_loops.without_blocks(func)

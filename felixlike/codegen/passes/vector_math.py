@@ -127,7 +127,7 @@ def erf(x: TirExpr, let: Names) -> TirExpr:
 def log(x: TirExpr, let: Names) -> TirExpr:
     """log(2^k (1 + f)) = k ln 2 + f - f²/2 + f³ q(f), 1 + f in [√½, √2): at most 1 ulp off; subnormal x too.
 
-    -inf at 0, NaN below it. Form of Cephes' logf.c (S. L. Moshier); k is split off as in FreeBSD's e_logf.c."""
+    -inf at 0, NaN below it. Invariant of Cephes' logf.c (S. L. Moshier); k is split off as in FreeBSD's e_logf.c."""
     tiny = x < _f(_SMALLEST_NORMAL)
     from_root = _bits(let(_select(tiny, x * _f(2.0**_MANTISSA), x))) - _i(_ROOT_HALF)
     f = let(_float((from_root & _i(2**_MANTISSA - 1)) + _i(_ROOT_HALF)) - _f(1))

@@ -9,7 +9,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike._util import option_checks
-from felixlike._util.torch_modes import own_modes
+from felixlike._util.torch_modes import default_modes
 from felixlike._util.wording import kind_of
 from felixlike.errors import CompilationFailed, EmptyModel, InvalidModel, first_line
 from felixlike.frontend.examples import drawn
@@ -24,7 +24,7 @@ _KINDS = (
 )
 
 
-@own_modes()
+@default_modes()
 def import_model(model: Any, shapes: Any = None, target: Any = "cpu", *, example_inputs: Any = None) -> Imported:
     """Read a model and cut it into tasks.
 

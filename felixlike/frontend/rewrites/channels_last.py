@@ -15,7 +15,7 @@ from typing import Any
 
 from felixlike import _tvm
 from felixlike.frontend.rewrites.rewriting import (
-    Known,
+    Bindings,
     Rewriter,
     axes_of,
     constant,
@@ -49,7 +49,7 @@ def with_channels_last(module: Any) -> Any:
     return converted if after - before <= _AFFORDED * made + _saved(converted) / _MOVING else module
 
 
-def _counted_from_the_front(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+def _counted_from_the_front(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Dimensions that are squeezed, by numbers that TVM's pass understands: it fails on negative ones."""
     if operator(expression) != "squeeze" or expression.attrs.axis is None:
         return None
@@ -59,7 +59,7 @@ def _counted_from_the_front(expression: Any, known: Known, rewriter: Rewriter) -
     return _tvm.relax.op.squeeze(rewriter.new(expression.args[0]), [axis % rank for axis in axes])
 
 
-def _sunk(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+def _sunk(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """Behind elementwise operators, permutations meet their inverses: TVM's pass does not know all of those. One that
     moves dimensions of extent 1 alone is a reshape; constants are permuted at once."""
     name = operator(expression)
@@ -79,7 +79,7 @@ def _sunk(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     return source if joined == sorted(joined) else _tvm.relax.op.permute_dims(source, joined)
 
 
-def _behind(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+def _behind(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """The permutation of an elementwise operator's result, instead of the same one of each of its operands."""
     tensors = [a for a in expression.args if hasattr(a.ty, "shape") and not (is_constant(a) and not shape(a))]
     values = [known.value(a) for a in tensors]

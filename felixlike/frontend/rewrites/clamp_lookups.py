@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten
 
 
 def with_safe_indices(module: Any) -> Any:
@@ -17,7 +17,7 @@ def with_safe_indices(module: Any) -> Any:
     return rewritten(module, _wrapped)
 
 
-def _wrapped(expression: Any, _: Known, rewriter: Rewriter) -> Any:
+def _wrapped(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
     if operator(expression) != "take" or expression.attrs.mode != "fast":
         return None
     arguments = [rewriter.new(argument) for argument in expression.args]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten, shape
 
 
 def with_wide_norms(module: Any) -> Any:
@@ -17,7 +17,7 @@ def with_wide_norms(module: Any) -> Any:
     return rewritten(module, _written_out)
 
 
-def _written_out(expression: Any, _: Known, rewriter: Rewriter) -> Any:
+def _written_out(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
     name = operator(expression)
     if name not in ("nn.layer_norm", "nn.group_norm", "nn.instance_norm"):
         return None

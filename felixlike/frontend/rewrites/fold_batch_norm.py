@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, constant, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, constant, is_constant, operator, rewritten, shape
 
 _CONVOLUTIONS = {f"nn.conv{rank}d{kind}" for rank in (1, 2, 3) for kind in ("", "_transpose")}
 
@@ -26,7 +26,7 @@ def with_folded_batch_norms(module: Any) -> Any:
     return rewritten(module, _folded)
 
 
-def _folded(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+def _folded(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     if not isinstance(expression, _tvm.relax.TupleGetItem) or int(expression.index) != 0:
         return None
     norm = known.value(expression.tuple_value)
@@ -46,7 +46,7 @@ def _folded(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     return _tvm.relax.op.add(call, constant(shift.reshape(1, -1, *ones).astype(dtype)))
 
 
-def _with_bias(value: Any, known: Known) -> tuple[Any, Any]:
+def _with_bias(value: Any, known: Bindings) -> tuple[Any, Any]:
     """The convolution and, where `value` is its sum with a constant for each channel, that constant."""
     if operator(value) != "add" or not known.once(value.args[0]):
         return value, None

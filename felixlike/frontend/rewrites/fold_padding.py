@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten, with_attributes
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten, with_attributes
 
 _CONVOLUTIONS = {f"nn.conv{rank}d" for rank in (1, 2, 3)}
 _MEANS = {f"nn.avg_pool{rank}d" for rank in (1, 2, 3)}
@@ -20,7 +20,7 @@ def with_absorbed_pads(module: Any) -> Any:
     return rewritten(module, _absorbed)
 
 
-def _absorbed(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+def _absorbed(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     name = operator(expression)
     if name == "nn.pad" and expression.attrs.pad_mode == "constant" and not any(_widths(expression)):
         return rewriter.new(expression.args[0])

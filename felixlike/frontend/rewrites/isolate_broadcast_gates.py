@@ -17,7 +17,7 @@ from felixlike import _tvm
 from felixlike.frontend.rewrites.rewriting import (
     BROADCAST,
     OUT_FUSIBLE,
-    Known,
+    Bindings,
     Rewriter,
     elements,
     kernel_of,
@@ -34,7 +34,7 @@ def with_gates_apart(module: Any) -> Any:
     return rewritten(module, partial(_apart, module))
 
 
-def _apart(module: Any, expression: Any, known: Known, rewriter: Rewriter) -> Any:
+def _apart(module: Any, expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     kernel = kernel_of(module, expression)
     count = elements(expression.ty)
     if kernel is None or pattern_of(kernel) > BROADCAST or count is None:
@@ -62,7 +62,7 @@ def _same(x: Any) -> Any:
     return _tvm.te.compute(x.shape, lambda *i: x(*i), name="gate")
 
 
-def _is_sum(module: Any, known: Known, expression: Any) -> bool:
+def _is_sum(module: Any, known: Bindings, expression: Any) -> bool:
     """Whether something would be fused behind a sum if it was fused behind an expression."""
     value = known.value(expression)
     kernel = kernel_of(module, value)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, constant, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, constant, is_constant, operator, rewritten, shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def with_joint_projections(module: Any) -> Any:
     return rewritten(module, partial(_part, {}))
 
 
-def _part(done: dict[int | None, Any], expression: Any, known: Known, rewriter: Rewriter) -> Any:
+def _part(done: dict[int | None, Any], expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     factors = [expression, *map(known.value, expression.args)] if operator(expression) in ("matmul", "add") else []
     product = next((f for f in factors if operator(f) == "matmul"), None)
     if product is None:
@@ -60,7 +60,7 @@ def _part(done: dict[int | None, Any], expression: Any, known: Known, rewriter: 
     return _tvm.relax.op.strided_slice(done[key], axes=[axis], begin=[begin], end=[begin + own.width])
 
 
-def _projection(product: Any, known: Known) -> Projection | None:
+def _projection(product: Any, known: Bindings) -> Projection | None:
     """What begins with a matmul, if its matrix is constant and its result is only moved."""
     weights = product.args[1]
     if not is_constant(weights) or len(shape(weights)) != 2:
@@ -73,7 +73,7 @@ def _projection(product: Any, known: Known) -> Projection | None:
     return found if _is_moved(known.variable(found.result), known) else None
 
 
-def _is_moved(variable: Any, known: Known) -> bool:
+def _is_moved(variable: Any, known: Bindings) -> bool:
     """Whether every reader transposes it, after reshapes or at once."""
     readers = known.readers(variable)
     return bool(readers) and all(

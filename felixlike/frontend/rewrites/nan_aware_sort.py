@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten, shape
 
 _MANTISSAS = {32: 0x7FFFFFFF, 64: 0x7FFFFFFFFFFFFFFF}
 """All bits of a float but its sign, by its width."""
@@ -25,7 +25,7 @@ def with_total_order(module: Any) -> Any:
     return rewritten(module, _ordered)
 
 
-def _ordered(expression: Any, _: Known, rewriter: Rewriter) -> Any:
+def _ordered(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
     name = operator(expression)
     if name in ("argmax", "argmin"):
         return _place(expression, rewriter, largest=name == "argmax")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, axes_of, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, axes_of, is_constant, operator, rewritten, shape
 
 Indices = list[Any]
 
@@ -35,7 +35,7 @@ def with_transposed_factors(module: Any) -> Any:
     return rewritten(module, _product)
 
 
-def _product(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     if operator(expression) != "matmul" or min(len(shape(a)) for a in expression.args) < 2:
         return None
     factors = [_factor(argument, known) for argument in expression.args]
@@ -49,7 +49,7 @@ def _product(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     )
 
 
-def _factor(argument: Any, known: Known) -> Factor:
+def _factor(argument: Any, known: Bindings) -> Factor:
     """A factor as far back as transpositions and dimensions of extent 1 lead; itself if none is transposed."""
     plain = Factor(argument, shape(argument), lambda indices: indices, False)
     found = plain

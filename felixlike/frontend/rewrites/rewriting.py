@@ -9,7 +9,7 @@ from typing import Any
 
 from felixlike import _tvm
 
-Rule = Callable[[Any, "Known", "Rewriter"], Any]
+Rule = Callable[[Any, "Bindings", "Rewriter"], Any]
 """(a call or an element of a tuple, the bindings around it, the rewriter) → what takes its place, or None."""
 
 BROADCAST, INJECTIVE, OUT_FUSIBLE, OPAQUE = 1, 2, 4, 8
@@ -17,7 +17,7 @@ BROADCAST, INJECTIVE, OUT_FUSIBLE, OPAQUE = 1, 2, 4, 8
 ones; what works on single elements may be fused behind; nothing may be fused to it."""
 
 
-class Known:
+class Bindings:
     """The bindings of a Relax function: what a variable stands for, and who reads it."""
 
     def __init__(self, function: Any) -> None:
@@ -66,7 +66,7 @@ def rewritten(module: Any, rule: Rule) -> Any:
     """The module with a rule applied to every call and every element of a tuple in its Relax functions, and without
     what nothing reads any more."""
     relax = _tvm.relax
-    known: list[Known] = []
+    known: list[Bindings] = []
 
     class Visitor(relax.PyExprMutator):  # type: ignore[misc,name-defined]
         def visit_call_(self, call: Any) -> Any:
@@ -80,7 +80,7 @@ def rewritten(module: Any, rule: Rule) -> Any:
     visitor = relax.expr_functor.mutator(Visitor)(module)
     functions = [(v, f) for v, f in module.functions.items() if isinstance(f, relax.Function)]
     for variable, function in functions:
-        known.append(Known(function))
+        known.append(Bindings(function))
         visitor.builder_.update_func(variable, visitor.visit_expr(function))
     return relax.transform.DeadCodeElimination()(visitor.builder_.get())
 

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constant, operator, rewritten, shape
 
 
 def with_shared_factors(module: Any) -> Any:
@@ -20,7 +20,7 @@ def with_shared_factors(module: Any) -> Any:
     return rewritten(module, _shared)
 
 
-def _shared(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+def _shared(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     if operator(expression) != "matmul":
         return None
     factors = list(expression.args)

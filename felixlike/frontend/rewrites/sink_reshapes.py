@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, is_constant, operator, settled, shape
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constant, operator, settled, shape
 
 UNARY = {"nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh", "exp", "negative", "sqrt", "clip", "erf"}
 """Elementwise operators of one tensor."""
@@ -29,7 +29,7 @@ def with_late_reshapes(module: Any) -> Any:
     return settled(module, _late)
 
 
-def _late(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+def _late(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     name, op = operator(expression), _tvm.relax.op
     if name == "broadcast_to" and shape(expression.args[0]) == shape(expression):
         return rewriter.new(expression.args[0])
@@ -56,7 +56,7 @@ def _late(expression: Any, known: Known, rewriter: Rewriter) -> Any:
     return op.reshape(rewriter.builder.emit(call), shape(expression))
 
 
-def _gated(product: Any, known: Known) -> Any:
+def _gated(product: Any, known: Bindings) -> Any:
     """x of x · sigmoid(x), which is one operator of one tensor; None for all other products."""
     for x, other in (product.args, reversed(product.args)):
         gate = known.value(other)
@@ -65,7 +65,7 @@ def _gated(product: Any, known: Known) -> Any:
     return None
 
 
-def _moves(argument: Any, expression: Any, known: Known) -> bool:
+def _moves(argument: Any, expression: Any, known: Bindings) -> bool:
     """Whether an operand is a reshape that can go behind: of a contraction, and read here alone; others are of its
     shape, or one number."""
     reshape = known.value(argument)
@@ -75,7 +75,7 @@ def _moves(argument: Any, expression: Any, known: Known) -> bool:
     return plain and alike and known.once(reshape.args[0]) and _of_contraction(reshape.args[0], known)
 
 
-def _of_contraction(variable: Any, known: Known) -> bool:
+def _of_contraction(variable: Any, known: Bindings) -> bool:
     """Whether a variable is a contraction, or what is done to the elements of one that nobody else reads."""
     value = known.value(variable)
     if operator(value) not in UNARY | BINARY:
@@ -87,7 +87,7 @@ def _is_whole(argument: Any, expression: Any) -> bool:
     return hasattr(argument.ty, "shape") and shape(argument) == shape(expression)
 
 
-def _joined(expression: Any, known: Known, rewriter: Rewriter) -> Any:
+def _joined(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
     """One reshape instead of two, none instead of one that changes nothing."""
     source = expression.args[0]
     if shape(source) == shape(expression):

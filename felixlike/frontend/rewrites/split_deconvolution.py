@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import Known, Rewriter, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, rewritten, shape
 
 _LAYOUTS = {"conv1d": ("NCW", "IOW"), "conv2d": ("NCHW", "IOHW"), "conv3d": ("NCDHW", "IODHW")}
 """Operator → the layouts of data and weights that are rewritten."""
@@ -82,7 +82,7 @@ def in_phases(module: Any) -> Any:
     return rewritten(module, _phased)
 
 
-def _phased(expression: Any, _: Known, rewriter: Rewriter) -> Any:
+def _phased(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
     name = operator(expression).removeprefix("nn.").removesuffix("_transpose")
     if not operator(expression).endswith("_transpose") or not _is_understood(expression, _LAYOUTS[name]):
         return None

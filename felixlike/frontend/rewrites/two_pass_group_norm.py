@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from felixlike import _tvm
-from felixlike.frontend.rewrites.rewriting import OPAQUE, OUT_FUSIBLE, Known, Rewriter, operator, rewritten, shape
+from felixlike.frontend.rewrites.rewriting import OPAQUE, OUT_FUSIBLE, Bindings, Rewriter, operator, rewritten, shape
 
 _NORMS = {"nn.group_norm", "nn.instance_norm"}
 
@@ -29,7 +29,7 @@ def with_group_norms_in_two_passes(module: Any) -> Any:
     return rewritten(module, _in_two_passes)
 
 
-def _in_two_passes(expression: Any, _: Known, rewriter: Rewriter) -> Any:
+def _in_two_passes(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
     if operator(expression) not in _NORMS or str(expression.ty.dtype) != _DTYPE:
         return None
     extents, attrs = shape(expression), expression.attrs

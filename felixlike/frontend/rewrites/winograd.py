@@ -27,7 +27,7 @@ from felixlike.frontend.rewrites.cook_toom import MOST, Matrix, fast_convolution
 from felixlike.frontend.rewrites.rewriting import (
     OPAQUE,
     OUT_FUSIBLE,
-    Known,
+    Bindings,
     Rewriter,
     is_constant,
     operator,
@@ -148,7 +148,7 @@ def with_fast_convolutions(module: Any) -> Any:
     return rewritten(module, _transformed)
 
 
-def _transformed(expression: Any, _: Known, rewriter: Rewriter) -> Any:
+def _transformed(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
     plan = plan_of(expression)
     if plan is None:
         return None

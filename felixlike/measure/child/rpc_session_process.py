@@ -14,7 +14,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike.measure.check import runner
 from felixlike.measure.child import sandbox, server_machine
-from felixlike.measure.crash_guard import Assistant
+from felixlike.measure.crash_guard import CrashGuard
 from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
 
@@ -59,7 +59,7 @@ def visit(request: Message) -> Message:
         host, port, password = request["server"]
         session = _tvm.rpc.connect(host, port, password, session_timeout=request["seconds"])
         target = _tvm.Target(request["target"])
-        assistant = Assistant(session, Path(request["assistant"]))
+        assistant = CrashGuard(session, Path(request["assistant"]))
         found = server_machine.look(session, assistant, target)
         answer = {"status": Status.OK, "device": found.name, "unfit": server_machine.unfit(found, target)}
         if request["survey"]:

@@ -1,6 +1,6 @@
 """What a server's machine is, as its TVM reports it, and whether that is what a target was made for.
 
-In: an RPC session with its Assistant. Out: a Machine; `unfit` says in words how it differs from a target.
+In: an RPC session with its CrashGuard. Out: a Machine; `unfit` says in words how it differs from a target.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any
 from felixlike import _tvm
 from felixlike._util.wording import counted
 from felixlike.hardware import host_target, instruction_sets, kind_of
-from felixlike.measure.crash_guard import Assistant
+from felixlike.measure.crash_guard import CrashGuard
 
 _PRESENT = re.compile(r'"([^"]+)": T\.bool\(True\)')
 _VERSION = re.compile(r"^__version__ = version = '([^']+)'", re.MULTILINE)
@@ -31,7 +31,7 @@ class Machine:
     arch: str
 
 
-def look(session: Any, assistant: Assistant, target: Any) -> Machine:
+def look(session: Any, assistant: CrashGuard, target: Any) -> Machine:
     """Ask a server.  Raises what TVM raises if its TVM lacks the functions asked for."""
     ask = session.get_function
     mcpu = str(ask("tvm.codegen.llvm.GetHostCPUName")())
@@ -51,7 +51,7 @@ def look(session: Any, assistant: Assistant, target: Any) -> Machine:
     )
 
 
-def version(session: Any, assistant: Assistant) -> str:
+def version(session: Any, assistant: CrashGuard) -> str:
     """The version of a server's TVM, read beside its libraries; "unknown" where it was not installed by pip."""
     maps = assistant.read("/proc/self/maps", until=_LIBRARY).splitlines()
     library = next((line.split()[-1] for line in maps if _LIBRARY in line), None)
@@ -94,7 +94,7 @@ def _needed(target: Any) -> frozenset[str]:
     return wanted & here if str(target.attrs.get("mcpu", "")) == str(host_target().attrs["mcpu"]) else wanted
 
 
-def _processor_name(assistant: Assistant) -> str:
+def _processor_name(assistant: CrashGuard) -> str:
     """The name by which this package calls the server's processor; empty where Linux does not say."""
     lines = (line.partition(":") for line in assistant.read("/proc/cpuinfo", until="\n\n").splitlines())
     return next((value.strip() for key, _, value in lines if key.strip() == "model name"), "")

@@ -1,6 +1,6 @@
 """Where candidates are built, and what they are given and compared with is made, whether they run here or on servers.
 
-In: tasks and candidates. Out: processes that build them, and an Examination a task. Candidates can crash, hang or eat
+In: tasks and candidates. Out: processes that build them, and an ReferenceData a task. Candidates can crash, hang or eat
 memory without harm: each lives in a process of its own, forked from a server that has TVM imported.
 """
 
@@ -21,10 +21,10 @@ from felixlike.hardware.probe import usable_cores
 from felixlike.measure.candidate import Schedulable, schedulable
 from felixlike.measure.check.reference import in_quick_order, in_threads
 from felixlike.measure.limits import Limits
-from felixlike.measure.local.code_cache import Earlier
+from felixlike.measure.local.code_cache import CodeCache
 from felixlike.measure.local.processes import Processes
-from felixlike.measure.local.reference_cache import Examinations
-from felixlike.measure.local.reference_data import Examination
+from felixlike.measure.local.reference_cache import ReferenceCache
+from felixlike.measure.local.reference_data import ReferenceData
 from felixlike.measure.local.steps import Steps
 from felixlike.measure.local.trial import Trial, in_time
 from felixlike.measure.measurement import Measurement, Status
@@ -32,11 +32,11 @@ from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement, refused
 
 
-class Workshop:
+class Builder:
     """For one user at a time, and one target.
 
     target, limits, workers, reuse, deadline: as MeasurePool's.  kind: the target's.  processes: all that it has
-    started.  earlier: what came of earlier candidates."""
+    started.  code_cache: what came of code_cache candidates."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class Workshop:
         self.deadline = Deadline() if deadline is None else deadline
         self.target = str(target)
         self.workers = workers or min(cores, usable_cores())  # whatever machine the target is of, it is built here
-        self.earlier = Earlier(reuse=reuse)
+        self.code_cache = CodeCache(reuse=reuse)
         self._has_gpu = not self.kind.on_host and (gpu_at_hand() or ("", ""))[1] == str(target.attrs["arch"])
         self._plain = str(quickly_compiled(target if self.kind.on_host else host_target()))
         self._busy = False
         self.processes = Processes(threads=cores)
-        self._examinations = Examinations(self.processes.directory, self._reference)
+        self._references = ReferenceCache(self.processes.directory, self._reference)
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -90,9 +90,9 @@ class Workshop:
             self.processes.end_all()
             self._busy = False
 
-    def examined(self, task: Task, *, verify: bool) -> AbstractContextManager[Examination]:
+    def reference_for(self, task: Task, *, verify: bool) -> AbstractContextManager[ReferenceData]:
         """The task's inputs and answers, whose files are there during a block.  Raises ReferenceFailed, OutOfTime."""
-        return self._examinations.using(task, verify=verify)
+        return self._references.using(task, verify=verify)
 
     def begin(self, index: int, candidate: Schedulable, memory: int, **extra: Any) -> Trial | Measurement:
         """A process that builds a candidate, or what came of it if it has no module.  See `build`."""
@@ -106,7 +106,7 @@ class Workshop:
     def build(self, index: int, module: Any, memory: int, *, target: str | None = None, **extra: Any) -> Trial:
         """A process that builds a module.
 
-        index: of its Trial.  memory: bytes for its buffers.  target: None for the workshop's.  extra: more entries of
+        index: of its Trial.  memory: bytes for its buffers.  target: None for the builder's.  extra: more entries of
         its request.  Raises WorkerFailed."""
         request = {
             "module": str(_tvm.ir.save_json(module)),
@@ -120,19 +120,19 @@ class Workshop:
         is None) if the deadline comes before the reference.  Raises ReferenceFailed, WorkerFailed, OutOfTime."""
         verify = True
         try:
-            examination = yield from self._examinations.making(task, verify=True)
+            reference_data = yield from self._references.making(task, verify=True)
         except OutOfTime:
             verify = False
-            examination = yield from self._examinations.making(task, verify=False)
+            reference_data = yield from self._references.making(task, verify=False)
         try:
-            return (yield from self._checking(candidate, examination))
+            return (yield from self._checking(candidate, reference_data))
         finally:
-            self._examinations.release(task, verify=verify)
+            self._references.release(task, verify=verify)
 
-    def _checking(self, candidate: Schedulable, examination: Examination) -> Steps[Measurement]:
-        request = examination.request(base=self.limits.tolerance, timing=None, best=None)
+    def _checking(self, candidate: Schedulable, reference_data: ReferenceData) -> Steps[Measurement]:
+        request = reference_data.request(base=self.limits.tolerance, timing=None, best=None)
         while True:
-            trial = self.begin(0, candidate, examination.bytes)
+            trial = self.begin(0, candidate, reference_data.bytes)
             if isinstance(trial, Measurement):
                 return trial
             elapsed = 0.0
@@ -146,9 +146,9 @@ class Workshop:
             finally:
                 self.processes.end(trial)
             if not trial.lost:
-                self.processes.praise()
+                self.processes.reset_deaths()
                 return measurement(answer, build_seconds=trial.build_seconds, run_seconds=elapsed)
-            self.processes.mourn(trial.generation)
+            self.processes.record_death(trial.generation)
 
     def _timely(self, trial: Trial, limit: float) -> Steps[Message]:
         """Steps to a trial's answer.  Raises OutOfTime where the deadline comes before the candidate's limit."""
@@ -179,4 +179,4 @@ class Workshop:
                 self.processes.end(trial)
             if not trial.lost:
                 return answer
-            self.processes.mourn(trial.generation)
+            self.processes.record_death(trial.generation)

@@ -10,7 +10,7 @@ Key = tuple[str, bool, str]
 """A task's key, whether the answer was verified, the digest of the code."""
 
 
-class Earlier:
+class CodeCache:
     """reuse: False to forget everything."""
 
     def __init__(self, *, reuse: bool) -> None:

@@ -12,7 +12,7 @@ from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
 
 
-def take_turns(
+def interleave(
     timed: Sequence[tuple[Trial, Message]],
     timing: Timing,
     seconds: float,

@@ -17,9 +17,9 @@ from felixlike.hardware.probe import memory_bytes
 from felixlike.measure.candidate import Schedulable
 from felixlike.measure.evaluator import better
 from felixlike.measure.interface import Checked, Checks, Results
-from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.builds import Builds
-from felixlike.measure.local.interleaved_timing import take_turns, without_turn
+from felixlike.measure.local.interleaved_timing import interleave, without_turn
 from felixlike.measure.local.machine_lock import alone_on_machine
 from felixlike.measure.local.steps import Steps, complete, together
 from felixlike.measure.local.trial import Trial
@@ -32,28 +32,28 @@ _WAITING_SHARE = 4
 
 
 class Local:
-    """A Place: this machine, where the candidates that a workshop builds run in the processes that built them.
+    """A Runner: this machine, where the candidates that a builder builds run in the processes that built them.
 
     waiting: as MeasurePool's.  ahead: whether candidates are built while others run; None: where they do not run on the
     processors that build them."""
 
-    def __init__(self, workshop: Workshop, *, waiting: int | None = None, ahead: bool | None = None) -> None:
-        self._workshop = workshop
-        self._processes = workshop.processes
-        self._ahead = not workshop.kind.on_host if ahead is None else ahead
-        self._batch = waiting or workshop.kind.waiting * workshop.workers
+    def __init__(self, builder: Builder, *, waiting: int | None = None, ahead: bool | None = None) -> None:
+        self._builder = builder
+        self._processes = builder.processes
+        self._ahead = not builder.kind.on_host if ahead is None else ahead
+        self._batch = waiting or builder.kind.waiting * builder.workers
 
     @property
     def devices(self) -> frozenset[str]:
         """The name of this machine's device."""
-        return frozenset([device_name(_tvm.Target(self._workshop.target))])
+        return frozenset([device_name(_tvm.Target(self._builder.target))])
 
     def stream(self, task: Task, candidates: Iterable[Schedulable], *, verify: bool, best: float | None) -> Results:
         """See MeasurePool.stream."""
-        limits, known = self._workshop.limits, self._workshop.earlier
-        with self._workshop.claimed(), self._workshop.examined(task, verify=verify) as examination:
-            room = max(1, memory_bytes() // _WAITING_SHARE // max(1, examination.bytes))
-            builds = Builds(self._workshop, candidates, examination.bytes, size=self._batch, ahead=self._ahead)
+        limits, known = self._builder.limits, self._builder.code_cache
+        with self._builder.claimed(), self._builder.reference_for(task, verify=verify) as reference_data:
+            room = max(1, memory_bytes() // _WAITING_SHARE // max(1, reference_data.bytes))
+            builds = Builds(self._builder, candidates, reference_data.bytes, size=self._batch, ahead=self._ahead)
             with contextlib.closing(builds):
                 while builds.begin_batch():
                     timed: list[tuple[Trial, Message]] = []
@@ -61,7 +61,7 @@ class Local:
                     while (trial := (yield from builds.next())) is not None:
                         code = trial.code if known.reuse else str(trial.index)
                         if trial.lost:  # it was idle when its server died: not its fault
-                            self._processes.mourn(trial.generation)
+                            self._processes.record_death(trial.generation)
                             self._processes.end(trial)
                             builds.again(trial)
                             continue
@@ -75,7 +75,7 @@ class Local:
                             yield trial.index, replace(earlier, build_seconds=trial.build_seconds)
                             continue
                         copies[code] = []
-                        request = examination.request(base=limits.tolerance, timing=limits.timing, best=best)
+                        request = reference_data.request(base=limits.tolerance, timing=limits.timing, best=best)
                         answer = self._run(builds, trial, request)
                         if answer is None:
                             break
@@ -84,7 +84,7 @@ class Local:
                         for far in without_turn(timed, limits.timing, room):
                             self._processes.end(far)
                     with alone_on_machine():
-                        turned = take_turns(timed, limits.timing, limits.run_seconds, builds.run)
+                        turned = interleave(timed, limits.timing, limits.run_seconds, builds.run)
                     for first, answer in turned:
                         self._processes.end(first)
                         answer = {**answer, "kernels": first.kernels}
@@ -103,8 +103,8 @@ class Local:
 
     def check(self, task: Task, candidate: Schedulable) -> Measurement:
         """See MeasurePool.check."""
-        with self._workshop.claimed():
-            return complete(self._workshop.checking(task, candidate))
+        with self._builder.claimed():
+            return complete(self._builder.checking(task, candidate))
 
     def checks(self, candidates: Iterable[tuple[Task, Schedulable]]) -> Checks:
         """See MeasurePool.checks."""
@@ -116,9 +116,9 @@ class Local:
                 given.append(job)
                 yield place, self._outcome(*job)
 
-        with self._workshop.claimed():
+        with self._builder.claimed():
             # One more than can build: whoever makes the candidates is not to keep the workers waiting.
-            for place, found in together(jobs(), most=self._workshop.workers + 1):
+            for place, found in together(jobs(), most=self._builder.workers + 1):
                 if isinstance(found, NoSpaceLeft):
                     alone.append(place)
                 else:
@@ -128,15 +128,15 @@ class Local:
 
     def _outcome(self, task: Task, candidate: Schedulable) -> Steps[Checked]:
         try:
-            return (yield from self._workshop.checking(task, candidate))
+            return (yield from self._builder.checking(task, candidate))
         except (ReferenceFailed, InvalidModel, OutOfTime) as error:
             return error
 
     def _run(self, builds: Builds, trial: Trial, request: Message) -> Message | None:
         """Have a trial called, checked and timed; it is paused afterwards.  None: the deadline has ended the call."""
         with alone_on_machine():
-            answer = builds.run(trial, request, self._workshop.limits.run_seconds)
+            answer = builds.run(trial, request, self._builder.limits.run_seconds)
         trial.pause()
         if answer is not None and answer["status"] is Status.OK:
-            self._processes.praise()
+            self._processes.reset_deaths()
         return answer

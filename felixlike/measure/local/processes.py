@@ -45,7 +45,7 @@ class Processes:
             try:
                 trial = Trial(self.server, index, request)
             except ServerDied:
-                self.mourn(self.server.generation)
+                self.record_death(self.server.generation)
                 continue
             self.under_way.add(trial)
             return trial
@@ -60,7 +60,7 @@ class Processes:
         for trial in tuple(self.under_way):
             self.end(trial)
 
-    def mourn(self, generation: int) -> None:
+    def record_death(self, generation: int) -> None:
         """Count a server's death, once, however many trials are lost with it; raise WorkerFailed if that is all that
         happens."""
         if generation <= self._mourned:
@@ -74,7 +74,7 @@ class Processes:
                 remedy="see what ends it: a limit on this user's processes, or the machine's memory",
             )
 
-    def praise(self) -> None:
+    def reset_deaths(self) -> None:
         """There is a result: the deaths so far are forgotten."""
         self._deaths = 0
 

@@ -1,6 +1,6 @@
 """What a task's candidates are given and compared with: files of inputs and of the float64 answer, made once per task.
 
-In: a task, and a way to run a module. Out: an Examination, from which the requests to a candidate's process are made.
+In: a task, and a way to run a module. Out: an ReferenceData, from which the requests to a candidate's process are made.
 """
 
 import math
@@ -34,7 +34,7 @@ Runner = Callable[[object, int, Message], Steps[Message]]
 
 
 @dataclass(frozen=True, slots=True)
-class Examination:
+class ReferenceData:
     """The inputs of a task's candidates and the answers expected.
 
     terms: of the longest sum.  rounded: the coarsest float type on the way.  products: what the precision that the
@@ -85,26 +85,26 @@ class Examination:
         return {"arguments": rows, "timing": timing and asdict(timing), "best": best}
 
 
-def unverified(task: Task, directory: Path) -> Examination:
+def unverified(task: Task, directory: Path) -> ReferenceData:
     """Inputs only; such as every function is defined for."""
     return _inputs(task, directory, positive=True)
 
 
-def verified(task: Task, directory: Path, run: Runner) -> Steps[Examination]:
+def verified(task: Task, directory: Path, run: Runner) -> Steps[ReferenceData]:
     """Steps to the inputs, and the float64 answers.  Raises ReferenceFailed if the unscheduled function cannot be run,
     NoSpaceLeft if its files do not fit.
 
     The inputs are those of the two kinds (any sign, positive) for which fewer values of the answer are inf or nan."""
-    best: Examination | None = None
+    best: ReferenceData | None = None
     chosen = directory
     fewest = math.inf
     failure = ""
     for positive in (False, True):
         home = directory / ("positive" if positive else "signed")
-        examination = _inputs(task, home, positive=positive)
-        answers, strange, failure = yield from _answers(task, examination, home, run)
+        reference_data = _inputs(task, home, positive=positive)
+        answers, strange, failure = yield from _answers(task, reference_data, home, run)
         if answers and strange < fewest:
-            best, fewest, chosen = replace(examination, answers=answers), strange, home
+            best, fewest, chosen = replace(reference_data, answers=answers), strange, home
         if fewest == 0:
             break
     if best is None:
@@ -121,7 +121,7 @@ def verified(task: Task, directory: Path, run: Runner) -> Steps[Examination]:
     return best
 
 
-def _inputs(task: Task, directory: Path, *, positive: bool) -> Examination:
+def _inputs(task: Task, directory: Path, *, positive: bool) -> ReferenceData:
     parameters = arguments(task.module["main"])
     files: list[Path | None] = []
     terms = reduction_length(task.module["main"])
@@ -132,48 +132,49 @@ def _inputs(task: Task, directory: Path, *, positive: bool) -> Examination:
     products = precision_of(task.target).tolerance if terms > 1 else 0.0
     rounded = coarsest(task.module["main"])
     answers, magnified = (None,) * len(parameters), (0.0,) * len(parameters)
-    return Examination(parameters, terms, rounded, products, tuple(files), answers, magnified)
+    return ReferenceData(parameters, terms, rounded, products, tuple(files), answers, magnified)
 
 
-def _magnified(task: Task, examination: Examination, directory: Path, run: Runner) -> Steps[Examination]:
-    """Steps to the examination with what rounding errors become: float64 answers for inputs that are a little different
-    tell. As it is where they cannot be had."""
-    moved = list(examination.files)
+def _magnified(task: Task, reference_data: ReferenceData, directory: Path, run: Runner) -> Steps[ReferenceData]:
+    """Steps to the reference data with what rounding errors become, by float64 answers to slightly different inputs.
+
+    The data is returned unchanged where such answers cannot be computed."""
+    moved = list(reference_data.files)
     random = np.random.default_rng(0)
     home = directory / "moved"
-    for index, (argument, file) in enumerate(zip(examination.arguments, examination.files, strict=True)):
+    for index, (argument, file) in enumerate(zip(reference_data.arguments, reference_data.files, strict=True)):
         if file is not None and argument.dtype in ROUNDING:
             exact = np.load(file).astype("float64")
             path = home / f"input{index}.npy"
             _save(task, path, exact * (1 + ROUNDING[argument.dtype] * random.choice([-1.0, 1.0], exact.shape)))
             moved[index] = path
-    unknown = replace(examination, files=tuple(moved), answers=(None,) * len(moved))
+    unknown = replace(reference_data, files=tuple(moved), answers=(None,) * len(moved))
     answers, _, _ = yield from _answers(task, unknown, home, run)
     if not answers:
-        return examination
+        return reference_data
     errors = [
         magnification(np.load(there), np.load(here)) if here is not None and there is not None else 0.0
-        for here, there in zip(examination.answers, answers, strict=True)
+        for here, there in zip(reference_data.answers, answers, strict=True)
     ]
-    return replace(examination, magnified=tuple(errors))
+    return replace(reference_data, magnified=tuple(errors))
 
 
 def _answers(
-    task: Task, examination: Examination, directory: Path, run: Runner
+    task: Task, reference_data: ReferenceData, directory: Path, run: Runner
 ) -> Steps[tuple[tuple[Path | None, ...], float, str]]:
     """Files of the float64 answers, how many values in them are inf or nan, and what went wrong if there are none.
 
     A function that cannot be compiled in float64 is run in its own types."""
     failure = ""
     for widen in (True, False):
-        request = examination.request(base=None, timing=None, best=None)
-        for index, (row, argument) in enumerate(zip(request["arguments"], examination.arguments, strict=True)):
+        request = reference_data.request(base=None, timing=None, best=None)
+        for index, (row, argument) in enumerate(zip(request["arguments"], reference_data.arguments, strict=True)):
             if widen and "float" in argument.dtype:
                 row["dtype"] = "float64"
             if argument.written:
                 row["save"] = str(directory / f"answer{index}.npy")
         module = double_precision(task.module) if widen else task.module
-        answer = yield from run(module, 2 * examination.bytes, request)
+        answer = yield from run(module, 2 * reference_data.bytes, request)
         if answer["status"] == Status.OK:
             saved = tuple(row["save"] and Path(row["save"]) for row in request["arguments"])
             return saved, answer["strange"], ""

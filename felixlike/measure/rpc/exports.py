@@ -8,30 +8,30 @@ from felixlike.errors import WorkerFailed
 from felixlike.hardware import c_compiler
 from felixlike.measure import crash_guard
 from felixlike.measure.candidate import Schedulable
-from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.trial import Trial
 from felixlike.measure.measurement import Measurement, Status
 
 
 class Exports:
-    """What a workshop builds for servers.  compiler: links it; see `linker`."""
+    """What a builder builds for servers.  compiler: links it; see `linker`."""
 
-    def __init__(self, workshop: Workshop, compiler: str) -> None:
-        self._workshop = workshop
+    def __init__(self, builder: Builder, compiler: str) -> None:
+        self._builder = builder
         self._compiler = compiler
 
     def candidate(self, index: int, candidate: Schedulable, memory: int) -> tuple[Trial | Measurement, Path]:
         """A process that builds a candidate, or what came of it if it has no module; and its file, alone in a folder.
         memory: bytes for its buffers."""
         library = self._file(f"candidate{index}")
-        return self._workshop.begin(index, candidate, memory, export=self._export(library)), library
+        return self._builder.begin(index, candidate, memory, export=self._export(library)), library
 
     def known(self, name: str, module: Any, memory: int, *, target: str | None = None) -> Path:
-        """Build a module that is known to be good; its file.  target: None for the workshop's.  Raises WorkerFailed."""
+        """Build a module that is known to be good; its file.  target: None for the builder's.  Raises WorkerFailed."""
         library = self._file(name)
-        trial = self._workshop.build(0, module, memory, target=target, export=self._export(library))
-        answer = trial.wait(self._workshop.limits.reference_seconds)
-        self._workshop.processes.end(trial)
+        trial = self._builder.build(0, module, memory, target=target, export=self._export(library))
+        answer = trial.wait(self._builder.limits.reference_seconds)
+        self._builder.processes.end(trial)
         if answer["status"] is not Status.OK:
             raise WorkerFailed(
                 f"the library {name} could not be built: {answer['status']}, {answer['message']}",
@@ -46,7 +46,7 @@ class Exports:
         return self.known("assistant", crash_guard.module(), 0, target="llvm")
 
     def _file(self, name: str) -> Path:
-        folder = self._workshop.processes.directory / name
+        folder = self._builder.processes.directory / name
         folder.mkdir(exist_ok=True)
         return folder / f"{name}.so"
 

@@ -26,7 +26,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Traffic:
+class JobQueue:
     """building, running: processes on this machine, with what they are for; running ones lead a session with a
     server.  ready: built, the next to run first.  asked: questions to the tracker, one for each that is ready.
     idle: seconds for which there was work and no server.  fruitless: sessions in a row that failed before their

@@ -1,4 +1,4 @@
-"""Measure on servers: a pool as MeasurePool, of a workshop on this machine and the servers of a TVM tracker."""
+"""Measure on servers: a pool as MeasurePool, of a builder on this machine and the servers of a TVM tracker."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from felixlike._util.deadline import Deadline
 from felixlike.frontend.task import Task
 from felixlike.hardware import require_real, resolve_target
 from felixlike.measure.limits import Limits
-from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.builder import Builder
 from felixlike.measure.pool import WorkshopPool
 from felixlike.measure.rpc.exports import linker
 from felixlike.measure.rpc.remote import Remote
-from felixlike.measure.rpc.server_pool import Fleet
+from felixlike.measure.rpc.server_pool import ServerPool
 from felixlike.measure.rpc.server_probe import Seen
 
 
@@ -42,10 +42,10 @@ class RpcPool(WorkshopPool):
             patience, "patience", positive=True, finite=False, where="RpcPool", unit="seconds"
         )
         target = require_real(resolve_target(target), where="RpcPool")
-        fleet, compiler = Fleet(tracker, key), linker()
-        workshop = Workshop(target, limits=limits, workers=workers, reuse=reuse, deadline=deadline)
-        self._remote = Remote(workshop, fleet, compiler=compiler, patience=patience)
-        super().__init__(workshop, self._remote)
+        server_pool, compiler = ServerPool(tracker, key), linker()
+        builder = Builder(target, limits=limits, workers=workers, reuse=reuse, deadline=deadline)
+        self._remote = Remote(builder, server_pool, compiler=compiler, patience=patience)
+        super().__init__(builder, self._remote)
 
     def survey(self, task: Task) -> tuple[Seen, ...]:
         """Try every server that is free now, also with the task as it is.  Raises WorkerFailed if there is none."""

@@ -8,7 +8,7 @@ from felixlike.errors import TrackerFailed, WorkerFailed, WrongDevice
 from felixlike.measure.rpc.tracker import Address, Request, Servers, Tracker, check_servers
 
 
-class Fleet:
+class ServerPool:
     """tracker: HOST:PORT.  Raises InvalidOption if it is not, TrackerFailed if it cannot be reached or has no server
     under the key."""
 

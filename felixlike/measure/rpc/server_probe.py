@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from felixlike.frontend.task import Task
 from felixlike.measure.candidate import Untuned
-from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.trial import Trial
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.outcome import measurement
 from felixlike.measure.rpc.exports import Exports
-from felixlike.measure.rpc.server_pool import Fleet
+from felixlike.measure.rpc.server_pool import ServerPool
 from felixlike.measure.rpc.sessions import Sessions
 from felixlike.measure.rpc.tracker import Address, Grant
 
@@ -34,11 +34,11 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ServerProbe:
     """Of the servers of one pool.  patience: how long to wait for the first of them, s."""
 
-    workshop: Workshop
-    fleet: Fleet
+    builder: Builder
+    server_pool: ServerPool
     exports: Exports
     sessions: Sessions
     patience: float
@@ -47,22 +47,22 @@ class Survey:
         """Open a session with every server that is free now, all at a time; run the task there as it is, if any.
 
         Raises WorkerFailed if there is none."""
-        with self.workshop.claimed(), contextlib.ExitStack() as used:
+        with self.builder.claimed(), contextlib.ExitStack() as used:
             _ = self.exports.assistant  # built before servers are asked for, so that none waits for it
             library, memory, request = None, 0, None
             if task is not None:
-                examination = used.enter_context(self.workshop.examined(task, verify=True))
-                memory = examination.bytes
+                reference_data = used.enter_context(self.builder.reference_for(task, verify=True))
+                memory = reference_data.bytes
                 library = self.exports.known("survey", Untuned(task).module(), memory)
-                limits = self.workshop.limits
-                request = examination.request(base=limits.tolerance, timing=limits.timing, best=None)
+                limits = self.builder.limits
+                request = reference_data.request(base=limits.tolerance, timing=limits.timing, best=None)
             grants = self._all_free()
             trials = [self.sessions.begin(grant, library, memory, request, survey=True) for grant in grants]
             return tuple(self._seen(grant.address, trial) for grant, trial in zip(grants, trials, strict=True))
 
     def _all_free(self) -> list[Grant]:
         """Ask for all servers that are free, and wait for one if none is.  Raises WorkerFailed."""
-        asked = [self.fleet.request() for _ in range(max(1, self.fleet.registered().free))]
+        asked = [self.server_pool.request() for _ in range(max(1, self.server_pool.registered().free))]
         grants: list[Grant] = []
         try:
             for request in asked:
@@ -74,12 +74,12 @@ class Survey:
             for request in asked:
                 request.close()
         if not grants:
-            self.fleet.give_up(f"no server was free for {self.patience:.0f} s", "")
+            self.server_pool.give_up(f"no server was free for {self.patience:.0f} s", "")
         return grants
 
     def _seen(self, address: Address, trial: Trial) -> Seen:
         answer = trial.wait(self.sessions.seconds)
-        self.workshop.processes.end(trial)
+        self.builder.processes.end(trial)
         device, problem = answer.get("device", ""), answer.get("unfit", "")
         if not problem and (not device or "lost" in answer):
             problem = f"no session with it came about: {answer.get('message', 'its time was up')}"

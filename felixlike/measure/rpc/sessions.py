@@ -6,7 +6,7 @@ In: a server that the tracker has granted, and a library. Out: the process (`rem
 
 from pathlib import Path
 
-from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.trial import Trial
 from felixlike.measure.messages import Message
 from felixlike.measure.rpc.exports import Exports
@@ -19,30 +19,30 @@ _GRACE_SECONDS = 5.0
 class Sessions:
     """Of one pool."""
 
-    def __init__(self, workshop: Workshop, exports: Exports) -> None:
-        self._workshop = workshop
+    def __init__(self, builder: Builder, exports: Exports) -> None:
+        self._builder = builder
         self._exports = exports
 
     @property
     def seconds(self) -> float:
         """When a session is overdue."""
-        return self._workshop.limits.run_seconds + _GRACE_SECONDS
+        return self._builder.limits.run_seconds + _GRACE_SECONDS
 
     def begin(
-        self, grant: Grant, library: Path | None, memory: int, examination: Message | None, *, survey: bool = False
+        self, grant: Grant, library: Path | None, memory: int, reference_data: Message | None, *, survey: bool = False
     ) -> Trial:
         """A process that connects to a server and runs a library there.
 
-        library: None to look at the machine only.  memory: bytes for its buffers.  examination: the run request.
+        library: None to look at the machine only.  memory: bytes for its buffers.  reference_data: the run request.
         survey: look at the version of TVM, too."""
         request = {
             "server": [*grant.address, grant.password],
-            "seconds": self._workshop.limits.run_seconds,
+            "seconds": self._builder.limits.run_seconds,
             "assistant": str(self._exports.assistant),
             "library": None if library is None else str(library),
-            "target": self._workshop.target,
-            "memory": self._workshop.limits.memory_bytes + memory,
-            "run": examination,
+            "target": self._builder.target,
+            "memory": self._builder.limits.memory_bytes + memory,
+            "run": reference_data,
             "survey": survey,
         }
-        return self._workshop.processes.begin(0, request)
+        return self._builder.processes.begin(0, request)

@@ -25,7 +25,7 @@ from felixlike.hardware import SIMULATED_NAMES, require_runnable, resolve_target
 from felixlike.measure.candidate import Schedulable, schedulable
 from felixlike.measure.interface import Checks, Results
 from felixlike.measure.limits import Limits
-from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.local_pool import Local
 from felixlike.measure.measurement import Measurement, Status
 from felixlike.measure.outcome import refused
@@ -60,7 +60,7 @@ class SimulatedPool:
         self._surrogate = surrogate_of(device)
         self._limits, self._deadline = Limits() if limits is None else limits, deadline
         self._seed = option_checks.seed(seed, where="SimulatedPool")
-        self._workshop: Workshop | None = None
+        self._builder: Builder | None = None
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -111,14 +111,14 @@ class SimulatedPool:
     def close(self) -> None:
         """End the processes that checks have started.  May be called again."""
         self._closed = True
-        if self._workshop is not None:
-            self._workshop.processes.close()
+        if self._builder is not None:
+            self._builder.processes.close()
 
     def _host(self) -> Local:
         require_runnable(self._target)
-        if self._workshop is None:
-            self._workshop = Workshop(self._target, limits=self._limits, deadline=self._deadline)
-        return Local(self._workshop)
+        if self._builder is None:
+            self._builder = Builder(self._target, limits=self._limits, deadline=self._deadline)
+        return Local(self._builder)
 
     def _measured(self, task: Task, candidates: Sequence[Schedulable]) -> list[Measurement]:
         found: dict[int, Measurement] = {}

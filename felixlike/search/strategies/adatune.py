@@ -24,7 +24,7 @@ from felixlike.search.checks import checked
 from felixlike.search.diversity import diverse
 from felixlike.search.samples import Sampled, Samples, rows_of_candidates
 from felixlike.search.space import Space
-from felixlike.search.strategy import Key, Known, aside, by_sketch, draw
+from felixlike.search.strategy import Key, Observations, aside, by_sketch, draw
 from felixlike.search.variation import Variations
 
 Floats = npt.NDArray[np.float64]
@@ -47,7 +47,7 @@ class AdaTune(Sampled):
     def __post_init__(self) -> None:
         checked(self, trees=2, chains=1, steps=0, hot=0.0, first=2)
 
-    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+    def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`. Until enough was measured, and for few points, this is random search."""
         samples = self.samples(space)
         if len(samples.rows) < self.first or not known.best or not space.understood or space.size() <= count:
@@ -61,7 +61,7 @@ class AdaTune(Sampled):
         return [*chosen, *opaque, *draw(space, count - len(opaque) - len(chosen), taken, rng, origin="random")]
 
     def _annealed(
-        self, space: Space, forest: _Forest, known: Known, rng: np.random.Generator
+        self, space: Space, forest: _Forest, known: Observations, rng: np.random.Generator
     ) -> tuple[list[Candidate], float]:
         """All points passed, scored by their EI, and the mean σ of those that were not measured."""
         best = [c for _, c in known.best if c.sketch.understood][: self.chains // 4]

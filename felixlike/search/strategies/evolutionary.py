@@ -16,13 +16,13 @@ from felixlike.costmodel import CostModel
 from felixlike.search.candidate import Candidate
 from felixlike.search.checks import checked
 from felixlike.search.space import Space
-from felixlike.search.strategies.model_guided import Guided
-from felixlike.search.strategy import Key, Known, aside, by_sketch, draw
+from felixlike.search.strategies.model_guided import ModelGuided
+from felixlike.search.strategy import Key, Observations, aside, by_sketch, draw
 from felixlike.search.variation import Variations
 
 
 @dataclass(eq=False)
-class Evolutionary(Guided):
+class Evolutionary(ModelGuided):
     """Mutates a population of points; MetaSchedule's defaults.
 
     population: points.  measured: share of them that are the best measured ones.  generations: how often the population
@@ -41,7 +41,7 @@ class Evolutionary(Guided):
         shares = (0.0, 1.0)
         checked(self, population=2, measured=shares, generations=0, mutation=shares, explore=shares, paths=1)
 
-    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+    def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`. Without a model that knows anything, and for few points, this is random search."""
         model = self.knows(space, count)
         if model is None:
@@ -57,7 +57,9 @@ class Evolutionary(Guided):
             *draw(space, count - len(opaque) - len(chosen), taken, rng, origin="random"),
         ]
 
-    def _evolved(self, space: Space, model: CostModel, known: Known, rng: np.random.Generator) -> dict[Key, Candidate]:
+    def _evolved(
+        self, space: Space, model: CostModel, known: Observations, rng: np.random.Generator
+    ) -> dict[Key, Candidate]:
         """Every point of every generation that was not measured, scored."""
         found: dict[Key, Candidate] = {}
         variations = Variations(space)
@@ -72,7 +74,7 @@ class Evolutionary(Guided):
             population = self._children(space, model, variations, [population[i] for i in parents], rng)
         return found
 
-    def _first(self, space: Space, model: CostModel, known: Known, rng: np.random.Generator) -> list[Candidate]:
+    def _first(self, space: Space, model: CostModel, known: Observations, rng: np.random.Generator) -> list[Candidate]:
         elite = [c for _, c in known.best if c.sketch.understood][: round(self.measured * self.population)]
         share = -(-(self.population - len(elite)) // len(space.understood))
         found: list[Candidate] = []

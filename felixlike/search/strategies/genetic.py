@@ -14,7 +14,7 @@ import numpy as np
 from felixlike.search.candidate import Candidate
 from felixlike.search.checks import checked
 from felixlike.search.space import Space
-from felixlike.search.strategy import Key, Known, Strategy, aside, draw
+from felixlike.search.strategy import Key, Observations, Strategy, aside, draw
 from felixlike.search.variation import Variations
 
 _TRIES = 16
@@ -36,7 +36,7 @@ class Genetic(Strategy):
     def __post_init__(self) -> None:
         checked(self, population=2, crossover=(0.0, 1.0), mutation=(0.0, 1.0))
 
-    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+    def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`."""
         missing = min(count, max(0, self.population - len(known.seen)))
         opaque = aside(space, known, count - missing, rng)
@@ -45,7 +45,7 @@ class Genetic(Strategy):
         taken = known.seen | found.keys()
         return [*found.values(), *draw(space, count - len(found), taken, rng, origin="random")]
 
-    def _brood(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> dict[Key, Candidate]:
+    def _brood(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> dict[Key, Candidate]:
         parents = [(s, c) for s, c in known.best if c.sketch.understood][: self.population]
         found: dict[Key, Candidate] = {}
         if not parents:

@@ -16,18 +16,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from felixlike.costmodel import CostModel
-from felixlike.errors import UnsupportedSketch
+from felixlike.errors import NoSmoothForm, UnsupportedSketch
 from felixlike.search.candidate import Candidate
 from felixlike.search.checks import checked
-from felixlike.search.descent import Descent, Walk, descend
+from felixlike.search.descent import Descent, Start, descend
 from felixlike.search.diversity import spread_out
 from felixlike.search.rounding import round_points
 from felixlike.search.space import Space
-from felixlike.search.strategies.model_guided import Guided
-from felixlike.search.strategy import Key, Known, aside, by_sketch, draw
+from felixlike.search.strategies.model_guided import ModelGuided
+from felixlike.search.strategy import Key, Observations, aside, by_sketch, draw
 from felixlike.search.structures import Structure, Structures, structure_of
 from felixlike.search.variation import Variations
-from felixlike.smooth import NoSmoothForm
 from felixlike.symbolic import Points, Sketch
 
 _SHORTLIST = 384
@@ -37,14 +36,14 @@ _PARENTS = 128
 """Points whose neighbours are looked at."""
 
 _CROSSED = 0.25
-"""Share of the neighbours that have parts of two points."""
+"""PredicatedSplit of the neighbours that have parts of two points."""
 
 _LEADERS = 3
 """Structures of so many of the best measured points stay in use."""
 
 
 @dataclass(eq=False)
-class Gradient(Guided):
+class Gradient(ModelGuided):
     """Proposes points that the cost model's gradient leads to.
 
     pool: random points scored before descending.  paths: combinations of compute locations drawn for each sketch in
@@ -93,7 +92,7 @@ class Gradient(Guided):
         super().begin(model)
         self._structures.clear()
 
-    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+    def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`. Without a model that knows anything, and for few points, this is random search."""
         model = self.knows(space, count)
         if model is None:
@@ -124,14 +123,14 @@ class Gradient(Guided):
         return [ordered[i] for i in spread_out(mean, covariance, count, self.apart)]
 
     def _explored(
-        self, pool: Sequence[Candidate], known: Known, count: int, rng: np.random.Generator
+        self, pool: Sequence[Candidate], known: Observations, count: int, rng: np.random.Generator
     ) -> list[Candidate]:
         """Some of the pool whatever their score."""
         wanted = round(self.explore * count)
         fresh = [c for c in pool if c.key not in known.seen]
         return [fresh[i] for i in rng.permutation(len(fresh))[:wanted]]
 
-    def _pool(self, space: Space, model: CostModel, known: Known, rng: np.random.Generator) -> list[Candidate]:
+    def _pool(self, space: Space, model: CostModel, known: Observations, rng: np.random.Generator) -> list[Candidate]:
         """Random valid points of the structures in use, scored, best first."""
         structures = self._structures.setdefault(space.task.key, Structures())
         found: list[Candidate] = []
@@ -147,7 +146,7 @@ class Gradient(Guided):
         space: Space,
         model: CostModel,
         found: Sequence[Candidate],
-        known: Known,
+        known: Observations,
         rng: np.random.Generator,
     ) -> list[Candidate]:
         """Neighbours of the best points found, and of the measured ones, over a few generations."""
@@ -173,7 +172,7 @@ class Gradient(Guided):
             population = sorted(best.values(), key=lambda c: -c.score)[:_PARENTS]
         return every
 
-    def _elite(self, space: Space, model: CostModel, known: Known) -> list[Candidate]:
+    def _elite(self, space: Space, model: CostModel, known: Observations) -> list[Candidate]:
         """The best measured points with the scores that they have by now."""
         elite = [c for _, c in known.best[: self.elite] if c.sketch.understood]
         found: list[Candidate] = []
@@ -183,13 +182,13 @@ class Gradient(Guided):
         return found
 
     def _descend(
-        self, space: Space, model: CostModel, pool: Sequence[Candidate], known: Known, rng: np.random.Generator
+        self, space: Space, model: CostModel, pool: Sequence[Candidate], known: Observations, rng: np.random.Generator
     ) -> list[Candidate]:
         walks = []
         for sketch, seeds, noisy in self._starts(pool, known):
             space.deadline.check()
             noise = rng.normal(0.0, self.noise, size=seeds.shape) * noisy[:, None]
-            walk = Walk(space.relaxed(sketch), seeds, noise)
+            walk = Start(space.relaxed(sketch), seeds, noise)
             try:
                 walk.prepare()
             except (NoSmoothForm, UnsupportedSketch):
@@ -202,7 +201,7 @@ class Gradient(Guided):
             found += self.scored(space, model, walk.sketch, points, "gradient", optimism=self.optimism)
         return sorted(found, key=lambda c: -c.score)
 
-    def _starts(self, pool: Sequence[Candidate], known: Known) -> list[tuple[Sketch, Points, Points]]:
+    def _starts(self, pool: Sequence[Candidate], known: Observations) -> list[tuple[Sketch, Points, Points]]:
         """(sketch, seeds, whether to add noise) by structure: the best measured points, then the best of the pool."""
         elite = [c for _, c in known.best[: self.elite] if c.sketch.understood]
         starts: dict[Structure, list[tuple[Candidate, bool]]] = {}

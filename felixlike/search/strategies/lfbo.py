@@ -18,7 +18,7 @@ from felixlike.search.checks import checked
 from felixlike.search.diversity import diverse
 from felixlike.search.samples import Sampled, Samples, rows_of_candidates
 from felixlike.search.space import Space
-from felixlike.search.strategy import Key, Known, aside, draw
+from felixlike.search.strategy import Key, Observations, aside, draw
 from felixlike.search.variation import Variations
 
 
@@ -42,7 +42,7 @@ class LFBO(Sampled):
         shares = (0.0, 1.0)
         checked(self, quantile=shares, copies=1, neighbours=1, radius=1, trees=2, explore=shares, first=2)
 
-    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+    def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`. Until enough was measured, and for few points, this is random search."""
         samples = self.samples(space)
         if len(samples.rows) < self.first or not known.best or not space.understood or space.size() <= count:
@@ -56,7 +56,7 @@ class LFBO(Sampled):
         taken = known.seen | {c.key for c in (*opaque, *chosen)}
         return [*chosen, *opaque, *draw(space, count - len(opaque) - len(chosen), taken, rng, origin="random")]
 
-    def _neighbours(self, space: Space, known: Known, rng: np.random.Generator) -> list[Candidate]:
+    def _neighbours(self, space: Space, known: Observations, rng: np.random.Generator) -> list[Candidate]:
         """Points that were not measured, each a few moves from one of the best."""
         found: dict[Key, Candidate] = {}
         variations = Variations(space)

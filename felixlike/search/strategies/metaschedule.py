@@ -19,7 +19,7 @@ from felixlike.errors import InvalidPoint, MissingDependency
 from felixlike.search.candidate import Candidate
 from felixlike.search.checks import checked
 from felixlike.search.space import Space
-from felixlike.search.strategy import Key, Known, Measured, Strategy, draw
+from felixlike.search.strategy import Key, Measured, Observations, Strategy, draw
 from felixlike.spaces.metaschedule import evolution
 
 
@@ -46,7 +46,7 @@ class MetaSchedule(Strategy):
         """See `Strategy.begin`; the run's model is not asked."""
         self._searches.clear()
 
-    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+    def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`; where TVM finds less than is wanted, the rest is random."""
         if space.size() <= count or not space.sketches:
             return draw(space, count, known.seen, rng, origin="random")

@@ -21,7 +21,7 @@ _ENOUGH = 8
 """New measurements of other tasks that are worth a training."""
 
 
-class Guided(Strategy):
+class ModelGuided(Strategy):
     """A strategy that goes by the cost model of the run."""
 
     def begin(self, model: CostModel) -> None:

@@ -6,12 +6,12 @@ import numpy as np
 
 from felixlike.search.candidate import Candidate
 from felixlike.search.space import Space
-from felixlike.search.strategy import Known, Strategy, draw
+from felixlike.search.strategy import Observations, Strategy, draw
 
 
 class Random(Strategy):
     """Proposes random valid points."""
 
-    def propose(self, space: Space, known: Known, count: int, rng: np.random.Generator) -> list[Candidate]:
+    def propose(self, space: Space, known: Observations, count: int, rng: np.random.Generator) -> list[Candidate]:
         """See `Strategy.propose`."""
         return draw(space, count, known.seen, rng, origin="random")

@@ -99,7 +99,7 @@ def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, devic
 def _packed(
     schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, around: Surroundings
 ) -> Surroundings:
-    """Mark the block that pads the constant in vectors as one that is run once."""
+    """LoopAnnotation the block that pads the constant in vectors as one that is run once."""
     for copy in around.copies:
         written = schedule.get(copy).writes[0].source
         for operand in contraction.operands:
@@ -273,8 +273,8 @@ def _moved_last(places: Sequence[int | None], axis: Axis) -> Callable[..., list[
 
 
 def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: int) -> None:
-    """Mark the write-back of a tile whose vectors lie across what is written: the loop over the elements of vectors, if
-    none but the rows' is inside it."""
+    """Annotate the write-back of a tile whose vectors lie across what is written: the loop over the vectors' elements,
+    if none but the rows' is inside it."""
     statement, source = schedule.get(last), schedule.get(tile).writes[0].source
     loops = schedule.get_loops(last)[-len(statement.iter_vars) :]
     read = next(r for r in statement.reads if r.source.same_as(source))

@@ -13,7 +13,7 @@ from felixlike.symbolic.program.stores import Store
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Share:
+class PredicatedSplit:
     """Neighbouring loops that are fused and split by factors that need not divide them: a guard skips the rest.
 
     parts: (kind, extent) of what they become, outermost first; kinds as in `NestLoop`.  places: which part of the split
@@ -53,11 +53,11 @@ class Loop:
     unroll: Expr = field(default_factory=lambda: const(0))
     thread: str = ""
     kind: str = ""
-    share: Share | None = None
+    share: PredicatedSplit | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Blanket:
+class FullyFusedNest:
     """A nest that is fused whole and split by the vector width: outer loop parallel, inner loop vectorised.
 
     gate: whether this happens.  total: product of the nest's extents.  width: extent of the vector loop."""

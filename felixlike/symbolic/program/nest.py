@@ -17,7 +17,7 @@ from felixlike.frontend.constants import PACKING
 from felixlike.symbolic.expr.evaluation import evaluate
 from felixlike.symbolic.expr.expression import Expr
 from felixlike.symbolic.expr.node import Number
-from felixlike.symbolic.program.loops import PIPELINE, WITHIN_BLOCK, Loop, Share
+from felixlike.symbolic.program.loops import PIPELINE, WITHIN_BLOCK, Loop, PredicatedSplit
 from felixlike.symbolic.program.program import Program
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ def _in_order(path: tuple[Loop, ...], values: Mapping[str, Number]) -> list[Nest
     """The loops from the outside inwards, neighbours of one kind fused, shares replaced by their parts."""
     found: list[NestLoop] = []
     for kind, members in groups(path, lambda expression: _value(expression, values)):
-        if isinstance(kind, Share):
+        if isinstance(kind, PredicatedSplit):
             found += [NestLoop(part, _value(extent, values)) for part, extent in kind.parts]
             continue
         extents = [_value(loop.extent, values) for loop in members]
@@ -119,12 +119,14 @@ def _in_order(path: tuple[Loop, ...], values: Mapping[str, Number]) -> list[Nest
     return found
 
 
-def groups(path: tuple[Loop, ...], value: Callable[[Expr], int]) -> Iterator[tuple[str | Share, tuple[Loop, ...]]]:
+def groups(
+    path: tuple[Loop, ...], value: Callable[[Expr], int]
+) -> Iterator[tuple[str | PredicatedSplit, tuple[Loop, ...]]]:
     """(kind or share, the neighbouring loops that become one, or the parts of a share), from the outside inwards.
 
     value: what an expression is at the point."""
     for kind, members in groupby(path, key=lambda loop: loop.share if loop.share is not None else _kind(loop, value)):
-        if isinstance(kind, Share) or kind in _FUSED:
+        if isinstance(kind, PredicatedSplit) or kind in _FUSED:
             yield kind, tuple(members)
         else:
             yield from ((kind, (loop,)) for loop in members)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from felixlike._encoding import showable
 from felixlike.symbolic.expr.expression import Expr, const
 from felixlike.symbolic.program.buffers import Buffer
-from felixlike.symbolic.program.loops import Blanket, Loop
+from felixlike.symbolic.program.loops import FullyFusedNest, Loop
 from felixlike.symbolic.program.stores import Store
 
 
@@ -20,7 +20,7 @@ class Program:
 
     body: tuple[Loop | Store, ...]
     buffers: tuple[Buffer, ...]
-    blankets: dict[Store, Blanket] = field(default_factory=dict)
+    blankets: dict[Store, FullyFusedNest] = field(default_factory=dict)
     stages: int = 1
     fits: Expr = field(default_factory=lambda: const(1))
 

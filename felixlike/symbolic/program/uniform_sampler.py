@@ -7,7 +7,7 @@ of classes it accepts are listed with the number of points that each stands for,
 the points. A test whose list would be too long refuses points after they were drawn. Either way every point that
 satisfies the gate is equally likely.
 
-In: variables and a gate. Out: `Urn`.
+In: variables and a gate. Out: `UniformSampler`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _List:
         return found
 
 
-class Urn:
+class UniformSampler:
     """The points of some variables that satisfy a gate; compute locations stay at the root."""
 
     def __init__(self, members: Sequence[Variable], gate: Expr) -> None:

@@ -31,8 +31,8 @@ from felixlike.symbolic.program import (
     Index,
     Lookup,
     Loop,
+    PredicatedSplit,
     Program,
-    Share,
     Store,
     stores_under,
 )
@@ -59,7 +59,7 @@ class Reader:
         self._pipeline, self._stages = replay.pipeline, replay.stages
         self._share_of = replay.share_of
         self._kinds = replay.kinds
-        self._shares: dict[int, Share] = {}
+        self._shares: dict[int, PredicatedSplit] = {}
         self._table: dict[Any, Expr] = dict(replay.table)
         self._loops: set[Expr] = set()
         self._loops_in: dict[Any, tuple[Expr, ...]] = {}
@@ -194,13 +194,13 @@ class Reader:
         self._fits = self._fits * same
         return expand(extent - moved + length)
 
-    def _share(self, variable: Any) -> Share | None:
+    def _share(self, variable: Any) -> PredicatedSplit | None:
         """The share of a loop that is split in name; the same object for all its loops."""
         parts = self._share_of(variable)
         if parts is None:
             return None
         if id(parts) not in self._shares:
-            self._shares[id(parts)] = Share(
+            self._shares[id(parts)] = PredicatedSplit(
                 tuple((part.kind, part.extent) for part in parts), tuple(part.place for part in parts)
             )
         return self._shares[id(parts)]

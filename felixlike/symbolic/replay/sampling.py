@@ -17,7 +17,7 @@ import numpy.typing as npt
 from felixlike.errors import InvalidSchedule, UnsupportedSketch
 from felixlike.symbolic.expr.evaluation import Graph
 from felixlike.symbolic.expr.expression import const
-from felixlike.symbolic.program.uniform_sampler import Urn
+from felixlike.symbolic.program.uniform_sampler import UniformSampler
 from felixlike.symbolic.replay.points import Points
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Sampler:
 
     def __init__(self, sketch: Sketch) -> None:
         self._sketch = sketch
-        self._urns: dict[tuple[int, ...], Urn] = {}
+        self._urns: dict[tuple[int, ...], UniformSampler] = {}
         self._verdicts: dict[tuple[int, ...], bool] = {}
 
     def sample(self, count: int, rng: np.random.Generator, *, paths: int) -> Points:
@@ -66,14 +66,14 @@ class Sampler:
         return self._as_rows([self._by_tvm(rng) for _ in range(count)])
 
     @cached_property
-    def any(self) -> Urn:
+    def any(self) -> UniformSampler:
         """Values for everything but compute locations, whether they are valid or not."""
-        return Urn(self._sketch.variables, const(1))
+        return UniformSampler(self._sketch.variables, const(1))
 
-    def urn(self, structure: Structure) -> Urn:
+    def urn(self, structure: Structure) -> UniformSampler:
         """The points for chosen compute locations."""
         if structure.locations not in self._urns:
-            self._urns[structure.locations] = Urn(self._sketch.variables, structure.gate)
+            self._urns[structure.locations] = UniformSampler(self._sketch.variables, structure.gate)
         return self._urns[structure.locations]
 
     def among(self, paths: Sequence[tuple[int, ...]], count: int, rng: np.random.Generator) -> Points:

@@ -31,7 +31,7 @@ from felixlike.symbolic.program.nest import concrete_nest, scheduled_nest
 from felixlike.symbolic.program.variables import Kind, Variable, groups
 from felixlike.symbolic.replay.points import Points, all_in_range, in_range, row_of, rows_of
 from felixlike.symbolic.replay.sampling import Sampler
-from felixlike.symbolic.replay.source_limits import Lengths
+from felixlike.symbolic.replay.source_limits import SourceLimits
 from felixlike.symbolic.replay.structure import Structure, read_structure
 from felixlike.symbolic.replay.trace import (
     point_of,
@@ -67,7 +67,7 @@ class Sketch:
         self.postprocessors = tuple(postprocessors)
         self._structures: dict[tuple[int, ...], Structure | UnsupportedSketch] = {}
         self._probed: set[tuple[int, ...]] = set()
-        self.lengths = Lengths(self)
+        self.lengths = SourceLimits(self)
         self.location_columns = tuple(i for i, v in enumerate(self.variables) if v.kind is Kind.LOCATION)
 
     def __repr__(self) -> str:
@@ -184,7 +184,7 @@ class Sketch:
 
     def valid(self, points: Points) -> npt.NDArray[np.bool_]:
         """bool[n]: which of int64[n, variables] satisfy every constraint, and have source that is short enough
-        (`Lengths`). Raises InvalidPoint for a wrong width."""
+        (`SourceLimits`). Raises InvalidPoint for a wrong width."""
         points = self.checked(points)
         good = all_in_range(points, self.variables)
         good[good] = self.lengths.short(points[good])

@@ -1,6 +1,6 @@
 """Which points of a sketch have source that a GPU's compiler takes in bearable time.
 
-In: a sketch. Out: `Lengths`, which asks the formula of `program/source_size.py`, once made for each combination of
+In: a sketch. Out: `SourceLimits`, which asks the formula of `program/source_size.py`, once made for each combination of
 compute locations.
 """
 
@@ -25,7 +25,7 @@ LONGEST_SOURCE = 250_000
 over 160,000, and so took 3 s and more of a core, are above, and 4 % of the five best of each workload."""
 
 
-class Lengths:
+class SourceLimits:
     """How long the source of a sketch's points is."""
 
     def __init__(self, sketch: Sketch) -> None:

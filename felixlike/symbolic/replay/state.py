@@ -148,7 +148,7 @@ class ReplayState:
         self._shares.append(parts)
         return list(parts)
 
-    def is_home(self, loops: Sequence[Any]) -> bool:
+    def is_compute_at_target(self, loops: Sequence[Any]) -> bool:
         """Whether the trace moves a block under one of these random variables."""
         return any(_tvm.identity(loop) in self._homes for loop in loops)
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from felixlike import _tvm
 from felixlike.symbolic.expr.expression import Expr
-from felixlike.symbolic.program import PIPELINE, WITHIN_BLOCK, Blanket, Loop, Program, Share, Store
+from felixlike.symbolic.program import PIPELINE, WITHIN_BLOCK, FullyFusedNest, Loop, PredicatedSplit, Program, Store
 from felixlike.symbolic.program.nest import groups
 from support.tvm_view.words import Words
 
@@ -97,7 +97,7 @@ class Loops:
         threads = self._threads[id(path[0])]
         own: list[LoweredLoop] = []
         for kind, members in groups(path, self.value):
-            if isinstance(kind, Share):
+            if isinstance(kind, PredicatedSplit):
                 own += self._shared(kind, members, threads, nest, known=known)
             elif kind in threads:
                 self._unfuse(members, threads[kind].variable, nest)
@@ -112,7 +112,7 @@ class Loops:
                 nest.dropped[loop.variable] = 0
         return nest
 
-    def _split(self, path: tuple[Loop, ...], blanket: Blanket) -> Nest:
+    def _split(self, path: tuple[Loop, ...], blanket: FullyFusedNest) -> Nest:
         """The two loops of a nest that is fused whole; TVM keeps both, however short."""
         outer = self._loop("parallel", (path, 0), -(-self.value(blanket.total) // blanket.width))
         inner = self._loop("vector", (path, 1), blanket.width)
@@ -130,7 +130,13 @@ class Loops:
         return loop
 
     def _shared(
-        self, share: Share, members: tuple[Loop, ...], threads: Mapping[str, LoweredLoop], nest: Nest, *, known: bool
+        self,
+        share: PredicatedSplit,
+        members: tuple[Loop, ...],
+        threads: Mapping[str, LoweredLoop],
+        nest: Nest,
+        *,
+        known: bool,
     ) -> list[LoweredLoop]:
         """The parts of a share but for those that are threads."""
         parts = [
@@ -159,7 +165,7 @@ class Loops:
             return
         threads = self._threads.setdefault(id(path[0]), {})
         for kind, members in groups(path, self.value):
-            if isinstance(kind, Share):
+            if isinstance(kind, PredicatedSplit):
                 parts = [(part, self.value(extent)) for part, extent in kind.parts]
             else:
                 parts = [(kind, math.prod(self.value(m.extent) for m in members))]

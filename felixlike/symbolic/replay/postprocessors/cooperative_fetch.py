@@ -17,7 +17,7 @@ from dataclasses import replace
 from felixlike.errors import UnsupportedSketch
 from felixlike.symbolic.expr.comparison import at_least, select
 from felixlike.symbolic.expr.expression import Expr, ceildiv, const, floordiv, mul
-from felixlike.symbolic.program import Loop, Program, Share, Store
+from felixlike.symbolic.program import Loop, PredicatedSplit, Program, Store
 
 _WIDEST = 4
 """Bytes of the widest element that is still copied in vectors."""
@@ -27,7 +27,7 @@ def cooperative_fetch(program: Program, notes: Mapping[str, tuple[int, Expr]]) -
     """The program with the shares of its copies.
 
     notes: for each block that is copied together, how many of its innermost loops are, and the vector length."""
-    shares: dict[Loop, Share] = {}
+    shares: dict[Loop, PredicatedSplit] = {}
     for store, path in program.stores():
         if store.block in notes:
             count, vector = notes[store.block]
@@ -36,7 +36,7 @@ def cooperative_fetch(program: Program, notes: Mapping[str, tuple[int, Expr]]) -
     return replace(program, body=tuple(_with_shares(node, shares) for node in program.body))
 
 
-def _share(store: Store, path: tuple[Loop, ...], members: tuple[Loop, ...], vector: Expr) -> Share:
+def _share(store: Store, path: tuple[Loop, ...], members: tuple[Loop, ...], vector: Expr) -> PredicatedSplit:
     bound = [loop.extent for loop in path if loop.thread == "threadIdx.x"]
     if not bound:
         raise UnsupportedSketch("a copy that no threads share", where=f"block {store.block}")
@@ -45,12 +45,12 @@ def _share(store: Store, path: tuple[Loop, ...], members: tuple[Loop, ...], vect
         vector = const(1)
     divides = at_least(floordiv(total, vector) * vector - total, 0)  # it is never above 0
     vector = select(divides, vector, 1)
-    return Share(
+    return PredicatedSplit(
         (("serial", ceildiv(total, threads * vector)), ("threadIdx.x", threads), ("vector", vector)), (0, 1, 2)
     )
 
 
-def _with_shares(node: Loop | Store, shares: Mapping[Loop, Share]) -> Loop | Store:
+def _with_shares(node: Loop | Store, shares: Mapping[Loop, PredicatedSplit]) -> Loop | Store:
     if isinstance(node, Store):
         return node
     body = tuple(_with_shares(child, shares) for child in node.body)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from felixlike.symbolic.expr.comparison import at_least, at_most, equals, select
 from felixlike.symbolic.expr.expression import Expr, const, mul
-from felixlike.symbolic.program import Access, Blanket, Loop, Program, Store, data_parallel
+from felixlike.symbolic.program import Access, FullyFusedNest, Loop, Program, Store, data_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _Marks:
 def parallel_vectorize_unroll(program: Program, limits: Limits) -> Program:
     """The program with parallel, vector and unroll gates on its loops."""
     marks: dict[Loop, _Marks] = {}
-    blankets: dict[Store, Blanket] = {}
+    blankets: dict[Store, FullyFusedNest] = {}
     for store, path in program.stores():
         if not path:
             continue
@@ -67,7 +67,7 @@ def _marked(node: Loop | Store, marks: Mapping[Loop, _Marks]) -> Loop | Store:
     return replace(node, body=body, parallel=mark.parallel, vector=mark.vector, unroll=mark.unroll)
 
 
-def _mark(store: Store, path: tuple[Loop, ...], limits: Limits, marks: dict[Loop, _Marks]) -> Blanket | None:
+def _mark(store: Store, path: tuple[Loop, ...], limits: Limits, marks: dict[Loop, _Marks]) -> FullyFusedNest | None:
     free = [1 - at_least(marks[loop].unroll, 1) if loop in marks else const(1) for loop in path]
     fusible = _fusible(store, path)
     vector = _vector_gates(path, free, fusible, limits)
@@ -119,7 +119,7 @@ def _vector_gates(path: tuple[Loop, ...], free: list[Expr], fusible: list[Expr],
     return gates
 
 
-def _blanket(path: tuple[Loop, ...], free: list[Expr], fusible: list[Expr], limits: Limits) -> Blanket | None:
+def _blanket(path: tuple[Loop, ...], free: list[Expr], fusible: list[Expr], limits: Limits) -> FullyFusedNest | None:
     """The fusing of a whole nest, where nothing in its structure forbids it."""
     if limits.parallel is None or limits.vector is None:
         return None
@@ -129,7 +129,7 @@ def _blanket(path: tuple[Loop, ...], free: list[Expr], fusible: list[Expr], limi
     gate = mul([*free, *fusible, at_least(total, 2)])
     if gate.is_const and gate.value == 0:
         return None
-    return Blanket(gate, total, limits.vector)
+    return FullyFusedNest(gate, total, limits.vector)
 
 
 def _fusible(store: Store, path: tuple[Loop, ...]) -> list[Expr]:

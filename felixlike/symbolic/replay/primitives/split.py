@@ -39,7 +39,7 @@ def _split(state: ReplayState, instruction: Instruction, _: int) -> None:
             state.put(instruction.outputs, _off(state, state.get(loop), factors, bool(instruction.attrs[0])))
             return
         sizes = [f if isinstance(f, Expr | None) else const(int(f)) for f in factors]
-        if state.is_home(instruction.outputs):
+        if state.is_compute_at_target(instruction.outputs):
             parts = _guarded(state, state.get(loop), sizes, preserve_unit_iters=bool(instruction.attrs[0]))
         else:
             parts = state.share(state.get(loop), sizes)

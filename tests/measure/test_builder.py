@@ -1,4 +1,4 @@
-"""A workshop on its own, and a pool of it with another place than this machine or servers."""
+"""A builder on its own, and a pool of it with another place than this machine or servers."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -19,7 +19,7 @@ from felixlike.measure import Measurement, Schedulable, Status
 from felixlike.measure.check import reference
 from felixlike.measure.interface import Results
 from felixlike.measure.local import builder as workshops
-from felixlike.measure.local.builder import Workshop
+from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.steps import Steps
 from felixlike.measure.local.trial import Trial
 from felixlike.measure.messages import Message
@@ -30,8 +30,8 @@ TASK = task_of(matmul(), "matmul")
 
 
 @pytest.fixture(scope="module")
-def workshop() -> Iterator[Workshop]:
-    opened = Workshop(TASK.target, workers=1)
+def builder() -> Iterator[Builder]:
+    opened = Builder(TASK.target, workers=1)
     with closing(opened.processes):
         yield opened
 
@@ -51,35 +51,35 @@ class Elsewhere:
             yield index, Measurement(Status.CRASHED, message=f"{task.name}, {verify}, {best}")
 
 
-def test_a_claim_ends_what_it_began(workshop: Workshop) -> None:
-    with workshop.claimed():
-        trial = workshop.begin(7, tiled(), 0)
+def test_a_claim_ends_what_it_began(builder: Builder) -> None:
+    with builder.claimed():
+        trial = builder.begin(7, tiled(), 0)
         assert isinstance(trial, Trial)
         assert trial.index == 7
-        assert workshop.processes.under_way == {trial}
+        assert builder.processes.under_way == {trial}
         with pytest.raises(WorkerFailed, match="another stream of this pool is still open"):
-            workshop.claimed().__enter__()
+            builder.claimed().__enter__()
         during = trial.closed
     assert (during, trial.closed) == (False, True)
-    with workshop.claimed():
-        assert not workshop.processes.under_way
+    with builder.claimed():
+        assert not builder.processes.under_way
 
 
-def test_a_candidate_without_a_module_needs_no_process(workshop: Workshop) -> None:
-    found = workshop.begin(0, Refused(), 0)
+def test_a_candidate_without_a_module_needs_no_process(builder: Builder) -> None:
+    found = builder.begin(0, Refused(), 0)
     assert isinstance(found, Measurement)
     assert found.status is Status.INVALID
     assert "no such loop" in found.message
-    assert not workshop.processes.under_way
+    assert not builder.processes.under_way
 
 
 def test_any_place_makes_a_pool_with_a_workshop() -> None:
-    with WorkshopPool(Workshop(TASK.target, workers=1), Elsewhere()) as pool:
+    with WorkshopPool(Builder(TASK.target, workers=1), Elsewhere()) as pool:
         assert pool.devices == {"a device of its own"}
         found = pool.measure(TASK, [tiled(), Refused()], verify=False, best=2)
         assert [measurement.message for measurement in found] == ["matmul, False, 2.0"] * 2
         assert pool.check(TASK, tiled()).status is Status.OK  # here, whatever the place
-        directory = pool._workshop.processes.directory
+        directory = pool._builder.processes.directory
         assert directory.exists()
     assert not directory.exists()
 
@@ -95,7 +95,7 @@ def computed_by(
     monkeypatch.setattr(workshops, "gpu_at_hand", lambda: gpu)
     asked: list[str] = []
 
-    def alone(_: Workshop, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
+    def alone(_: Builder, module: Any, target: str, memory: int, request: Message) -> Steps[Message]:
         yield from ()
         kind = str(_tvm.Target(target).kind.name)
         asked.append(kind)
@@ -106,10 +106,10 @@ def computed_by(
                 np.save(row["save"], np.zeros(row["shape"]))
         return {"status": answers[kind], "message": "", "strange": 0}
 
-    monkeypatch.setattr(Workshop, "_run_alone", alone)
-    workshop = Workshop(SM_90, workers=1)
-    examined = partial(workshop.examined, task, verify=True)
-    with closing(workshop.processes), examined() as first, examined() as again:
+    monkeypatch.setattr(Builder, "_run_alone", alone)
+    builder = Builder(SM_90, workers=1)
+    reference_for = partial(builder.reference_for, task, verify=True)
+    with closing(builder.processes), reference_for() as first, reference_for() as again:
         assert again is first  # once a task
     return asked
 
@@ -144,16 +144,16 @@ def test_a_gpu_that_fails_in_earnest_leaves_the_reference_to_the_processor(monke
     monkeypatch.setattr(reference, "_WORTH", 0)
     monkeypatch.setattr(workshops, "gpu_at_hand", lambda: ("NVIDIA H100", "sm_90"))
     built: list[str] = []
-    build = Workshop.build
+    build = Builder.build
 
-    def watched(self: Workshop, *given: Any, target: str | None = None, **extra: Any) -> Trial:
+    def watched(self: Builder, *given: Any, target: str | None = None, **extra: Any) -> Trial:
         built.append(str(_tvm.Target(target).kind.name))
         return build(self, *given, target=target, **extra)
 
-    monkeypatch.setattr(Workshop, "build", watched)
-    workshop = Workshop(SM_90, workers=1)
+    monkeypatch.setattr(Builder, "build", watched)
+    builder = Builder(SM_90, workers=1)
     task = make_task(matmul(), SM_90, name="matmul")
-    with closing(workshop.processes), workshop.examined(task, verify=True) as found:
+    with closing(builder.processes), builder.reference_for(task, verify=True) as found:
         a, b, c = (np.load(str(f)) for f in (*found.files[:2], found.answers[2]))
     assert built == ["cuda", "llvm"]
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-12, atol=1e-12)

@@ -2,7 +2,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from felixlike.measure.limits import Timing
-from felixlike.measure.local.interleaved_timing import take_turns, without_turn
+from felixlike.measure.local.interleaved_timing import interleave, without_turn
 from felixlike.measure.measurement import Status
 
 TIMING = Timing(batch_seconds=1e-3, turns=4, close=1.3)
@@ -44,7 +44,7 @@ def run(trial: Any, request: dict[str, Any], seconds: float) -> dict[str, Any]:
 
 def turns(*trials: Waiting) -> dict[int, dict[str, Any]]:
     given: Any = [(trial, trial.answer) for trial in trials]
-    return {trial.index: answer for trial, answer in take_turns(given, TIMING, 1.0, run)}
+    return {trial.index: answer for trial, answer in interleave(given, TIMING, 1.0, run)}
 
 
 def test_good_candidates_are_timed_again_one_after_the_other_and_wait_paused() -> None:
@@ -79,7 +79,7 @@ def test_a_candidate_that_dies_has_failed_unless_its_server_died() -> None:
 def test_failures_are_passed_on() -> None:
     wrong = {"status": Status.WRONG, "error": 1.0, "message": "", "elapsed": 1.0}
     given: Any = [(Waiting(0, 1.0, []), wrong)]
-    assert take_turns(given, TIMING, 1.0, run) == given
+    assert interleave(given, TIMING, 1.0, run) == given
 
 
 def test_processes_that_will_take_no_turn_need_not_wait() -> None:

@@ -3,14 +3,14 @@
 import pytest
 
 from felixlike.measure import Measurement, Status
-from felixlike.measure.local.code_cache import Earlier
+from felixlike.measure.local.code_cache import CodeCache
 
 KEY = ("task", True, "digest")
 TIMED = Measurement(Status.OK, seconds=1.0, repeats=(1.0,), build_seconds=2.0, run_seconds=3.0)
 
 
 def test_a_time_is_told_again_without_a_run() -> None:
-    earlier = Earlier(reuse=True)
+    earlier = CodeCache(reuse=True)
     assert earlier.find(KEY) is None
     earlier.keep(KEY, TIMED)
     found = earlier.find(KEY)
@@ -23,7 +23,7 @@ def test_a_time_is_told_again_without_a_run() -> None:
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
 def test_of_failures_only_a_wrong_answer_is_sure_to_come_again(status: Status) -> None:
-    earlier = Earlier(reuse=True)
+    earlier = CodeCache(reuse=True)
     earlier.keep(KEY, Measurement(status, message="why"))
     found = earlier.find(KEY)
     assert (found is not None) == (status is Status.WRONG)
@@ -31,6 +31,6 @@ def test_of_failures_only_a_wrong_answer_is_sure_to_come_again(status: Status) -
 
 
 def test_without_reuse_nothing_is_kept() -> None:
-    earlier = Earlier(reuse=False)
+    earlier = CodeCache(reuse=False)
     earlier.keep(KEY, TIMED)
     assert earlier.find(KEY) is None

@@ -1,4 +1,4 @@
-"""Examinations, made in this process: the runner below does what a candidate's process does."""
+"""ReferenceCache, made in this process: the runner below does what a candidate's process does."""
 
 import time
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from felixlike.hardware import resolve_target, with_precision
 from felixlike.measure.check.runner import run
 from felixlike.measure.child.trial_process import build
 from felixlike.measure.limits import Timing
-from felixlike.measure.local import reference_data as examinations
-from felixlike.measure.local.reference_data import Examination, unverified
+from felixlike.measure.local import reference_data as references
+from felixlike.measure.local.reference_data import ReferenceData, unverified
 from felixlike.measure.local.steps import Steps, complete
 from felixlike.measure.measurement import Status
 from felixlike.measure.messages import Message
@@ -34,19 +34,19 @@ def here(module: Any, memory: int, request: Message) -> Message:
     return run(built, _tvm.runtime.cpu(), request)[0]
 
 
-def verified(task: Task, directory: Path, run: Callable[[Any, int, Message], Message]) -> Examination:
-    """An examination whose steps wait for nothing."""
+def verified(task: Task, directory: Path, run: Callable[[Any, int, Message], Message]) -> ReferenceData:
+    """Reference data whose steps wait for nothing."""
 
     def at_once(module: Any, memory: int, request: Message) -> Steps[Message]:
         yield from ()
         return run(module, memory, request)
 
-    return complete(examinations.verified(task, directory, at_once))
+    return complete(references.verified(task, directory, at_once))
 
 
-def outcome(task: Task, examination: Examination, func: Any, timing: Timing | None = None) -> Message:
+def outcome(task: Task, reference_data: ReferenceData, func: Any, timing: Timing | None = None) -> Message:
     """What becomes of a candidate."""
-    request = examination.request(base=1e-4, timing=timing, best=None)
+    request = reference_data.request(base=1e-4, timing=timing, best=None)
     return here(_tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), 1, request)
 
 
@@ -62,37 +62,37 @@ def _waves(steps: float) -> Any:
 def test_magnified_rounding_errors_are_let_pass(tmp_path: Path, steps: float) -> None:
     """But not larger ones; a tolerance that was asked for stays."""
     task = task_of(_waves(steps))
-    examination = verified(task, tmp_path, here)
-    row = examination.request(base=None, timing=None, best=None)["arguments"][2]
+    reference_data = verified(task, tmp_path, here)
+    row = reference_data.request(base=None, timing=None, best=None)["arguments"][2]
     assert (row["tolerance"] > 1e-5) == (steps > 1)
     assert row["tolerance"] < 1e-2
-    assert examination.request(base=1e-6, timing=None, best=None)["arguments"][2]["tolerance"] == 1e-6
+    assert reference_data.request(base=1e-6, timing=None, best=None)["arguments"][2]["tolerance"] == 1e-6
     for other, status in ((steps, Status.OK), (steps * 1.01, Status.WRONG)):
-        request = examination.request(base=None, timing=None, best=None)
+        request = reference_data.request(base=None, timing=None, best=None)
         candidate = _tvm.IRModule({"main": _waves(other).with_attr("global_symbol", "main")})
         assert here(candidate, 1, request)["status"] == status
 
 
 def test_the_answer_is_numpys(tmp_path: Path) -> None:
     task = task_of(matmul(32))
-    examination = verified(task, tmp_path, here)
-    a, b = (np.load(file).astype(np.float64) for file in examination.files[:2] if file is not None)
-    answer = examination.answers[2]
+    reference_data = verified(task, tmp_path, here)
+    a, b = (np.load(file).astype(np.float64) for file in reference_data.files[:2] if file is not None)
+    answer = reference_data.answers[2]
     assert answer is not None
     np.testing.assert_allclose(np.load(answer), a @ b, rtol=1e-13, atol=1e-13)
     assert a.min() < 0
-    assert examination.answers[:2] == (None, None)
-    assert examination.bytes == 4 * 3 * 32 * 32 * 4
+    assert reference_data.answers[:2] == (None, None)
+    assert reference_data.bytes == 4 * 3 * 32 * 32 * 4
 
 
 def test_right_and_wrong_candidates(tmp_path: Path) -> None:
     task = task_of(matmul(32))
-    examination = verified(task, tmp_path, here)
-    right = outcome(task, examination, matmul(32), Timing())
+    reference_data = verified(task, tmp_path, here)
+    right = outcome(task, reference_data, matmul(32), Timing())
     assert right["status"] is Status.OK
     assert 0 < right["error"] < 1e-6
     assert len(right["repeats"]) >= 3
-    wrong = outcome(task, examination, matmul(32, added=1.0), Timing())
+    wrong = outcome(task, reference_data, matmul(32, added=1.0), Timing())
     assert wrong["status"] is Status.WRONG
     assert wrong["error"] > 1e-3
     assert "differs from the float64 reference" in wrong["message"]
@@ -100,9 +100,9 @@ def test_right_and_wrong_candidates(tmp_path: Path) -> None:
 
 def test_values_left_unwritten_are_noticed(tmp_path: Path) -> None:
     task = task_of(elementwise(topi.nn.relu))
-    examination = verified(task, tmp_path, here)
+    reference_data = verified(task, tmp_path, here)
     nothing = task.module["main"].with_body(tirx.Evaluate(0))
-    assert outcome(task, examination, nothing)["error"] == np.inf
+    assert outcome(task, reference_data, nothing)["error"] == np.inf
 
 
 def test_positive_inputs_where_others_have_no_answer(tmp_path: Path) -> None:
@@ -116,16 +116,16 @@ def test_an_answer_that_is_never_finite_is_still_compared_elsewhere(tmp_path: Pa
     x = te.placeholder((4,), name="X")
     y = te.compute((4,), lambda i: tirx.if_then_else(i < 2, tirx.FloatImm("float32", -np.inf), x[i]), name="Y")
     task = task_of(te.create_prim_func([x, y]))
-    examination = verified(task, tmp_path, here)
-    assert outcome(task, examination, task.module["main"])["status"] is Status.OK
+    reference_data = verified(task, tmp_path, here)
+    assert outcome(task, reference_data, task.module["main"])["status"] is Status.OK
 
 
 def test_integers_are_compared_exactly(tmp_path: Path) -> None:
     task = task_of(elementwise(lambda x: topi.argmax(x, axis=1)))
-    examination = verified(task, tmp_path, here)
-    assert outcome(task, examination, task.module["main"])["error"] == 0.0
+    reference_data = verified(task, tmp_path, here)
+    assert outcome(task, reference_data, task.module["main"])["error"] == 0.0
     other = elementwise(lambda x: topi.argmin(x, axis=1))
-    assert outcome(task, examination, other)["error"] == np.inf
+    assert outcome(task, reference_data, other)["error"] == np.inf
 
 
 def test_an_output_updated_in_place_has_contents(tmp_path: Path) -> None:
@@ -135,10 +135,10 @@ def test_an_output_updated_in_place_has_contents(tmp_path: Path) -> None:
     source, target = func.params
     swap = _tvm.substituted(func.body, {source: target})
     task = task_of(func.with_body(swap))
-    examination = verified(task, tmp_path, here)
-    assert examination.files[1] is not None
-    assert outcome(task, examination, task.module["main"])["status"] is Status.OK
-    assert outcome(task, examination, func)["status"] is Status.WRONG
+    reference_data = verified(task, tmp_path, here)
+    assert reference_data.files[1] is not None
+    assert outcome(task, reference_data, task.module["main"])["status"] is Status.OK
+    assert outcome(task, reference_data, func)["status"] is Status.WRONG
 
 
 def test_a_function_of_fixed_width_is_its_own_reference(tmp_path: Path) -> None:
@@ -158,10 +158,10 @@ def test_no_reference_is_an_error(tmp_path: Path) -> None:
 
 def test_without_verification_there_are_only_inputs(tmp_path: Path) -> None:
     started = time.time()
-    examination = unverified(task_of(matmul(8)), tmp_path)
-    assert examination.answers == (None, None, None)
-    assert all(file is not None and file.stat().st_mtime >= started - 1 for file in examination.files)
-    answer = outcome(task_of(matmul(8)), examination, matmul(8, added=1.0), Timing())
+    reference_data = unverified(task_of(matmul(8)), tmp_path)
+    assert reference_data.answers == (None, None, None)
+    assert all(file is not None and file.stat().st_mtime >= started - 1 for file in reference_data.files)
+    answer = outcome(task_of(matmul(8)), reference_data, matmul(8, added=1.0), Timing())
     assert answer["status"] is Status.OK
     assert answer["error"] is None
 

@@ -1,4 +1,4 @@
-"""The files of a pool's examinations: few enough for the disk, never those in use, made again when they are wanted."""
+"""The files of a pool's references: few enough for the disk, never those in use, made again when they are wanted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from felixlike.measure import MeasurePool, Status, Untuned
 from felixlike.measure.check.runner import unwritten
 from felixlike.measure.interface import Checked
 from felixlike.measure.local import reference_cache
-from felixlike.measure.local.reference_cache import Examinations
+from felixlike.measure.local.reference_cache import ReferenceCache
 from felixlike.measure.local.steps import Steps
 from felixlike.measure.messages import Message
 
@@ -30,11 +30,11 @@ class Disk(NamedTuple):
 
 
 class Made:
-    """Examinations whose answers are zeros.  runs: how many were computed."""
+    """ReferenceCache whose answers are zeros.  runs: how many were computed."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.runs = directory, 0
-        self.examinations = Examinations(directory, self._run)
+        self.references = ReferenceCache(directory, self._run)
 
     def _run(self, module: Any, memory: int, request: Message) -> Steps[Message]:
         yield from ()
@@ -49,7 +49,7 @@ class Made:
 
     def use(self, task: Task) -> int:
         """Use a task's files; how many bytes they have."""
-        with self.examinations.using(task, verify=True) as found:
+        with self.references.using(task, verify=True) as found:
             assert all(path.exists() for path in (*found.files, *found.answers) if path is not None)
             return found.disk_bytes
 
@@ -90,18 +90,18 @@ def test_the_least_recently_used_goes_before_the_disk_is_half_full(made: Made, m
 def test_all_of_them_have_a_limit_on_any_disk(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference_cache, "_MOST_BYTES", 0)
     free(monkeypatch, 2**50)
-    with made.examinations.using(A, verify=True) as first:
+    with made.references.using(A, verify=True) as first:
         made.use(B)
         made.use(C)
         assert made.folders() == {A.key, C.key}
-        with made.examinations.using(A, verify=True) as again:
+        with made.references.using(A, verify=True) as again:
             assert again is first
         assert made.folders() == {A.key}
     assert made.folders() == {A.key}
 
 
 def test_verified_or_not_are_two(made: Made) -> None:
-    with made.examinations.using(A, verify=False) as inputs, made.examinations.using(A, verify=True) as both:
+    with made.references.using(A, verify=False) as inputs, made.references.using(A, verify=True) as both:
         assert inputs.files[0] != both.files[0]
         assert inputs.answers == (None,) * 3
 
@@ -136,7 +136,7 @@ def test_others_give_way_where_it_does_not_fit(made: Made, monkeypatch: pytest.M
         made.use(A)
     assert made.folders() == set()
     room["bytes"] = 1.2 * sizes[B]
-    with made.examinations.using(B, verify=True):
+    with made.references.using(B, verify=True):
         with pytest.raises(ReferenceFailed, match=r"make room there, or set TMPDIR to a folder with more\."):
             made.use(A)
         assert made.folders() == {B.key}
@@ -165,9 +165,9 @@ def test_a_folder_that_cannot_be_made(made: Made, monkeypatch: pytest.MonkeyPatc
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """short(name): the inputs of tasks of this name do not fit while those of another one are in use."""
     users: list[str] = []
-    making, release = Examinations.making, Examinations.release
+    making, release = ReferenceCache.making, ReferenceCache.release
 
-    def watched(self: Examinations, task: Task, *, verify: bool) -> Steps[Any]:
+    def watched(self: ReferenceCache, task: Task, *, verify: bool) -> Steps[Any]:
         if task.name in names and users:
             raise NoSpaceLeft("no room for it", where=task.name)
         users.append(task.name)
@@ -177,13 +177,13 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
             users.remove(task.name)
             raise
 
-    def released(self: Examinations, task: Task, *, verify: bool) -> None:
+    def released(self: ReferenceCache, task: Task, *, verify: bool) -> None:
         users.remove(task.name)
         release(self, task, verify=verify)
 
     names: list[str] = []
-    monkeypatch.setattr(Examinations, "making", watched)
-    monkeypatch.setattr(Examinations, "release", released)
+    monkeypatch.setattr(ReferenceCache, "making", watched)
+    monkeypatch.setattr(ReferenceCache, "release", released)
     yield names.append
     assert users == []
 
