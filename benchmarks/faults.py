@@ -319,7 +319,7 @@ def _tuners(kills: int) -> Iterator[Row]:
             left_running += bool(alive)
             for process in alive:
                 process.kill()
-            sweep = "from felixlike import scratch; scratch.discard(scratch.folder('any'))"
+            sweep = "from felixlike._util import scratch; scratch.discard(scratch.folder('any'))"
             subprocess.run([sys.executable, "-c", sweep], check=True, env=environment)
             left_on_disk += any(path.name.startswith("felixlike") for path in places["TMPDIR"].iterdir())
     survived = kills - max(left_running, left_on_disk)
