@@ -75,7 +75,7 @@ def _python() -> Finding:
     found = platform.python_version()
     allowed = _FIRST_PYTHON <= sys.version_info[:2] <= _LAST_PYTHON
     wrong = "" if allowed else "felixlike supports Python 3.11 to 3.14"
-    return Finding("Python", found, wrong, "Make the virtual environment with python3.11.")
+    return Finding("Python", found, wrong, "Make the virtual environment with one of these, as python3.11.")
 
 
 def _version(package: str, prefix: str) -> Finding:
