@@ -43,7 +43,12 @@ _MODEL = (Column("task", right=False, least=20), Column("key", right=False), Col
 
 
 def report_text(report: ReportData, *, width: int | None = None) -> str:
-    """Return a report as plain text. width: columns of text, None does not wrap."""
+    """Format a report as plain text.
+
+    Args:
+        report: Report of a run.
+        width: Columns of text; None does not wrap.
+    """
     lines = paragraph(f"{report.model} on {report.device}", width)
     lines += ["", *table(_TASKS, [_row(task) for task in report.tasks], width), ""]
     for note in (*task_notes(report), *run_notes(report)):
@@ -52,7 +57,15 @@ def report_text(report: ReportData, *, width: int | None = None) -> str:
 
 
 def store_text(title: str, workloads: Sequence[WorkloadSummary], *, width: int | None = None) -> str:
-    """Return the summary of a store, one line per workload and device. A single device is named once, in the title."""
+    """Format the summary of a store, one line per workload and device.
+
+    A single device is named once, in the title.
+
+    Args:
+        title: First line.
+        workloads: Summaries of the store's workloads.
+        width: Columns of text; None does not wrap.
+    """
     devices = {w.device for w in workloads}
     place = next(i for i, column in enumerate(_WORKLOADS) if column.name == "device")
     left_out = {place} if len(devices) == 1 else set()
@@ -67,7 +80,12 @@ def store_text(title: str, workloads: Sequence[WorkloadSummary], *, width: int |
 
 
 def tasks_text(tasks: Sequence[Task], *, width: int | None = None) -> str:
-    """Return a model's tasks as text, one line each."""
+    """Format a model's tasks, one line each.
+
+    Args:
+        tasks: Tasks of a model.
+        width: Columns of text; None does not wrap.
+    """
     rows = [(t.name, t.key[:8], f"{t.flops / 1e6:.3g}", f"{t.weight:g}") for t in tasks]
     return "\n".join(table(_MODEL, rows, width))
 
