@@ -47,10 +47,3 @@ def test_names_of_the_reference_are_there() -> None:
     for name in names:
         module, _, attribute = name.rpartition(".")
         assert hasattr(import_module(module), attribute), name
-
-
-def test_long_files_have_a_reason() -> None:
-    sources = [*(ROOT / "felixlike").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
-    long = {str(path.relative_to(ROOT)) for path in sources if len(path.read_text(encoding="utf-8").splitlines()) > 300}
-    listed = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition("## Long files")[2]
-    assert set(re.findall(r"^\| `([\w/.]+)`", listed, re.MULTILINE)) == long

@@ -29,6 +29,10 @@ _LEAST_MEMORY = 2 * 2**30
 _LEAST_CORES = 1.0
 
 
+_FIRST_PYTHON, _LAST_PYTHON = (3, 11), (3, 14)
+"""Versions that `requires-python` in pyproject.toml allows."""
+
+
 def add_parser(commands: Any) -> None:
     """Describe the command."""
     parser = commands.add_parser("doctor", help="check versions, compiler, cores, threads, memory, GPU")
@@ -69,7 +73,8 @@ def examine() -> Iterator[Finding]:
 
 def _python() -> Finding:
     found = platform.python_version()
-    wrong = "" if sys.version_info[:2] == (3, 11) else "felixlike is made for Python 3.11"
+    allowed = _FIRST_PYTHON <= sys.version_info[:2] <= _LAST_PYTHON
+    wrong = "" if allowed else "felixlike supports Python 3.11 to 3.14"
     return Finding("Python", found, wrong, "Make the virtual environment with python3.11.")
 
 
