@@ -71,7 +71,11 @@ def page_text(page: Page, live: Live | None = None) -> str:
 
 
 def page_body(page: Page) -> str:
-    """Render the body of a page as HTML."""
+    """Render the body of a page as HTML.
+
+    Args:
+        page: Content of the page.
+    """
     several = len(page.groups) > 1
     parts = [
         element("h1", named(page.title)),
@@ -89,7 +93,7 @@ def page_body(page: Page) -> str:
 
 
 def task_table(group: Group, *, links: str = "") -> Markup:
-    """Render the tasks of a group as a table.
+    """Render the tasks of a group as an HTML table.
 
     Args:
         group: Tasks of one device.

@@ -16,7 +16,11 @@ from felixlike.report.tables import precision_words, run_notes, task_notes
 
 
 def page_of_report(report: ReportData) -> Page:
-    """Convert a report to a page."""
+    """Convert a report to a page.
+
+    Args:
+        report: Report of a run.
+    """
     notes = [*task_notes(report), *([report.note] if report.note else [])]
     if not any(task.story.steps for task in report.tasks):
         notes.append("The report knows no curves: nothing was measured in this run, or an earlier version wrote it.")
@@ -30,7 +34,11 @@ def page_of_report(report: ReportData) -> Page:
 
 
 def report_table(report: ReportData) -> str:
-    """Render a report for notebooks as HTML: the model, the table of tasks, the course of the run."""
+    """Render a report as HTML for notebooks: the model, the table of tasks, the course of the run.
+
+    Args:
+        report: Report of a run.
+    """
     title = element("p", element("b", named(report.model)), " on ", named(report.device))
     notes = [element("p", note) for note in (*task_notes(report), *run_notes(report))]
     return joined(element("div", title, task_table(_group(report)), *notes))
