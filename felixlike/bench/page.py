@@ -53,7 +53,7 @@ def text(rows: Sequence[dict[str, Any]], picture: str = "") -> str:
         *map(_line, rows),
         "",
     ]
-    ratios = [found for row in rows if (found := ratio(row)) is not None]
+    ratios = [best for row in rows if (best := ratio(row)) is not None]
     if ratios:
         lines.append(
             f"Best of the others ÷ tuned, geometric mean: **{geometric_mean(ratios):.2f}** (the goal: {GOAL}); "

@@ -22,7 +22,9 @@ Call = Callable[[], object]
 """A call of a model on its example inputs."""
 
 EAGER, CHANNELS_LAST = "PyTorch eager", "eager, channels last"
+"""Names of the sides of PyTorch in eager mode."""
 COMPILED, ONNX, UNTUNED = "torch.compile", "ONNX Runtime", "TVM untuned"
+"""Names of the other sides."""
 
 
 def baselines(make: Callable[[], Model], names: Sequence[str] = (EAGER, COMPILED, ONNX, UNTUNED)) -> dict[str, Make]:

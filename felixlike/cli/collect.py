@@ -65,7 +65,7 @@ def _collect(options: argparse.Namespace) -> int:
     from felixlike import records
     from felixlike.training.collect import Wanted, collect, open_pool
 
-    wanted = Wanted(
+    settings = Wanted(
         candidates=checks.whole(options.candidates, "--candidates", least=2, where="collect"),
         seconds=checks.real(options.seconds, "--seconds", positive=True, where="collect")
         if options.seconds is not None
@@ -85,7 +85,7 @@ def _collect(options: argparse.Namespace) -> int:
 
     with records.open(options.store) as store, open_pool(target) as pool:
         try:
-            collect([(line.text, line.make) for line in lines], store, pool, target, wanted, observe=observe)
+            collect([(line.text, line.make) for line in lines], store, pool, target, settings, observe=observe)
         finally:
             ended = ", ".join(f"{count} {status}" for status, count in total.most_common()) or "nothing new"
             print(
@@ -127,15 +127,15 @@ def _target(name: str, cores: int | None) -> Any:
     return _tvm.Target({**target.export(), "num-cores": cores})
 
 
-def _progress_line(found: Collected) -> str:
+def _progress_line(collected: Collected) -> str:
     """Return the line that reports on a task."""
-    failed = sum(count for status, count in found.ended.items() if status != "ok")
-    words = [found.name]
-    if found.had:
-        words.append(f"{found.had} known")
-    if found.ended:
-        words.append(f"{sum(found.ended.values())} measured" + (f", {failed} failed" if failed else ""))
-    if found.best < float("inf"):
-        words.append(f"best {found.best * 1e6:.1f} µs")
-    words.append(f"{found.seconds:.0f} s")
-    return ", ".join(words) + (f"; {found.problem}" if found.problem else "")
+    failed = sum(count for status, count in collected.ended.items() if status != "ok")
+    words = [collected.name]
+    if collected.had:
+        words.append(f"{collected.had} known")
+    if collected.ended:
+        words.append(f"{sum(collected.ended.values())} measured" + (f", {failed} failed" if failed else ""))
+    if collected.best < float("inf"):
+        words.append(f"best {collected.best * 1e6:.1f} µs")
+    words.append(f"{collected.seconds:.0f} s")
+    return ", ".join(words) + (f"; {collected.problem}" if collected.problem else "")

@@ -97,6 +97,7 @@ def _install(package: str, prefix: str) -> str:
 
 
 _TVM_AGAIN = f'Install TVM again: pip install --force-reinstall "apache-tvm=={_NEEDED["apache-tvm"]}.*".'
+"""Remedy for a damaged installation of TVM."""
 
 
 def _compiler() -> Finding:
@@ -164,15 +165,15 @@ def _tvm_versions() -> Iterator[Finding]:
 
         _tvm.load()
     except (FelixlikeError, ImportError) as error:
-        said = error.what if isinstance(error, FelixlikeError) else str(error)
-        yield Finding("TVM", "does not load", said, _TVM_AGAIN)
+        reason = error.what if isinstance(error, FelixlikeError) else str(error)
+        yield Finding("TVM", "does not load", reason, _TVM_AGAIN)
         return
     yield Finding("TVM start-up", f"{time.perf_counter() - started:.1f} s")
     device = host_device()
     yield Finding("LLVM", f"{_tvm.llvm_version()}, generating code for {device.mcpu}")
     vectors = f"{device.vector_bits}-bit vectors"
     caches = f"L1 {device.l1_bytes // 1024} KiB, L2 {device.l2_bytes // 1024} KiB"
-    stands_in = f", which stands in for {found[0]}" if (found := imitated()) else ""
+    stands_in = f", which stands in for {preset[0]}" if (preset := imitated()) else ""
     cores = counted(device.cores, "core")
     yield Finding("processor", f"{device.name}{stands_in}: {cores}, {vectors}, {caches}")
     yield _threads()
@@ -183,21 +184,21 @@ def _threads() -> Finding:
     """Check the number of threads per call, their processors, and what limits them."""
     from felixlike.hardware import placement, probe
 
-    cores, everywhere, wanted = probe.usable_cores(), probe.all_cores(), placement.threads()
+    cores, everywhere, requested = probe.usable_cores(), probe.all_cores(), placement.threads()
     try:
         threads = placement.placed()
     except FelixlikeError as error:
-        return Finding("threads", f"{wanted} a call", str(error), fatal=False)
+        return Finding("threads", f"{requested} a call", str(error), fatal=False)
     settings = [f"{name}={os.environ[name]}" for name in _OF_THREADS if name in os.environ]
     value = f"{len(threads)} a call, on processors {_listed([share.processors for share in threads])}"
     value += f"; {cores} of {everywhere} cores may be used" + "".join(f", {setting}" for setting in settings)
     variable = placement.asked_by()
     wrong, remedy = "", f"Unset {variable}, or set TVM_NUM_THREADS={cores}, unless this is wanted."
-    if len(threads) < wanted:
-        wrong, remedy = f"{wanted} threads are wanted", "See how many threads this user may have: ulimit -u."
-    elif wanted < cores:
-        wrong = f"{variable} leaves {cores - wanted} of the cores idle"
-    elif wanted > cores:
+    if len(threads) < requested:
+        wrong, remedy = f"{requested} threads are wanted", "See how many threads this user may have: ulimit -u."
+    elif requested < cores:
+        wrong = f"{variable} leaves {cores - requested} of the cores idle"
+    elif requested > cores:
         wrong = f"{variable} is more than there are cores: threads of a call share some"
     elif not placement.apart(threads):
         wrong, remedy = "some share a core", "Another program has bound them: see taskset, or the container's cpuset."

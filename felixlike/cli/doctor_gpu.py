@@ -41,10 +41,10 @@ def seen_by_tvm() -> Iterator[Finding]:
     """Check that TVM, once loaded, sees the GPU of the driver. Yield nothing without a GPU."""
     cuda_driver = driver()
     if cuda_driver.gpus:
-        seen, wrong = gpu_at_hand(), "its CUDA runtime does not load, so nothing can be tuned on the GPU"
+        gpu, wrong = gpu_at_hand(), "its CUDA runtime does not load, so nothing can be tuned on the GPU"
         remedy = "See what is missing: ldd on tvm/lib/libtvm_runtime_cuda.so; it needs CUDA 13's libcudart."
-        value = f"TVM sees {seen[0]}" if seen else "TVM sees none"
-        yield Finding("GPU of TVM", value, "" if seen else wrong, "" if seen else remedy, fatal=False)
+        value = f"TVM sees {gpu[0]}" if gpu else "TVM sees none"
+        yield Finding("GPU of TVM", value, "" if gpu else wrong, "" if gpu else remedy, fatal=False)
 
 
 def _compiler(cuda_driver: Driver) -> Finding:

@@ -19,44 +19,44 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Any) -> None:
     """Add the parsers of `felixlike merge`, `export`, `import` and `compact`."""
-    merge = commands.add_parser(
+    merge_parser = commands.add_parser(
         "merge",
         help="add what other stores hold to a store",
         description="Add the measurements of other stores to STORE, which is made if there is none; none is there "
         "twice afterwards. Of damaged files what can be read is taken; those of which nothing can be are named.",
     )
-    merge.add_argument("store", metavar="STORE")
-    merge.add_argument("sources", metavar="SOURCE", nargs="+")
-    merge.set_defaults(run=run_merge)
+    merge_parser.add_argument("store", metavar="STORE")
+    merge_parser.add_argument("sources", metavar="SOURCE", nargs="+")
+    merge_parser.set_defaults(run=run_merge)
 
-    export = commands.add_parser(
+    export_parser = commands.add_parser(
         "export",
         help="write a database for MetaSchedule",
         description="Write a store's right measurements of one target and device as MetaSchedule's JSON database.",
     )
-    export.add_argument("store", metavar="STORE")
-    export.add_argument("folder", metavar="FOLDER")
-    export.add_argument("--best", type=int, default=0, metavar="N", help="only the N fastest of each workload")
-    _add_place(export)
-    export.set_defaults(run=run_export)
+    export_parser.add_argument("store", metavar="STORE")
+    export_parser.add_argument("folder", metavar="FOLDER")
+    export_parser.add_argument("--best", type=int, default=0, metavar="N", help="only the N fastest of each workload")
+    _add_place(export_parser)
+    export_parser.set_defaults(run=run_export)
 
-    taken = commands.add_parser(
+    import_parser = commands.add_parser(
         "import",
         help="take measurements over from MetaSchedule",
         description="Add what MetaSchedule has measured (a folder with its JSON database) to STORE.",
     )
-    taken.add_argument("folder", metavar="FOLDER")
-    taken.add_argument("store", metavar="STORE")
-    _add_place(taken)
-    taken.set_defaults(run=run_import)
+    import_parser.add_argument("folder", metavar="FOLDER")
+    import_parser.add_argument("store", metavar="STORE")
+    _add_place(import_parser)
+    import_parser.set_defaults(run=run_import)
 
-    compact = commands.add_parser(
+    compact_parser = commands.add_parser(
         "compact",
         help="make a store's file smaller",
         description="Check every row of a store and give the disk back what it does not need; measurements stay.",
     )
-    compact.add_argument("store", metavar="STORE")
-    compact.set_defaults(run=run_compact)
+    compact_parser.add_argument("store", metavar="STORE")
+    compact_parser.set_defaults(run=run_compact)
 
 
 def _add_place(parser: Any) -> None:

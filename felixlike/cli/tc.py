@@ -53,18 +53,18 @@ def run(options: argparse.Namespace) -> int:
     except UnicodeDecodeError:
         raise InvalidModel("it is no text", where=str(path), remedy="give a file with definitions") from None
     defined = define(source, options.name, options.target)
-    inputs, given = random_inputs(defined.program, _sizes(options.size), _SIZE, seed=checks.seed(options.seed))
+    inputs, out_tensors = random_inputs(defined.program, _sizes(options.size), _SIZE, seed=checks.seed(options.seed))
     if options.explain:
         print(defined.explain(*inputs))
-    result = defined(*inputs, out=given or None)
+    result = defined(*inputs, out=out_tensors or None)
     outputs = result if isinstance(result, tuple) else (result,)
     for output, tensor in zip(defined.program.outputs, outputs, strict=True):
         print(f"{output.name}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}")
-    print(f"{defined.name}: {_shown(seconds_of(defined, inputs, given))} a call")
+    print(f"{defined.name}: {_shown(seconds_of(defined, inputs, out_tensors))} a call")
     if options.tune:
         defined.tune(
             *inputs,
-            out=given or None,
+            out=out_tensors or None,
             rounds=options.rounds,
             trials=options.trials,
             seconds=options.seconds,
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
             progress=not options.quiet,
         )
         print(defined.report)
-        print(f"{defined.name}: {_shown(seconds_of(defined, inputs, given))} a call, tuned")
+        print(f"{defined.name}: {_shown(seconds_of(defined, inputs, out_tensors))} a call, tuned")
     return 0
 
 

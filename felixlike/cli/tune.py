@@ -173,6 +173,7 @@ def _remember_command(options: argparse.Namespace) -> None:
 
 
 _NOTHING = type(None)
+"""Type of None."""
 
 KEPT: Mapping[str, type | tuple[type, ...]] = {
     "model": str,

@@ -249,8 +249,8 @@ def _side_json(side: Side, known: float) -> dict[str, Any]:
         "seconds": series.seconds,
         "best": _null(series.best),
         "reached": {
-            f"{share:g}": None if found is None else {"candidates": found.candidates, "seconds": found.seconds}
-            for share, found in times_to(series, known, QUALITIES)
+            f"{share:g}": None if reached is None else {"candidates": reached.candidates, "seconds": reached.seconds}
+            for share, reached in times_to(series, known, QUALITIES)
         },
         "curve": [[step.candidates, step.seconds, step.latency] for step in series.steps()],
     }

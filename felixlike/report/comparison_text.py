@@ -24,12 +24,14 @@ _TASKS = (
     Column("of best known", rank=1),
     *(Column(f"to {share:.0%}", rank=2) for share in QUALITIES),
 )
+"""Columns of the table of tasks."""
 _STORES = (
     Column("store", right=False, least=12),
     Column("tasks", rank=1),
     Column("first or level"),
     Column("mean of best known"),
 )
+"""Columns of the table of stores."""
 
 MOST_DRAWN = 40
 """Upper limit on the tasks of a plot. Chosen by hand: more rows are too tall to display."""

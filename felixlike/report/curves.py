@@ -21,6 +21,7 @@ _ROUNDING = 1e-9
 """Relative tolerance for rounding, so that the best latency itself reaches a share of 1."""
 
 Numbers = npt.NDArray[np.float64]
+"""float64 array."""
 
 
 @dataclass(frozen=True, slots=True)

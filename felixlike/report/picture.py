@@ -14,6 +14,7 @@ from felixlike._util import option_checks
 from felixlike.errors import MissingDependency, OutputNotWritable, first_line
 
 _IMAGES = "give a .png, .svg or .pdf file"
+"""Remedy for an invalid name of an image."""
 
 
 def new_figure(width: float, height: float) -> Any:

@@ -33,6 +33,7 @@ _LATEST = 20
 """Number of logs that are never removed, whatever their age and size. Chosen by hand."""
 
 _NAME = re.compile(r"\d{8}T\d{6}-\d+(-\d+)?\.jsonl")
+"""Pattern of the names of logs."""
 
 
 class RunLog:

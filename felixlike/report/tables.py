@@ -29,6 +29,7 @@ _TASKS = (
     Column("max error", rank=3),
     Column("schedule", right=False, rank=1),
 )
+"""Columns of a report."""
 
 _WORKLOADS = (
     Column("workload", right=False, least=20),
@@ -38,8 +39,10 @@ _WORKLOADS = (
     Column("best"),
     Column("GFLOPS", rank=4),
 )
+"""Columns of a store's summary."""
 
 _MODEL = (Column("task", right=False, least=20), Column("key", right=False), Column("MFLOP"), Column("calls", rank=1))
+"""Columns of a list of tasks."""
 
 
 def report_text(report: ReportData, *, width: int | None = None) -> str:
@@ -67,8 +70,8 @@ def store_text(title: str, workloads: Sequence[WorkloadSummary], *, width: int |
         width: Columns of text; None does not wrap.
     """
     devices = {w.device for w in workloads}
-    place = next(i for i, column in enumerate(_WORKLOADS) if column.name == "device")
-    left_out = {place} if len(devices) == 1 else set()
+    device_column = next(i for i, column in enumerate(_WORKLOADS) if column.name == "device")
+    left_out = {device_column} if len(devices) == 1 else set()
     columns = [column for i, column in enumerate(_WORKLOADS) if i not in left_out]
     rows = [[cell for i, cell in enumerate(_workload(w)) if i not in left_out] for w in workloads]
     lines = paragraph(title + (f", measured on {devices.pop()}" if left_out else ""), width)

@@ -60,10 +60,10 @@ class _Pages:
             age = time.monotonic() - self._at
             if age < self._least:
                 return self._built
-            seen = self._state()
-            if seen != self._seen or self._built.unfinished or age > _MOST:
+            state = self._state()
+            if state != self._seen or self._built.unfinished or age > _MOST:
                 started = time.monotonic()
-                self._built, self._seen = self._build(), seen
+                self._built, self._seen = self._build(), state
                 self._at = time.monotonic()
                 self._least = max(_LEAST, 3 * (self._at - started))  # a large store must not slow down its run
             return self._built

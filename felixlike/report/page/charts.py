@@ -22,6 +22,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 12, 36
 _TICKS = 5
 """Upper limit on ticks per axis. Chosen by hand."""
 _FIELD_RIGHT, _FIELD_BOTTOM = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+"""Right and bottom edges of the plot area."""
 
 
 class _Scale:

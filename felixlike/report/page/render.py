@@ -44,6 +44,7 @@ _LEGEND = (
     "The boxes are loops, the outermost first, with their extents; parallel: shared out to cores; vector: one "
     "instruction for all of it; unrolled: written out. ⊕= adds to what is there, f(…) names what is read."
 )
+"""Explanation of the pictures of loops."""
 
 
 def page_text(page: Page, live: Live | None = None) -> str:

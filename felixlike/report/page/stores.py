@@ -35,6 +35,7 @@ _SILENT = 300.0
 
 _NO_SCORES = "No predictions are known: they are in the logs of runs, which are not beside the store, or of strategies \
 that predict nothing."
+"""Remark on a page without predictions."""
 
 
 class _TaskMeasurements:
@@ -153,7 +154,7 @@ class StorePage:
         facts = [("Measurements", counts)]
         if runs:
             facts.append(("Runs", f"{counted(len(runs), 'log')}; the latest is {runs[-1].path.name}"))
-            facts += _about_run(runs[-1])
+            facts += _run_facts(runs[-1])
         elif self._last is not None:
             last = self._last
             facts += [("Devices", ", ".join(self._measurements)), ("Target", last.target), ("Seed", str(last.seed))]
@@ -225,7 +226,7 @@ def _pairs(runs: Sequence[RunRead]) -> dict[str, tuple[Pair, ...]]:
     return pairs
 
 
-def _about_run(run: RunRead) -> list[tuple[str, str]]:
+def _run_facts(run: RunRead) -> list[tuple[str, str]]:
     """Return facts about the latest run."""
     if run.report is not None:
         return [("Model", run.report.model), *report_facts(run.report)]
