@@ -19,7 +19,7 @@ Model = tuple[nn.Module, tuple[Tensor, ...]]
 """A module in eval mode and its example inputs."""
 
 _TOKENS = 100
-"""Length of a sequence, in tokens. Chosen by hand."""
+"""Length of a sequence, in tokens."""
 
 
 class Output(nn.Module):

@@ -23,12 +23,18 @@ Call = Callable[[], object]
 
 EAGER, CHANNELS_LAST = "PyTorch eager", "eager, channels last"
 """Names of the sides of PyTorch in eager mode."""
+
 COMPILED, ONNX, UNTUNED = "torch.compile", "ONNX Runtime", "TVM untuned"
 """Names of the other sides."""
 
 
 def baselines(make: Callable[[], Model], names: Sequence[str] = (EAGER, COMPILED, ONNX, UNTUNED)) -> dict[str, Make]:
-    """Return the functions that create the baselines' calls, by name."""
+    """Return the functions that create the baselines' calls, by name.
+
+    Args:
+        make: Function that creates a module and its inputs.
+        names: Names of sides.
+    """
     kinds = {EAGER: eager, CHANNELS_LAST: channels_last, COMPILED: compiled, ONNX: onnxruntime, UNTUNED: untuned}
     return {name: partial(kinds[name], make) for name in names}
 

@@ -26,9 +26,9 @@ _NEEDED = {"apache-tvm": "0.27.0", "apache-tvm-ffi": "0.1.14", "torch": "2.13", 
 _OF_THREADS = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 """Environment variables that set the number of threads and their processors."""
 _LEAST_MEMORY = 2 * 2**30
-"""Free memory in bytes below which a warning is given. Chosen by hand."""
+"""Free memory in bytes below which the check reports a problem."""
 _LEAST_CORES = 1.0
-"""Cores of processor time below which a warning is given. Chosen by hand."""
+"""Cores of processor time below which the check reports a problem. With less, calls are stopped in every period."""
 
 
 _FIRST_PYTHON, _LAST_PYTHON = (3, 11), (3, 14)

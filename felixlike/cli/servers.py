@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from felixlike.measure.rpc.tracker import Servers
 
 _PATIENCE_SECONDS = 10.0
-"""Seconds to wait for a server. Chosen by hand."""
+"""Seconds to wait for a server."""
 
 
 def examine_servers(tracker: str, key: str | None, target: str) -> Iterator[Finding]:

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from felixlike.records import Record, Store
 
 PAUSE = 300.0
-"""Longest time between two measurements of one run, in seconds. Chosen by hand. A run may continue a store days later.
-"""
+"""Longest pause between two measurements of one run, in seconds. A store may be continued the next day."""
 
 LEVEL = 0.03
-"""Tolerance of first place: a store counts as first within this share of the best known performance. Chosen by hand."""
+"""Tolerance of first place: a store counts as first within this share of the best known performance."""
 
 
 class Pace:

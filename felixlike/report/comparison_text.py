@@ -91,8 +91,16 @@ def _until(reached: Reached | None) -> str:
 def draw(comparison: Comparison, path: str | Path) -> int:
     """Plot the curves over candidates and over seconds as an image file, one row per task.
 
-    Return the number of plotted tasks: at most the first MOST_DRAWN with a valid candidate. Raise MissingDependency
-    without matplotlib, OutputNotWritable if the file cannot be written.
+    Args:
+        comparison: Comparison of stores.
+        path: Image file to write (.png, .svg or .pdf).
+
+    Returns:
+        Number of plotted tasks: the first MOST_DRAWN with a valid candidate.
+
+    Raises:
+        MissingDependency: matplotlib is not installed.
+        OutputNotWritable: The file cannot be written.
     """
     path = image_path(path)
     several = len(comparison.groups) > 1

@@ -65,7 +65,13 @@ def stream_width(stream: TextIO | None = None) -> int | None:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Return the rows under their column names, and a last line that names omitted columns, if any."""
+    """Return the rows under their column names, and a last line that names omitted columns, if any.
+
+    Args:
+        columns: Columns of the table.
+        rows: One string per column and row.
+        width: Terminal columns; None for no limit.
+    """
     sizes = [max(map(text_width, cells)) for cells in zip([column.name for column in columns], *rows, strict=True)]
     least = [min(size, column.least) if column.least else size for column, size in zip(columns, sizes, strict=True)]
     visible = _visible_columns(columns, least, width)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _MOST_DAYS, _MOST_BYTES = 90, 256 * 2**20
 """Maximum age in days and maximum total size in bytes of the logs beside a store. Chosen by hand."""
+
 _LATEST = 20
 """Number of logs that are never removed, whatever their age and size. Chosen by hand."""
 
