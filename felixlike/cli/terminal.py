@@ -58,7 +58,7 @@ class Streams:
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
-        """Make sys.stdout and sys.stderr writable within the block, and restore them afterwards."""
+        """Make sys.stdout and sys.stderr writable within the block. Restore the previous objects afterwards."""
         _open_closed()
         before = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = self._ready(sys.stdout), self._ready(sys.stderr)

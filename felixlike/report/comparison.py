@@ -35,8 +35,8 @@ class Pace:
     def since(self, record: Record) -> float:
         """Return the seconds from the previous measurement to this one.
 
-        If the clock jumped back, or more than `PAUSE` seconds passed, return the seconds of building and running
-        instead.
+        For the first measurement, after a jump of the clock, or after more than `PAUSE` seconds, return the seconds of
+        building and running instead.
         """
         since, self._before = record.time - self._before, record.time
         measurement = record.measurement
@@ -176,8 +176,8 @@ def compare(stores: Mapping[str, Store]) -> Comparison:
 def _series(records: Iterable[Record]) -> dict[tuple[str, str], Series]:
     """Return the series of measurements by (device, task).
 
-    The elapsed seconds of a task are the sum of the pauses before its records, see `Pace`. A pause starts at the
-    previous record of any task and includes proposing and measuring.
+    The elapsed seconds of a task are the sum of the times before its records, see `Pace`. Each starts at the device's
+    previous record of any task, so it includes proposing and measuring.
     """
     elapsed: dict[tuple[str, str], list[float]] = {}
     latency: dict[tuple[str, str], list[float]] = {}
