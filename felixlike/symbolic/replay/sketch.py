@@ -321,7 +321,7 @@ class Sketch:
         return schedule
 
     def as_drawn(self) -> Any:
-        """Return a TVM schedule with the trace's own decisions, without postprocessing, as TVM's searches begin with it."""
+        """Return an unpostprocessed TVM schedule with the trace's own decisions; TVM's searches begin with it."""
         self._trace.apply_to_schedule(schedule := self._new_schedule(1), remove_postproc=True)
         return schedule
 
@@ -367,7 +367,7 @@ class Sketch:
         return trace_json(self._trace)
 
     def traced_point(self, trace: Trace) -> tuple[int, ...] | None:
-        """Return the point of a trace in MetaSchedule's JSON, as its databases store it; None for another sketch's trace.
+        """Return the point of a trace in MetaSchedule's JSON, as its databases store it; None for other traces.
 
         MetaSchedule omits instructions whose results are unused, and postprocessors' instructions may follow.
         """
