@@ -67,7 +67,7 @@ def program_text(program: Program) -> str:
 def _lines(program: Program, node: Loop | Store, indent: str, parent: Loop | None = None) -> list[str]:
     """Return the lines of a loop or store."""
     if isinstance(node, Loop):
-        lines = [f"{indent}for {node.variable} in {node.extent}{_marks(node, parent)}"]
+        lines = [f"{indent}for {node.variable} in {node.extent}{_loop_kinds(node, parent)}"]
         for child in node.body:
             lines += _lines(program, child, indent + "  ", node)
         return lines
@@ -78,7 +78,7 @@ def _lines(program: Program, node: Loop | Store, indent: str, parent: Loop | Non
     return [*lines, f"{indent}{_statement(node)}"]
 
 
-def _marks(loop: Loop, parent: Loop | None) -> str:
+def _loop_kinds(loop: Loop, parent: Loop | None) -> str:
     """Return the kinds of a loop as text."""
     text = f" {loop.thread}" if loop.thread else ""
     text += " unrolled" if loop.kind == "unrolled" else ""

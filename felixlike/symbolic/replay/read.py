@@ -184,11 +184,11 @@ class Reader:
             extent: The extent.
             theirs: The extent as TVM left it.
         """
-        moved = add(term * factor for term, factor in linear_parts(extent)[1] if self._loops_of(term))
-        loops = [v for v in variables([moved]) if v in self._loops]
+        floor_terms = add(term * factor for term, factor in linear_parts(extent)[1] if self._loops_of(term))
+        loops = [v for v in variables([floor_terms]) if v in self._loops]
         named = {v: self._table[v] for v in _tvm.found(theirs, _tvm.tirx.Var)}
         running = [self._extents[v] for v in dict.fromkeys((*loops, *named.values())) if v in self._loops]
-        tiles = [v for v in variables([moved, *named.values(), *running]) if v not in self._loops]
+        tiles = [v for v in variables([floor_terms, *named.values(), *running]) if v not in self._loops]
 
         def numbers(values: Mapping[str, int]) -> tuple[int, int]:
             table: dict[Any, Any] = {}
@@ -198,14 +198,14 @@ class Reader:
                     analyzer.bind(variable, _tvm.ir.Range(0, round(evaluate(self._extents[ours], values))))
                 else:
                     table[variable] = values[ours.name]
-            simplified = _tvm.substituted(theirs, table)
-            same = isinstance(analyzer.simplify(simplified), _tvm.tirx.IntImm)
-            return round(evaluate(moved, {**values, **{v.name: 0 for v in loops}})), int(same)
+            concrete = _tvm.substituted(theirs, table)
+            same = isinstance(analyzer.simplify(concrete), _tvm.tirx.IntImm)
+            return round(evaluate(floor_terms, {**values, **{v.name: 0 for v in loops}})), int(same)
 
-        spans = _spans(moved, self._loops)
-        length, same = by_cases(tiles, numbers, [*spans, (*spans, *_steps(moved, loops), *running)])
+        spans = _spans(floor_terms, self._loops)
+        length, same = by_cases(tiles, numbers, [*spans, (*spans, *_steps(floor_terms, loops), *running)])
         self._fits = self._fits * same
-        return expand(extent - moved + length)
+        return expand(extent - floor_terms + length)
 
     def _share(self, variable: Any) -> PredicatedSplit | None:
         """Return the recorded split of a loop; the same object for all its loops."""

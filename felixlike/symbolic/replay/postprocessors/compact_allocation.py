@@ -206,21 +206,21 @@ def _loose(
     return tuple(gates.items())
 
 
-def _rebuild(node: Loop | Store, homes: dict[Buffer, _Allocation], stores: dict[Store, Store]) -> Loop | Store:
+def _rebuild(node: Loop | Store, allocations: dict[Buffer, _Allocation], stores: dict[Store, Store]) -> Loop | Store:
     """Return a node with compacted buffers, and record the new stores."""
     if isinstance(node, Loop):
-        return replace(node, body=tuple(_rebuild(child, homes, stores) for child in node.body))
+        return replace(node, body=tuple(_rebuild(child, allocations, stores) for child in node.body))
     stores[node] = replace(
         node,
-        target=_rebased(node.target, homes),
-        loads=tuple(_rebased(load, homes) for load in node.loads),
+        target=_rebased(node.target, allocations),
+        loads=tuple(_rebased(load, allocations) for load in node.loads),
     )
     return stores[node]
 
 
-def _rebased(access: Access, homes: dict[Buffer, _Allocation]) -> Access:
+def _rebased(access: Access, allocations: dict[Buffer, _Allocation]) -> Access:
     """Return the access to the compacted buffer, without terms of the loops around the allocation."""
-    allocation = homes.get(access.buffer)
+    allocation = allocations.get(access.buffer)
     if allocation is None:
         return access
     indices = tuple(index.without(allocation.outer.__contains__) for index in access.indices)

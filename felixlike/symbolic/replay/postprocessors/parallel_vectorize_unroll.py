@@ -45,7 +45,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class _Marks:
+class _LoopGates:
     """Hold the gates decided so far for one loop."""
 
     parallel: Expr
@@ -55,40 +55,42 @@ class _Marks:
 
 def parallel_vectorize_unroll(program: Program, limits: Limits) -> Program:
     """Return the program with parallel, vector and unroll gates on its loops."""
-    marks: dict[Loop, _Marks] = {}
+    loop_gates: dict[Loop, _LoopGates] = {}
     blankets: dict[Store, FullyFusedNest] = {}
     for store, path in program.stores():
         if not path:
             continue
-        fused_nest = _mark(store, path, limits, marks)
+        fused_nest = _decide_gates(store, path, limits, loop_gates)
         if fused_nest is not None:
             blankets[store] = fused_nest
-    body = tuple(_marked(node, marks) for node in program.body)
+    body = tuple(_with_gates(node, loop_gates) for node in program.body)
     return replace(program, body=body, blankets=blankets)
 
 
-def _marked(node: Loop | Store, marks: Mapping[Loop, _Marks]) -> Loop | Store:
+def _with_gates(node: Loop | Store, loop_gates: Mapping[Loop, _LoopGates]) -> Loop | Store:
     """Return a node with the gates of its loops."""
     if isinstance(node, Store):
         return node
-    mark = marks[node]
-    body = tuple(_marked(child, marks) for child in node.body)
-    return replace(node, body=body, parallel=mark.parallel, vector=mark.vector, unroll=mark.unroll)
+    gates = loop_gates[node]
+    body = tuple(_with_gates(child, loop_gates) for child in node.body)
+    return replace(node, body=body, parallel=gates.parallel, vector=gates.vector, unroll=gates.unroll)
 
 
-def _mark(store: Store, path: tuple[Loop, ...], limits: Limits, marks: dict[Loop, _Marks]) -> FullyFusedNest | None:
+def _decide_gates(
+    store: Store, path: tuple[Loop, ...], limits: Limits, loop_gates: dict[Loop, _LoopGates]
+) -> FullyFusedNest | None:
     """Decide the gates of the loops around one store; return the full fusion of its nest, if possible."""
-    free = [1 - at_least(marks[loop].unroll, 1) if loop in marks else const(1) for loop in path]
+    free = [1 - at_least(loop_gates[loop].unroll, 1) if loop in loop_gates else const(1) for loop in path]
     fusible = _fusible(store, path)
     vector = _vector_gates(path, free, fusible, limits)
     parallel = [p * (1 - v) for p, v in zip(_parallel_gates(path, free, limits), vector, strict=True)]
     fused_nest = _full_fusion(path, free, fusible, limits)
     unroll = limits.unroll if store.is_reduction else const(0)
     for i, loop in enumerate(path):
-        if loop not in marks:
+        if loop not in loop_gates:
             not_fused = const(1) if fused_nest is None else 1 - fused_nest.gate
-            marks[loop] = _Marks(parallel[i] * not_fused, vector[i] * not_fused, const(0))
-    outer = marks[path[0]]
+            loop_gates[loop] = _LoopGates(parallel[i] * not_fused, vector[i] * not_fused, const(0))
+    outer = loop_gates[path[0]]
     # A nest is annotated once; for a later store of the same nest, the annotation already exists.
     outer.unroll = outer.unroll if not (outer.unroll.is_const and outer.unroll.value == 0) else unroll
     return fused_nest
