@@ -67,7 +67,7 @@ class Sketch:
         index: The sketch's position among the sketches of its task.
         key: A digest of the trace's instructions, without decisions.
         variables: The schedule variables, one for each column of a point.
-        postprocessors: MetaSchedule's postprocessors, applied in this order.
+        postprocessors: The postprocessors, applied in this order.
         location_columns: The columns of the variables that decide compute locations.
         lengths: Limits on the length of GPU source.
     """
