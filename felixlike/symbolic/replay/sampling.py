@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +18,8 @@ from felixlike.symbolic.expr.evaluation import Graph
 from felixlike.symbolic.expr.expression import const
 from felixlike.symbolic.program.uniform_sampler import UniformSampler
 from felixlike.symbolic.replay.points import Points
-
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.sketch import Sketch
-    from felixlike.symbolic.replay.structure import Structure
+from felixlike.symbolic.replay.sampled import SampledSketch
+from felixlike.symbolic.replay.structure import Structure
 
 _BATCH = 100_000
 """Maximum number of points that are drawn at once; chosen by hand."""
@@ -43,7 +40,7 @@ Chosen by hand; TVM takes about 10 ms to accept or refuse a point.
 class Sampler:
     """Sample random points of a sketch."""
 
-    def __init__(self, sketch: Sketch) -> None:
+    def __init__(self, sketch: SampledSketch) -> None:
         self._sketch = sketch
         self._urns: dict[tuple[int, ...], UniformSampler] = {}
         self._verdicts: dict[tuple[int, ...], bool] = {}
@@ -110,7 +107,7 @@ class Sampler:
                 drawn.append(rows)
             rows = np.concatenate(drawn)
             if valid_count or draw_count <= _LONG:
-                rows = rows[self._sketch.lengths.short(rows)]
+                rows = rows[self._sketch.source_limits.short(rows)]
             batches.append(rng.permutation(rows) if len(paths) > 1 else rows)
             valid_count, draw_count = valid_count + len(rows), draw_count + number
         return np.concatenate([np.empty((0, len(self._sketch.variables)), dtype=np.int64), *batches])[:count]

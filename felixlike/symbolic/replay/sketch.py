@@ -69,7 +69,7 @@ class Sketch:
         variables: The schedule variables, one for each column of a point.
         postprocessors: The postprocessors, applied in this order.
         location_columns: The columns of the variables that decide compute locations.
-        lengths: Limits on the length of GPU source.
+        source_limits: Limits on the length of GPU source.
     """
 
     def __init__(self, task: Task, trace: Trace, postprocessors: Sequence[Postprocessor], index: int) -> None:
@@ -81,7 +81,7 @@ class Sketch:
         self.postprocessors = tuple(postprocessors)
         self._structures: dict[tuple[int, ...], Structure | UnsupportedSketch] = {}
         self._probed: set[tuple[int, ...]] = set()
-        self.lengths = SourceLimits(self)
+        self.source_limits = SourceLimits(self)
         self.location_columns = tuple(i for i, v in enumerate(self.variables) if v.kind is Kind.LOCATION)
 
     def __repr__(self) -> str:
@@ -241,7 +241,7 @@ class Sketch:
         """
         points = self.checked(points)
         good = all_in_range(points, self.variables)
-        good[good] = self.lengths.short(points[good])
+        good[good] = self.source_limits.short(points[good])
         if self.understood:
             for locations, rows in self.by_structure(points):
                 good[rows] &= self._placed(points[rows], locations)

@@ -6,8 +6,6 @@ combination of compute locations.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
@@ -16,9 +14,7 @@ from felixlike.hardware import kind_of
 from felixlike.symbolic.expr.evaluation import Graph
 from felixlike.symbolic.program.source_size import source_characters
 from felixlike.symbolic.replay.points import Points
-
-if TYPE_CHECKING:
-    from felixlike.symbolic.replay.sketch import Sketch
+from felixlike.symbolic.replay.sampled import LimitedSketch
 
 LONGEST_SOURCE = 250_000
 """Limit on the CUDA source of a candidate, in characters as the formula predicts them.
@@ -31,7 +27,7 @@ are above the limit; of the five best candidates of each workload, 4 % are.
 class SourceLimits:
     """Predict the source length of a sketch's points."""
 
-    def __init__(self, sketch: Sketch) -> None:
+    def __init__(self, sketch: LimitedSketch) -> None:
         self._sketch = sketch
         self._graphs: dict[tuple[int, ...], Graph | None] = {}
 
