@@ -88,9 +88,7 @@ class Contraction:
 
 
 def read_contraction(schedule: Schedule, block: BlockRef) -> Contraction | None:
-    """Return the contraction that a block computes with one loop for each axis, or None if the block is something
-    else.
-    """
+    """Return the contraction that a block computes with one loop for each axis, or None for other blocks."""
     statement = schedule.get(block)
     loops = schedule.get_loops(block)
     if statement.init is None or type(statement.body).__name__ != "BufferStore" or not loops:
