@@ -39,8 +39,7 @@ benchmark compares other values.
 
 
 def row_by_row(sch: Schedule, lanes: int) -> list[Schedule]:
-    """Return new schedules with reductions along rows or columns in one parallel loop, or [] if the rule does not
-    apply.
+    """Return new schedules with reductions along rows or columns in one parallel loop, or [] if it does not apply.
 
     The rule applies if every reduction reads each element of some buffer once, and all buffers between the stages are
     indexed by the same rows. Along rows, the reduced axes are the innermost of what is read: partial results are in the
@@ -166,9 +165,7 @@ def rows_of_stages(stages: Sequence[Stage]) -> dict[str, tuple[Any, ...]] | None
 def _propagate_rows(
     known: dict[str, dict[int, Any]], places: dict[Any, dict[int, int]], accesses: Sequence[tuple[Stage, Any]]
 ) -> None:
-    """Number the row variables of all stages through the buffers between them, beginning with a stage where they are
-    known.
-    """
+    """Number the row variables of all stages through the buffers between them, from a stage where they are known."""
     for _ in known:
         for stage, (buffer, indices) in accesses:
             for number, variable in list(known[stage.name].items()):

@@ -45,7 +45,7 @@ def case_by_case(schedule: Schedule, lanes: int) -> list[Schedule]:
         if not _cases(schedule, block) and not costs(schedule, block):
             schedule.compute_inline(block)
     *stages, last = blocks_of(schedule)
-    # What follows a stage with cases reads its tile, perhaps twice (x · sigmoid(x)), and so is at the same place.
+    # Stages after one with cases read its tile, perhaps twice (x · sigmoid(x)), and therefore run at the same loop.
     cased = list(accumulate((bool(_cases(schedule, stage)) for stage in stages), or_))
     outer, inner = _loops(schedule, last, _tile_dimensions(schedule, (*stages, last)))
     *outer, channel = outer
