@@ -79,8 +79,7 @@ def _below(path: str, mounted: str) -> PurePosixPath:
     """Return a group's path relative to the mounted group.
 
     In a container without a cgroup namespace, both are paths of the host. In one with it, or if the process is outside
-    of
-    the mount, only the mounted group itself is known.
+    of the mount, only the mounted group itself is known.
     """
     group = PurePosixPath(path)
     if ".." in group.parts or not group.is_relative_to(mounted):

@@ -1,10 +1,9 @@
 """Estimate how long work takes on a CPU. Rules use the estimate to rank choices and to drop some.
 
 Times are in products: the time of a multiply-add of vectors at full speed. It is half a cycle, since a core begins two
-of
-them in a cycle. A core also begins two loads a cycle, and a sum waits four cycles for the previous one (`IN_FLIGHT`).
-The estimate depends on no clock and no measurement, which differ from run to run: the same model always has the same
-tasks. It chooses between forms of a program that are not searched. Tiles and whole kernels are measured.
+of them in a cycle. A core also begins two loads a cycle, and a sum waits four cycles for the previous one
+(`IN_FLIGHT`). The estimate depends on no clock and no measurement, which differ from run to run: the same model always
+has the same tasks. It chooses between forms of a program that are not searched. Tiles and whole kernels are measured.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ ONE_BY_ONE = 4.0
 
 _BALANCE = 16.0
 """Floating-point operations in the time of a byte from or to main memory, for all cores together: 350 to 500 GFLOPS and
-20
-to 60 GB/s on two cores.
+20 to 60 GB/s on two cores.
 """
 
 

@@ -32,8 +32,7 @@ def gpu_device(target: Any) -> Device:
     """Return the device that schedules for a CUDA target may rely on.
 
     It is the target's architecture, whatever GPU is in this machine, so formulas are the same on every machine, with
-    the
-    target's precision. Architectures that are not listed count as sm_80.
+    the target's precision. Architectures that are not listed count as sm_80.
     """
     device = _ARCHITECTURES.get(str(target.attrs["arch"]), _ARCHITECTURES["sm_80"])
     return replace(device, precision=precision_of(target).name)

@@ -75,8 +75,7 @@ def shares(cores: Sequence[frozenset[int]], first: int, count: int) -> list[froz
     """Return the processors of each of `count` threads, the caller's first.
 
     Each thread gets a core, or every `count`-th core if there are more. If there are fewer, several threads share a
-    core.
-    `cores` has the processors of each core, and `first` is the position of the caller's core.
+    core. `cores` has the processors of each core, and `first` is the position of the caller's core.
     """
     turned = [*cores[first:], *cores[:first]]
     if count >= len(turned):
@@ -98,8 +97,7 @@ def pin_threads(count: int = 0) -> None:
 
     A pool never grows: if a thread's first call had fewer threads, later calls have no more. The function runs before
     compiled code. It takes a fraction of a microsecond if nothing changes, and some 100 µs after a call with another
-    number
-    of threads. The caller's affinity does not change. `count` is 0 for `threads()`. Raises ForkedProcess.
+    number of threads. The caller's affinity does not change. `count` is 0 for `threads()`. Raises ForkedProcess.
     """
     if _processor() not in _here.home or count != _here.asked:
         _resettle(count)

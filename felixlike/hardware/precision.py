@@ -31,8 +31,8 @@ class Precision:
         name: Name for users.
         unit: The largest relative error of a product whose factors were both rounded: twice half of the distance of two
             neighbours, 2⁻¹⁰ and 2⁻⁷.
-        times: Ratio of products per second to float32, rounded (white papers of A100, 19.5 : 156 : 312, and H100,
-            67 : 495 : 989 TFLOP/s).
+        times: Ratio of products per second to float32, rounded (white papers of A100, 19.5 : 156 : 312, and H100, 67 :
+            495 : 989 TFLOP/s).
     """
 
     name: str
@@ -49,10 +49,8 @@ class Precision:
         """Return the largest accepted error of a contraction, relative to its largest value.
 
         It is twice the worst of one product. Errors of products with random sign add up as the products do. Relative to
-        the
-        largest sums, a sum's error is therefore about that of its products: up to 0.43 units were found for sums of 16
-        to 4096
-        terms.
+        the largest sums, a sum's error is therefore about that of its products: up to 0.43 units were found for sums of
+        16 to 4096 terms.
         """
         return 2.0 * self.unit if self.on_tensor_cores else 0.0
 

@@ -23,8 +23,7 @@ def host_device() -> Device:
     """Return the host CPU.
 
     While it imitates a described machine (`presets.IMITATED`), all values but its name and processor are that
-    machine's.
-    The function loads TVM, which knows LLVM's features of the processor.
+    machine's. The function loads TVM, which knows LLVM's features of the processor.
 
     Raises:
         UnknownTarget: If the machine to be imitated is not described.
@@ -119,8 +118,7 @@ def usable_cores() -> int:
     """Return the physical cores that this process may use: kernels gain nothing from two hyper-threads of a core.
 
     A container's processor time is rounded down to whole cores. Two threads would use up 1.5 cores (150 ms of every 100
-    ms)
-    within 75 ms and be stopped for the other 25. One thread is never stopped.
+    ms) within 75 ms and be stopped for the other 25. One thread is never stopped.
     """
     cores, quota = len(usable_processors()), allowance().cores
     return cores if quota is None else max(1, min(cores, math.floor(quota)))
@@ -153,8 +151,7 @@ def _allowed() -> frozenset[int]:
     """Return the processors that any thread of this process may run on.
 
     If the environment says so, OpenMP binds the main thread to one processor as soon as torch is imported. OpenMP's
-    other
-    threads, whose affinity shows the remaining processors, start with the first parallel loop.
+    other threads, whose affinity shows the remaining processors, start with the first parallel loop.
     """
     binds = os.environ.get("OMP_PROC_BIND", "false").lower() != "false" or "GOMP_CPU_AFFINITY" in os.environ
     if "torch" in sys.modules and binds:
@@ -170,8 +167,7 @@ def _allowed() -> frozenset[int]:
 
 _AFFINITY = _allowed()
 """The allowed processors when felixlike was imported. Later, an OpenMP runtime that pins threads (OMP_PROC_BIND)
-narrows
-the main thread's affinity as soon as torch is imported.
+narrows the main thread's affinity as soon as torch is imported.
 """
 
 

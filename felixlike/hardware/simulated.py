@@ -1,8 +1,7 @@
 """Describe simulated devices, on which a surrogate fitted to measurements of a real device measures.
 
 Input: a name such as "simulated:h100". Output: the real device that it stands for. The attribute `model` of a TVM
-target
-marks a simulated device, so its tasks, records and reports are never mixed up with those of the real device.
+target marks a simulated device, so its tasks, records and reports are never mixed up with those of the real device.
 """
 
 from __future__ import annotations

@@ -32,9 +32,8 @@ def resolve_target(target: "str | Target") -> Target:
 
     Args:
         target: A complete TVM target, or one of these names: "cpu" or "llvm" for the host; "sm_80" or "sm_90" for a
-            GPU,
-            with limits that every GPU has; "cuda" for this machine's GPU, sm_90 if there is none; "simulated:h100",
-            "simulated:cpu" and others for simulated devices (docs/simulated.md).
+            GPU, with limits that every GPU has; "cuda" for this machine's GPU, sm_90 if there is none;
+            "simulated:h100", "simulated:cpu" and others for simulated devices (docs/simulated.md).
 
     Returns:
         The TVM target.
@@ -176,12 +175,9 @@ def target_device(target: Target) -> Device:
     """Return the device that schedules for a target may rely on.
 
     For a GPU, this is its architecture. For a CPU, the vector registers are those that LLVM lists for the processor.
-    The
-    caches are the host's if it has this processor or the target names none, else those of the described machine with
-    this
-    processor, else modest defaults. A target that imitates a described machine has all of that machine's properties.
-    The
-    number of cores is always the target's.
+    The caches are the host's if it has this processor or the target names none, else those of the described machine
+    with this processor, else modest defaults. A target that imitates a described machine has all of that machine's
+    properties. The number of cores is always the target's.
 
     Args:
         target: A TVM target.

@@ -20,8 +20,7 @@ SHORTEST = _PLAIN[0] // 32
 
 IN_FLIGHT = 2 * 4
 """Sums of products that must be independent, so that none waits for another: two multipliers of four cycles' latency,
-as in
-Intel's processors since Skylake and AMD's since Zen 2.
+as in Intel's processors since Skylake and AMD's since Zen 2.
 """
 
 MOST_VECTORS, MOST_ROWS = 8, 16

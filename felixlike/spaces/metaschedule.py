@@ -48,8 +48,7 @@ def tune_context(module: Module, target: Any, *, seed: int = 1, space: Any = Non
     """Create a MetaSchedule context for the module of one PrimFunc.
 
     `space` is a space generator. None selects the plain rules of the target kind (llvm or cuda). They are named
-    explicitly
-    because TVM otherwise selects those with tensor intrinsics without a message.
+    explicitly because TVM otherwise selects those with tensor intrinsics without a message.
     """
     rules = str(target.kind.name)
     with without_tensor_intrinsics():
@@ -115,9 +114,8 @@ def no_rule_is_unknown(module: Module, target: Any) -> Iterator[None]:
     """Generate a design space without TVM's warnings on stderr about block annotations whose rule is not registered.
 
     topi's pooling has such annotations. If ApplyCustomRule finds no rule, it prints a warning and removes the
-    annotation
-    (src/s_tir/meta_schedule/schedule_rule/apply_custom_rule.cc). A temporary rule that only removes the annotation is
-    registered for each of them. Registered rules are not changed.
+    annotation (src/s_tir/meta_schedule/schedule_rule/apply_custom_rule.cc). A temporary rule that only removes the
+    annotation is registered for each of them. Registered rules are not changed.
     """
     annotated = {str(block.annotations[_ANNOTATION]) for block in _blocks(module) if _ANNOTATION in block.annotations}
     with _rules_lock, ExitStack() as stack:

@@ -23,8 +23,7 @@ from felixlike.spaces.contraction import Axis, Contraction
 
 _MULTIPLES = (1, 12, 8, 10, 9, 7, 11)
 """Rows are padded to a multiple of one of these. The divisors of 12 suit any vector unit. The others are tried after
-it:
-they are the other heights of tiles with two or more vectors in a row.
+it: they are the other heights of tiles with two or more vectors in a row.
 """
 
 _WIDTHS = (1, 2, 3, 4)

@@ -1,7 +1,7 @@
 """List what a target kind does to models, schedules and code, from the tables of the packages.
 
-Input: a target. Output: a `Pipeline`. Entries added to a table (`REWRITES`, `RULES`, `PASSES`) appear here and are
-used by tuning and compilation.
+Input: a target. Output: a `Pipeline`. Entries added to a table (`REWRITES`, `RULES`, `PASSES`) appear here and are used
+by tuning and compilation.
 """
 
 from __future__ import annotations

@@ -31,8 +31,7 @@ class Roles:
         vector: The vectorized axis.
         rows: The axis that is broadcast against the vectors.
         window: Another axis along which an operand is reused. Tiles along it share a copy of the padded input, or what
-            one
-            of them has brought into the caches.
+            one of them has brought into the caches.
         summed: The outermost reduction axis that does not belong to a window.
         lanes: Elements of a vector.
         panel: The operand that is copied into panels first.
@@ -78,8 +77,7 @@ def _cost(contraction: Contraction, roles: Roles, extent: int, strided: list[Ope
     """Estimate the time of the contraction, in products: the products, the copies and the transposed write-back.
 
     Each core copies strided operands by itself if rows are needed to keep all cores busy. A write-back is transposed if
-    its
-    vectors lie across the output's last dimension. `extent` is that of the vector axis, padded.
+    its vectors lie across the output's last dimension. `extent` is that of the vector axis, padded.
     """
     others = [a for a in contraction.axes if a is not roles.vector]
     products = extent // roles.lanes * math.prod(a.extent for a in others)
@@ -116,8 +114,7 @@ def _wants_panel(contraction: Contraction, operand: Operand, rows: Axis | None, 
     """Return whether the vectorized operand should be copied into panels.
 
     It should if it is strided, if it is copied anyway, or if enough rows reuse it. No axis may slide over it, because
-    the
-    copies would overlap.
+    the copies would overlap.
     """
     sliding = any(slides(contraction, axis) for axis in contraction.spatial if axis.place in operand.axes)
     used_again = rows is not None and rows.extent >= _REUSES

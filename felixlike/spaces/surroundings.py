@@ -109,8 +109,7 @@ def _follow(schedule: Schedule, epilogue: BlockRef, block: BlockRef) -> None:
     for y: Y[y] = X[y mod 2, y div 2]   →   for p, q: Y[2·q + p] = X[p, q]
 
     TVM would move the first form into loops over p, where half of the values it reads are not computed yet. Raises
-    _NoPlace
-    if there is no such order, as for a part of the output.
+    _NoPlace if there is no such order, as for a part of the output.
     """
     statement, source = schedule.get(epilogue), schedule.get(block).writes[0].source
     variables = [iterator.var for iterator in statement.iter_vars]

@@ -34,8 +34,7 @@ _MOST_SEAMS = 8
 
 _LONGEST_STRIDE = 4
 """Upper limit on the stride, in elements, between two lanes of what is read. With 4, a vector of float32 touches memory
-of
-four vectors. Chosen by hand: no benchmark compares other values.
+of four vectors. Chosen by hand: no benchmark compares other values.
 """
 
 
@@ -43,8 +42,7 @@ def flat(sch: Schedule, lanes: int) -> list[Schedule]:
     """Return a new schedule with every output in one parallel loop nest, in vectors, or [] if the rule does not apply.
 
     The rule applies if no block is a reduction, and neighbours in an output are computed from neighbours or from the
-    same
-    element.
+    same element.
 
     Args:
         sch: The schedule of the whole function. It is not changed.
@@ -141,8 +139,7 @@ def _seams(body: Node, along: dict[Any, int]) -> list[int] | None:
     """Return the positions along some fused loops where a condition changes or an index restarts, or None if unknown.
 
     `along` maps variables to extents. Parts of a concatenation, for example, meet at a seam. No vector may cross a
-    seam.
-    Returns None if a condition depends on some of the loops in another way, or there are too many seams.
+    seam. Returns None if a condition depends on some of the loops in another way, or there are too many seams.
     """
     place, stride = _tvm.tirx.const(0, "int64"), 1
     for variable, extent in reversed(along.items()):

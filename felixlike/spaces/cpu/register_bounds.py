@@ -1,8 +1,8 @@
 """Bound the register tiles of CPUs: block annotations that a schedule carries and a postprocessor checks.
 
 Accumulators: too many spill, and every multiplication then costs a store and a load. Too few leave the multipliers
-idle, because a sum must be finished before the next product is added to it.
-Iterations of the parallel loop: cores that have finished theirs wait for the last ones.
+idle, because a sum must be finished before the next product is added to it. Iterations of the parallel loop: cores that
+have finished theirs wait for the last ones.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ class Bounds:
         least_accumulators: Lower limit on the vector registers that a tile fills.
         most_accumulators: Upper limit on them.
         registers: Vector registers for the tile, for the vectors of one of its rows, which are loaded once for all
-            rows,
-            and for one element of the other operand.
+            rows, and for one element of the other operand.
         cores: Cores that share the parallel iterations evenly, so that they idle at most a fifth of the time; 1 for no
             limit.
     """
@@ -102,8 +101,7 @@ def _sizes(schedule: Schedule, reference: BlockRef) -> tuple[int, int, int]:
     """Return the accumulators, vectors of a row and parallel iterations of a block.
 
     These are the products of all its unrolled loops, the innermost unrolled loop if there are rows, and the product of
-    its
-    parallel loops, all without reductions.
+    its parallel loops, all without reductions.
     """
     reductions = _reduction_values(schedule, reference)
     sizes = {"unrolled": 1, "parallel": 1}
@@ -145,16 +143,14 @@ def reachable_bounds(extents: Extents, *, registers: int, unrolled: bool, cores:
     """Return the tightest bounds that at least one tile of the extents satisfies.
 
     Tiles of one vector a row may be smaller than others: the many rows they need would lie in too many places of memory
-    to
-    share the L1 cache. The shares of the registers are chosen by hand: three eighths of 32 are half as many again as
+    to share the L1 cache. The shares of the registers are chosen by hand: three eighths of 32 are half as many again as
     `IN_FLIGHT`. No benchmark compares others.
 
     Args:
         extents: The extents that the tile is cut from.
         registers: Registers of the vector unit.
         unrolled: Whether a reduction is unrolled around the tile. LLVM then also keeps elements that several steps
-            share in
-            registers.
+            share in registers.
         cores: Cores of the device.
     """
     widest = Bounds(1, registers // 2 if unrolled else registers, registers, cores)

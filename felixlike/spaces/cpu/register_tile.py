@@ -15,9 +15,9 @@ for short reductions.) Long reductions are split, outside w_0, only where an ope
 fill the L2 cache are slow as soon as other code uses the cache.
 
 `k` is the vector axis. It is contiguous in every operand that has it, or can be made so: constants are packed at
-compile time (MetaSchedule's RewriteLayout), other operands are copied into panels.
-`w` is the rows axis, which the vectorized operand does not have. Every loaded vector serves all rows of the tile, and
-every broadcast element of the other operand serves all vectors of a row. Only the vector unit limits the arithmetic.
+compile time (MetaSchedule's RewriteLayout), other operands are copied into panels. `w` is the rows axis, which the
+vectorized operand does not have. Every loaded vector serves all rows of the tile, and every broadcast element of the
+other operand serves all vectors of a row. Only the vector unit limits the arithmetic.
 """
 
 from __future__ import annotations
@@ -205,8 +205,7 @@ def _taps(contraction: Contraction, roles: Roles) -> list[Axis]:
     """Return the axes of windows, those of one step first.
 
     The last one, which may be unrolled, slides along the rows: elements that a row loads at one step stay in registers
-    for
-    its neighbour at the next.
+    for its neighbour at the next.
     """
     rows = [] if roles.rows is None else [roles.rows.variable]
     indices = [i for o in contraction.operands for i in o.indices if any(_tvm.uses(i, row) for row in rows)]

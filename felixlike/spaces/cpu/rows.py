@@ -24,13 +24,11 @@ from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, s
 
 _ACCUMULATORS = (1, 4)
 """Vectors of partial results of a reduction. More of them hide the latency of additions, which take several cycles
-while
-one may begin in each. Fewer suit short rows. There is a sketch for each value, and measurements decide.
+while one may begin in each. Fewer suit short rows. There is a sketch for each value, and measurements decide.
 """
 _MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
 """Upper limits when sampling: rows of a parallel iteration, unrolled vectors of a row, vectors of columns of an
-iteration.
-Chosen by hand.
+iteration. Chosen by hand.
 """
 _MOST_VECTORS_OF_IMAGE = 16
 """Upper limit on vectors of an image whose columns are one group: half of AVX-512's registers. Chosen by hand: no
@@ -106,8 +104,7 @@ def _between_reductions_inlined(sch: Schedule) -> list[Stage]:
     """Inline the cheap stages between reductions into their readers and return the remaining stages.
 
     Stages with one value a row stay, since they are computed once, as do costly stages that are read twice, like
-    softmax's
-    exponentials.
+    softmax's exponentials.
     """
     undo_last_reshape(sch)
     stages = stages_of(sch)

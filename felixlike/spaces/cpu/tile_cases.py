@@ -24,8 +24,7 @@ from felixlike.spaces.blocks import blocks_of, costs, elementwise
 
 _MOST_TILES = 64
 """Upper limit on tiles of a parallel iteration along one dimension, when sampling. They share a copy of the padded
-input.
-Chosen by hand.
+input. Chosen by hand.
 """
 
 _Tile = dict[Any, set[int]]
@@ -80,8 +79,7 @@ def _tile_dimensions(schedule: Schedule, blocks: Sequence[BlockRef]) -> _Tile:
     """Return the dimensions of the stages' buffers that run through a tile.
 
     These are the dimensions along which the writer has cases or runs through a tile itself, and those that a reader
-    indexes
-    with constants.
+    indexes with constants.
     """
     dimensions: _Tile = {schedule.get(block).writes[0].source: set() for block in blocks}
     for block in blocks:

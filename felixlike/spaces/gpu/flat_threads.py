@@ -26,8 +26,7 @@ def flat_threads(sch: Schedule, lanes: int) -> list[Schedule]:
     """Return a new schedule with every output in its own kernel, in vectors, or [] if the rule does not apply.
 
     The rule applies if no block is a reduction, and neighbours in an output are computed from neighbours or from the
-    same
-    element.
+    same element.
 
     Args:
         sch: The schedule of the whole function. It is not changed.

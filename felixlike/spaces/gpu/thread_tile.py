@@ -43,8 +43,7 @@ _REGISTERS = 65536
 """Registers of a multiprocessor."""
 _MOST_ACCUMULATORS, _MOST_SLIDING = 128, 64
 """Upper limits on outputs of a thread, in general and where a window slides: the compiler then keeps elements for
-several
-taps. With 128 for both, four of 154 random points of eleven operators spilled.
+several taps. With 128 for both, four of 154 random points of eleven operators spilled.
 """
 _CODE = 3072
 """Upper limit on unrolled multiplications, in all stages together: 48 KiB of code."""
@@ -56,14 +55,12 @@ are filled while one is in use.
 """
 _MOST_OWN, _MOST_THREADS, _MOST_SUMMING = 8, 64, 256
 """Upper limits along one axis: neighbouring outputs of a thread where no vectors are possible, threads of a tile,
-threads
-of a block that sums parts.
+threads of a block that sums parts.
 """
 _SMALL, _LONG, _LONG_AXIS = 4096, 512, 32
 """The reduction may be split among blocks if the output has fewer than `_SMALL` elements a multiprocessor, the
-reduction
-has at least `_LONG` steps, windows included, and its longest axis at least `_LONG_AXIS`: 64×64 tiles would leave
-multiprocessors idle. Chosen by hand.
+reduction has at least `_LONG` steps, windows included, and its longest axis at least `_LONG_AXIS`: 64×64 tiles would
+leave multiprocessors idle. Chosen by hand.
 """
 _COOPERATIVE = "meta_schedule.cooperative_fetch"
 """The annotation of copies that all threads of a block make together."""

@@ -302,8 +302,8 @@ def _aligned(axes: WarpAxes, operand: Operand) -> tuple[int, int, int] | None:
     """Return (dimension, factor, offset) by which rows are shifted, or None if they are not shifted.
 
     Threads (g, t) load from rows `stride` times g. If some operand has the steps 4·t … 4·t + 3 contiguous, they load
-    these,
-    all four at once. Otherwise they load the steps t, t + 4 …, a word at a time along a row, or a run of them along it.
+    these, all four at once. Otherwise they load the steps t, t + 4 …, a word at a time along a row, or a run of them
+    along it.
     """
     side = axes.side_of(operand)
     stride = side.run if side is axes.rows else side.run // 2
