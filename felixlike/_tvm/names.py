@@ -58,8 +58,7 @@ SessionTimeout = tvm.error.RPCSessionTimeoutError
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
 """Errors that TVM raises: its FFI turns C++ errors into these (InternalError is a RuntimeError). Python raises them for
-felixlike's own mistakes, too, so check with `refusal`.
-"""
+felixlike's own mistakes, too, so check with `refusal`."""
 
 
 def refusal(error: BaseException) -> bool:

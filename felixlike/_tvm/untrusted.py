@@ -52,8 +52,7 @@ _CONSTANTS = frozenset(("ir.IntImm", "ir.FloatImm"))
 
 _MOST_DEPTH = 1000
 """Upper limit on the length of a chain of references. The functions of the shipped measurements have at most 33. TVM's
-reader overflows a stack of 8 MiB between 2500 and 3000.
-"""
+reader overflows a stack of 8 MiB between 2500 and 3000."""
 
 
 class NotAllowed(ValueError):

@@ -23,16 +23,14 @@ COPIED = 2.0
 
 TRANSPOSED = 0.25
 """Time of an element of an output whose vectors lie across what is written, with shuffles of whole tiles. Chosen by
-hand.
-"""
+hand."""
 
 ONE_BY_ONE = 4.0
 """Elements computed in the time of a vector where no rule vectorizes, but LLVM may. Chosen by hand."""
 
 _BALANCE = 16.0
 """Floating-point operations in the time of a byte from or to main memory, for all cores together: 350 to 500 GFLOPS and
-20 to 60 GB/s on two cores.
-"""
+20 to 60 GB/s on two cores."""
 
 
 def busy(rows: int, vectors: int) -> int:

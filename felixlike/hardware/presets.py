@@ -18,8 +18,7 @@ from felixlike.hardware.device import Device, check_device
 IMITATED = "FELIXLIKE_DEVICE"
 """The environment variable that names a described machine and, after a colon, its cores: "zen4", "zen4:8". Schedules
 are then made for that machine, while code is generated for the host. It is for tests and for inspecting schedules of
-other machines. LLVM splits vectors that the host lacks, so timings have no meaning.
-"""
+other machines. LLVM splits vectors that the host lacks, so timings have no meaning."""
 
 
 @cache

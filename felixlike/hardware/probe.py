@@ -167,8 +167,7 @@ def _allowed() -> frozenset[int]:
 
 _AFFINITY = _allowed()
 """The allowed processors when felixlike was imported. Later, an OpenMP runtime that pins threads (OMP_PROC_BIND)
-narrows the main thread's affinity as soon as torch is imported.
-"""
+narrows the main thread's affinity as soon as torch is imported."""
 
 
 def _cpuinfo() -> dict[str, str]:

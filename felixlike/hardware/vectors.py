@@ -20,18 +20,15 @@ SHORTEST = _PLAIN[0] // 32
 
 IN_FLIGHT = 2 * 4
 """Sums of products that must be independent, so that none waits for another: two multipliers of four cycles' latency,
-as in Intel's processors since Skylake and AMD's since Zen 2.
-"""
+as in Intel's processors since Skylake and AMD's since Zen 2."""
 
 MOST_VECTORS, MOST_ROWS = 8, 16
 """Upper limits on the factors of a register tile, in vectors and in rows. `spaces/cpu/register_bounds.py` limits the
-registers. They bound the search and are chosen by hand: either alone fills a quarter, or half, of 32 registers.
-"""
+registers. They bound the search and are chosen by hand: either alone fills a quarter, or half, of 32 registers."""
 
 UNROLLED_TAPS = 7
 """Extent up to which a window's innermost axis is unrolled: the longest that networks usually have. Chosen by hand: no
-benchmark compares other values.
-"""
+benchmark compares other values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,16 +23,14 @@ from felixlike.spaces.contraction import Axis, Contraction
 
 _MULTIPLES = (1, 12, 8, 10, 9, 7, 11)
 """Rows are padded to a multiple of one of these. The divisors of 12 suit any vector unit. The others are tried after
-it: they are the other heights of tiles with two or more vectors in a row.
-"""
+it: they are the other heights of tiles with two or more vectors in a row."""
 
 _WIDTHS = (1, 2, 3, 4)
 """Padded vectors are padded to a multiple of one of these: 13 vectors, for example, only divide into tiles of one."""
 
 _GAIN = 1.015
 """Ratio of `_time` up to which tiles that are not padded are preferred. Chosen by hand: no benchmark compares other
-values.
-"""
+values."""
 
 
 def is_plain(contraction: Contraction) -> bool:

@@ -16,8 +16,7 @@ from felixlike.spaces.padding import whole_vectors
 
 _REUSES = 16
 """Rows from which copying an operand into panels pays: a load and a store are an eighth of as many products. Chosen by
-hand: no benchmark compares other values.
-"""
+hand: no benchmark compares other values."""
 
 _VECTORS_PER_CORE = 4
 """Vectors for each core from which all rows can share a copied operand: two tiles of two vectors. Chosen by hand."""

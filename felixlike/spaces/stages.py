@@ -112,8 +112,7 @@ def item_bits(sch: Any) -> int:
 
 _LEAST_BITS = 32
 """Bits of an element at least. Copies of narrower elements could use longer vectors: 16 × 16 and 32 × 32 blocks of
-float16 were timed on a Zen 5 and differed by less than repetitions did.
-"""
+float16 were timed on a Zen 5 and differed by less than repetitions did."""
 
 
 def contiguous(stage: Stage, along: Sequence[Any]) -> tuple[int, int]:

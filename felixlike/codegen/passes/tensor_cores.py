@@ -285,5 +285,4 @@ static __device__ __forceinline__ unsigned felixlike_{ptx}(float x, float y) {{
 
 FUNCTIONS = _tf32() + _halves("float16", "f16") + _halves("bfloat16", "bf16")
 """CUDA source of the called functions. c0 … c3 are a thread's C and D, of which it returns the first. a and b are four
-steps of its rows g and g + 8 of A, w those of its column of B.
-"""
+steps of its rows g and g + 8 of A, w those of its column of B."""

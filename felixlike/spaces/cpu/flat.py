@@ -34,8 +34,7 @@ _MOST_SEAMS = 8
 
 _LONGEST_STRIDE = 4
 """Upper limit on the stride, in elements, between two lanes of what is read. With 4, a vector of float32 touches memory
-of four vectors. Chosen by hand: no benchmark compares other values.
-"""
+of four vectors. Chosen by hand: no benchmark compares other values."""
 
 
 def flat(sch: Schedule, lanes: int) -> list[Schedule]:

@@ -43,8 +43,7 @@ from felixlike.spaces.surroundings import Surroundings, settle_surroundings
 _LONGEST_BLOCK = 128
 """Steps of a block of the reduction, or down to a quarter of that. An accumulator is then stored and loaded once in 128
 (32) products, and a panel of `MOST_VECTORS` vectors of 64 bytes has 64 KiB, a small part of any L2 cache. Longer blocks
-were measured to be slower as soon as other code uses the cache. No benchmark repeats that.
-"""
+were measured to be slower as soon as other code uses the cache. No benchmark repeats that."""
 
 
 def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
@@ -62,11 +61,11 @@ def register_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[
     roles = choose_roles(contraction, device)
     if roles is None:
         return []
-    surroundings = settle_surroundings(schedule, block)
-    if surroundings is None:
+    adjacent = settle_surroundings(schedule, block)
+    if adjacent is None:
         return []
-    surroundings = _packed(schedule, block, contraction, roles, surroundings)
-    _tile(schedule, block, contraction, roles, surroundings, device)
+    adjacent = _packed(schedule, block, contraction, roles, adjacent)
+    _tile(schedule, block, contraction, roles, adjacent, device)
     return [schedule]
 
 
@@ -100,33 +99,28 @@ def _padded(schedule: Schedule, block: BlockRef, contraction: Contraction, devic
 
 
 def _packed(
-    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, surroundings: Surroundings
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, adjacent: Surroundings
 ) -> Surroundings:
     """Annotate the block that pads the vectorized constant as one that runs once, and remove it from the copies."""
-    for copy in surroundings.copies:
+    for copy in adjacent.copies:
         written = schedule.get(copy).writes[0].source
         for operand in contraction.operands:
             reads_copy = schedule.get(block).reads[operand.read].source.same_as(written)
             if reads_copy and operand.constant and roles.vector.place in operand.axes:
                 moved = next(i for i, e in enumerate(operand.indices) if e.same_as(roles.vector.variable))
                 pack_when_compiled(schedule, copy, moved, roles.lanes)
-                return Surroundings(tuple(c for c in surroundings.copies if c is not copy), surroundings.epilogue)
-    return surroundings
+                return Surroundings(tuple(c for c in adjacent.copies if c is not copy), adjacent.epilogue)
+    return adjacent
 
 
 def _tile(
-    schedule: Schedule,
-    block: BlockRef,
-    contraction: Contraction,
-    roles: Roles,
-    surroundings: Surroundings,
-    device: Device,
+    schedule: Schedule, block: BlockRef, contraction: Contraction, roles: Roles, adjacent: Surroundings, device: Device
 ) -> None:
     """Apply the tile's primitives to a contraction."""
-    last = surroundings.epilogue if surroundings.epilogue is not None else schedule.cache_write(block, 0, "global")
+    last = adjacent.epilogue if adjacent.epilogue is not None else schedule.cache_write(block, 0, "global")
     if contraction.written[-1] != roles.vector.place:
         schedule.transform_layout(block, ("write", 0), _moved_last(contraction.written, roles.vector))
-    panel, apart, copies = None, 1, surroundings.copies
+    panel, lane_place, copies = None, 1, adjacent.copies
     if roles.panel is not None:
         source = schedule.get(block).reads[roles.panel.read].source
         panel = schedule.cache_read(block, roles.panel.read, "global")
@@ -138,7 +132,7 @@ def _tile(
             places = [
                 next((a.place for a in contraction.axes if _tvm.uses(i, a.variable)), None) for i in roles.panel.indices
             ]
-            apart = len(places) - places.index(roles.vector.place)
+            lane_place = len(places) - places.index(roles.vector.place)
             schedule.transform_layout(panel, ("write", 0), _moved_last(places, roles.vector))
     padding = _padding_of_rows(schedule, block, contraction, roles, copies)
     for copy in padding:
@@ -192,7 +186,7 @@ def _tile(
     bounds = reachable_bounds(extents, registers=device.unit.registers, unrolled=unrolled, cores=device.cores)
     note_bounds(schedule, block, bounds)
     if panel is not None:
-        _vectorize(schedule, panel, apart, roles.lanes)
+        _vectorize(schedule, panel, lane_place, roles.lanes)
     if contraction.written[-1] == roles.vector.place and in_step(schedule, last, block):
         _vectorize(schedule, last, 1, roles.lanes)
         for loop in schedule.get_loops(last)[2 + len(home) : -1] if home else []:
@@ -202,17 +196,14 @@ def _tile(
 
 
 def _taps(contraction: Contraction, roles: Roles) -> list[Axis]:
-    """Return the axes of windows, those of one step first.
-
-    The last one, which may be unrolled, slides along the rows: elements that a row loads at one step stay in registers
-    for its neighbour at the next.
-    """
+    """Return the axes of windows: those of one step first, the one that slides along the rows last, to be unrolled."""
     rows = [] if roles.rows is None else [roles.rows.variable]
     indices = [i for o in contraction.operands for i in o.indices if any(_tvm.uses(i, row) for row in rows)]
 
     def rank(tap: Axis) -> tuple[bool, bool]:
         return any(_tvm.uses(i, tap.variable) for i in indices), tap.extent > 1
 
+    # Elements that a row loads at one step of the last one stay in registers for its neighbour at the next.
     return sorted((a for a in contraction.reduction if a is not roles.summed), key=rank)
 
 
@@ -285,10 +276,7 @@ def _moved_last(places: Sequence[int | None], axis: Axis) -> Callable[..., list[
 
 
 def _mark_transposed(schedule: Schedule, last: BlockRef, tile: BlockRef, lanes: int) -> None:
-    """Annotate the write-back of a tile whose vectors lie across the output's last dimension, to be transposed.
-
-    The annotation is on the loop over the vectors' elements. It has an effect if only the rows' loop is inside it.
-    """
+    """Annotate the loop over the vectors' elements in a write-back whose vectors lie across the output."""
     statement, source = schedule.get(last), schedule.get(tile).writes[0].source
     loops = schedule.get_loops(last)[-len(statement.iter_vars) :]
     read = next(r for r in statement.reads if r.source.same_as(source))

@@ -24,16 +24,13 @@ from felixlike.spaces.stages import Access, Stage, contiguous, in_plain_nests, s
 
 _ACCUMULATORS = (1, 4)
 """Vectors of partial results of a reduction. More of them hide the latency of additions, which take several cycles
-while one may begin in each. Fewer suit short rows. There is a sketch for each value, and measurements decide.
-"""
+while one may begin in each. Fewer suit short rows. There is a sketch for each value, and measurements decide."""
 _MOST_ROWS, _MOST_UNROLLED, _MOST_VECTORS = 64, 16, 8
 """Upper limits when sampling: rows of a parallel iteration, unrolled vectors of a row, vectors of columns of an
-iteration. Chosen by hand.
-"""
+iteration. Chosen by hand."""
 _MOST_VECTORS_OF_IMAGE = 16
 """Upper limit on vectors of an image whose columns are one group: half of AVX-512's registers. Chosen by hand: no
-benchmark compares other values.
-"""
+benchmark compares other values."""
 
 
 def row_by_row(sch: Schedule, lanes: int) -> list[Schedule]:

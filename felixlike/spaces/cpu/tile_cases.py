@@ -24,8 +24,7 @@ from felixlike.spaces.blocks import blocks_of, costs, elementwise
 
 _MOST_TILES = 64
 """Upper limit on tiles of a parallel iteration along one dimension, when sampling. They share a copy of the padded
-input. Chosen by hand.
-"""
+input. Chosen by hand."""
 
 _Tile = dict[Any, set[int]]
 """For each buffer, the dimensions that run through a tile."""

@@ -29,8 +29,7 @@ _MOST_BLOCKS = 64
 
 _LONG_BLOCK = 8
 """Elements of a block, along either dimension, from which predicates at the ends of dimensions do not pay. Chosen by
-hand.
-"""
+hand."""
 
 
 def transposed_copies(schedule: Schedule, lanes: int) -> list[Schedule]:

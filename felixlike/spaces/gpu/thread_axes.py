@@ -21,8 +21,7 @@ _VECTOR = 128
 """Bits that a thread loads or stores at once."""
 _MULTIPLES = ((1, 1.5), (2, 1.25), (4, 1.1), (8, 1.04), (16, 1.01), (32, 1.0))
 """(multiple, how many times slower its tiles are) for padding an axis of a plain product. Chosen by hand: no benchmark
-compares others.
-"""
+compares others."""
 
 
 @dataclass(frozen=True, slots=True)

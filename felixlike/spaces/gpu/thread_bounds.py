@@ -19,8 +19,7 @@ _PREFIX = "felixlike.thread_"
 
 OWN = "felixlike.threads"
 """An annotation without meaning to TVM. All felixlike traces for GPUs have some annotation that begins with
-"felixlike.".
-"""
+"felixlike."."""
 
 WARP, _MOST_THREADS = 32, 1024
 """Threads of a warp, and the upper limit on threads of a block."""

@@ -43,25 +43,21 @@ _REGISTERS = 65536
 """Registers of a multiprocessor."""
 _MOST_ACCUMULATORS, _MOST_SLIDING = 128, 64
 """Upper limits on outputs of a thread, in general and where a window slides: the compiler then keeps elements for
-several taps. With 128 for both, four of 154 random points of eleven operators spilled.
-"""
+several taps. With 128 for both, four of 154 random points of eleven operators spilled."""
 _CODE = 3072
 """Upper limit on unrolled multiplications, in all stages together: 48 KiB of code."""
 _MOST_STEPS = 32
 """Upper limit on steps of each reduction axis that are in shared memory at a time."""
 _STAGES = (1, 2, 3)
 """Copies of both shared tiles, one sketch each. With one, all threads wait until it is filled. With more, the next ones
-are filled while one is in use.
-"""
+are filled while one is in use."""
 _MOST_OWN, _MOST_THREADS, _MOST_SUMMING = 8, 64, 256
 """Upper limits along one axis: neighbouring outputs of a thread where no vectors are possible, threads of a tile,
-threads of a block that sums parts.
-"""
+threads of a block that sums parts."""
 _SMALL, _LONG, _LONG_AXIS = 4096, 512, 32
 """The reduction may be split among blocks if the output has fewer than `_SMALL` elements a multiprocessor, the
 reduction has at least `_LONG` steps, windows included, and its longest axis at least `_LONG_AXIS`: 64×64 tiles would
-leave multiprocessors idle. Chosen by hand.
-"""
+leave multiprocessors idle. Chosen by hand."""
 _COOPERATIVE = "meta_schedule.cooperative_fetch"
 """The annotation of copies that all threads of a block make together."""
 
@@ -71,7 +67,7 @@ def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sc
 
     It does not apply if the block is no contraction or is among other reductions.
     """
-    tensor_core_schedule = schedule.copy() if device.precision != FLOAT32.name else None
+    for_warps = schedule.copy() if device.precision != FLOAT32.name else None
     name = str(schedule.get(block).name_hint)
     prepared = _prepared(schedule, block)
     if prepared is None:
@@ -79,11 +75,7 @@ def thread_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Sc
     contraction, copies = pack_operands(schedule, prepared.block, prepared.contraction, prepared.copies)
     prepared = replace(prepared, contraction=contraction, copies=copies)
     tiled = _variants(schedule, prepared, thread_axes(prepared.contraction), device)
-    return (
-        tiled
-        if tensor_core_schedule is None
-        else tiled + _warp_tiles(tensor_core_schedule, tensor_core_schedule.get_sblock(name), device)
-    )
+    return tiled if for_warps is None else tiled + _warp_tiles(for_warps, for_warps.get_sblock(name), device)
 
 
 def _warp_tiles(schedule: Schedule, block: BlockRef, device: Device) -> list[Schedule]:
@@ -117,14 +109,7 @@ def _variants(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, device:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A contraction that is ready to be tiled.
-
-    Attributes:
-        block: The contraction's block.
-        contraction: Its axes and operands.
-        epilogue: The last block after the contraction.
-        copies: Blocks that compute operands.
-    """
+    """A contraction that is ready to be tiled, with its epilogue and the blocks that compute its operands."""
 
     block: BlockRef
     contraction: Contraction
@@ -215,7 +200,7 @@ def _tile(schedule: Schedule, prepared: _Prepared, axes: ThreadAxes, stages: int
 def _split_sums(
     schedule: Schedule, block: BlockRef, axes: ThreadAxes, *, parts: bool
 ) -> list[tuple[LoopRef, Axis | str]]:
-    """Split the reduction, by sampled factors, into steps of a block and iterations of a step, and first into parts.
+    """Split the reduction, by sampled factors, into parts, steps of a block and iterations of a step.
 
     Returns the loops of the block with the role of each: an axis of the output, or a level's name.
     """

@@ -40,9 +40,7 @@ _RUNS = (4, 2)
 _LEAST = 8
 """Outputs along an axis below which tensor cores would be mostly idle."""
 _MOST_WARPS, _MOST_OWN = 8, 4
-"""Upper limits along one axis: warps of a block, and tiles of a warp along an axis that the tile does not extend
-along.
-"""
+"""Upper limits along one axis: warps of a block, and tiles of a warp along axes outside of the tile."""
 _BANKS = 32
 """Banks of shared memory, one word of 32 bits wide each."""
 _WASTED = 1.1
@@ -51,17 +49,11 @@ _WASTED = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One direction of a warp's tile.
+    """One direction of a warp's tile."""
 
-    Attributes:
-        threads: Threads along it.
-        run: Neighbouring outputs of a thread.
-        parts: (axis, extent of the tile along it), the innermost axis last.
-    """
-
-    threads: int
-    run: int
-    parts: tuple[tuple[Axis, int], ...]
+    threads: int  # along it
+    run: int  # neighbouring outputs of a thread
+    parts: tuple[tuple[Axis, int], ...]  # (axis, extent of the tile along it), the innermost axis last
 
     def part(self, axis: Axis) -> int:
         """Return the extent of a tile along an axis."""
@@ -74,19 +66,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class WarpAxes(ThreadAxes):
-    """How a warp's tile uses the axes of a contraction.
-
-    Attributes:
-        rows: The side of the tile's rows.
-        columns: The side of the tile's columns.
-        step: The axis that instructions reduce.
-        precision: Index in `PRECISIONS`.
-    """
+    """How a warp's tile uses the axes of a contraction."""
 
     rows: Side
     columns: Side
-    step: Axis
-    precision: int
+    step: Axis  # that instructions reduce
+    precision: int  # index in `PRECISIONS`
 
     @property
     def lane_level(self) -> str:
@@ -121,21 +106,15 @@ class WarpAxes(ThreadAxes):
 
     @property
     def least_threads(self) -> int:
-        """Return a warp, or two where a window slides.
-
-        One warp alone would copy so many single elements that their addresses spill.
-        """
+        """Return a warp, or two where a window slides: one would copy so many single elements that addresses spill."""
         return 2 * WARP if self.slides else WARP
 
     @property
     def least_bytes(self) -> int:
-        """Return the shared memory in bytes of both operands of one warp's tile, for one of its steps.
-
-        Where a window slides, a tenth is added for the second warp, whose window overlaps.
-        """
+        """Return the shared memory in bytes of both operands of a warp's tile, for one of its steps."""
         ends = {a.variable: self._whole(a) - 1 for a in self.contraction.axes}
         one = sum(self._least_bytes(operand, ends) for operand in self.contraction.operands)
-        return one * 11 // 10 if self.slides else one
+        return one * 11 // 10 if self.slides else one  # a second warp's window overlaps
 
     def _least_bytes(self, operand: Operand, ends: Mapping[Any, int]) -> int:
         """Return the shared memory of one operand in bytes, with its shifted rows."""
@@ -206,10 +185,7 @@ def warp_axes(contraction: Contraction, precision: str) -> WarpAxes | None:
 
 
 def _chosen(contraction: Contraction) -> tuple[list[Axis], list[Axis], Axis] | None:
-    """Return the axes that may be rows, those that may be columns, the best last, and the axis reduced in steps.
-
-    The output's contiguous axis should be among the columns: four threads write them side by side.
-    """
+    """Return the axes that may be rows, those that may be columns, the best last, and the axis reduced in steps."""
     left, right = (_alone(contraction, *pair) for pair in _both_ways(contraction.operands))
     last = contraction.written[-1]
     if any(axis.place == last for axis in left):
@@ -263,10 +239,7 @@ def _side(axes: Sequence[Axis], threads: int) -> Side | None:
 
 
 def split_for_warps(schedule: Schedule, axes: WarpAxes, spatial: Sequence[tuple[LoopRef, Axis]], found: Loops) -> None:
-    """Split the output's axes, by sampled factors, into blocks, virtual threads, warps and a thread's own loops.
-
-    A block's threads are its warps, and within each first the rows and then the columns.
-    """
+    """Split the output's axes, by sampled factors, into blocks, virtual threads, warps and a thread's own loops."""
     loops = {axis.place: loop for loop, axis in spatial}
     threads: list[Any] = []
     for side in axes.sides:
@@ -280,7 +253,7 @@ def split_for_warps(schedule: Schedule, axes: WarpAxes, spatial: Sequence[tuple[
             found.threads.append(warp)
             threads.append(thread)
             found.step += own
-    found.threads += threads
+    found.threads += threads  # a block's threads are its warps, each with first the rows and then the columns
     for loop, axis in spatial:
         if axis.place not in loops:
             continue
@@ -301,9 +274,8 @@ def align_for_warps(schedule: Schedule, axes: WarpAxes, fetch: BlockRef, operand
 def _aligned(axes: WarpAxes, operand: Operand) -> tuple[int, int, int] | None:
     """Return (dimension, factor, offset) by which rows are shifted, or None if they are not shifted.
 
-    Threads (g, t) load from rows `stride` times g. If some operand has the steps 4·t … 4·t + 3 contiguous, they load
-    these, all four at once. Otherwise they load the steps t, t + 4 …, a word at a time along a row, or a run of them
-    along it.
+    Threads (g, t) load from rows `stride` times g: the steps 4·t … 4·t + 3 at once if some operand has them contiguous,
+    else the steps t, t + 4 …, a word at a time along a row, or a run of them along it.
     """
     side = axes.side_of(operand)
     stride = side.run if side is axes.rows else side.run // 2
