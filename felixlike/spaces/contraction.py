@@ -161,10 +161,10 @@ def without_points(schedule: Schedule, block: BlockRef) -> None:
     """
     statement = schedule.get(block)
     axes = list(zip(statement.iter_vars, schedule.get_loops(block), strict=True))
-    kept = [_tvm.is_spatial(i) or int(schedule.get(loop).extent) > 1 for i, loop in axes]
-    if not all(kept) and any(_tvm.is_reduction(i) for (i, _), stays in zip(axes, kept, strict=True) if stays):
+    is_needed = [_tvm.is_spatial(i) or int(schedule.get(loop).extent) > 1 for i, loop in axes]
+    if not all(is_needed) and any(_tvm.is_reduction(i) for (i, _), stays in zip(axes, is_needed, strict=True) if stays):
         mapping = _tvm.tirx.IndexMap.from_func(
-            lambda *own: [axis for axis, stays in zip(own, kept, strict=True) if stays],
+            lambda *own: [axis for axis, stays in zip(own, is_needed, strict=True) if stays],
             ndim=len(axes),
             index_dtype=str(statement.iter_vars[0].var.ty.dtype),
         )

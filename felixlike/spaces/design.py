@@ -108,7 +108,11 @@ def _postprocessor(name: str) -> Postprocessor:
         FITS_REGISTERS: fits_registers,
         "RewriteLayout": _rewrite_layout,
     }.get(name)
-    return Postprocessor(name, metaschedule.postprocessor(function), function) if function else _theirs(name)
+    return (
+        Postprocessor(name, metaschedule.postprocessor(function), function)
+        if function
+        else _metaschedule_postprocessor(name)
+    )
 
 
 def postprocessors(task: Task, names: Sequence[str], own: Sequence[bool]) -> tuple[Postprocessor, ...]:
@@ -122,13 +126,15 @@ def postprocessors(task: Task, names: Sequence[str], own: Sequence[bool]) -> tup
     Returns:
         The postprocessors in the order of `names`.
     """
-    created = [_postprocessor(n) if ours else _theirs(n) for n, ours in zip(names, own, strict=True)]
+    created = [
+        _postprocessor(n) if ours else _metaschedule_postprocessor(n) for n, ours in zip(names, own, strict=True)
+    ]
     generator = metaschedule.generator([], [postprocessor.runner for postprocessor in created])
     metaschedule.tune_context(task.module, task.target, space=generator)  # initializes them with the target
     return tuple(created)
 
 
-def _theirs(name: str) -> Postprocessor:
+def _metaschedule_postprocessor(name: str) -> Postprocessor:
     """Return MetaSchedule's postprocessor of a name."""
     return Postprocessor(name, getattr(_tvm.ms.postproc, name)())
 

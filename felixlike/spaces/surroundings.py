@@ -40,7 +40,7 @@ def settle_surroundings(schedule: Schedule, block: BlockRef) -> Surroundings | N
     changed in part.
     """
     try:
-        return _settled(schedule, block)
+        return _inline_surroundings(schedule, block)
     except _NoPlace:
         return None
     except _tvm.TVM_ERRORS as error:
@@ -49,18 +49,18 @@ def settle_surroundings(schedule: Schedule, block: BlockRef) -> Surroundings | N
         return None
 
 
-def _settled(schedule: Schedule, block: BlockRef) -> Surroundings | None:
+def _inline_surroundings(schedule: Schedule, block: BlockRef) -> Surroundings | None:
     """Inline the blocks around `block`."""
-    chain = _after(schedule, block)
+    chain = _blocks_after(schedule, block)
     if chain is None:
         return None
     copies: list[Any] = []
     for producer in schedule.get_producers(block):
-        copies += _settle_producer(schedule, producer)
+        copies += _inline_producer(schedule, producer)
     names = {str(schedule.get(b).name_hint) for b in (block, *chain)}
     for consumer in chain:
         for producer in schedule.get_producers(consumer):
-            if str(schedule.get(producer).name_hint) not in names and _settle_producer(schedule, producer):
+            if str(schedule.get(producer).name_hint) not in names and _inline_producer(schedule, producer):
                 return None
     for consumer in chain[:-1]:
         schedule.compute_inline(consumer)
@@ -69,7 +69,7 @@ def _settled(schedule: Schedule, block: BlockRef) -> Surroundings | None:
     return Surroundings(tuple(copies), chain[-1] if chain else None)
 
 
-def _after(schedule: Schedule, block: BlockRef) -> list[Any] | None:
+def _blocks_after(schedule: Schedule, block: BlockRef) -> list[Any] | None:
     """Return the blocks after a block, each after those that it reads.
 
     The blocks may fork and join again, as x · sigmoid(x) does. Returns None if they have two ends or one is not
@@ -90,12 +90,12 @@ def _after(schedule: Schedule, block: BlockRef) -> list[Any] | None:
     return blocks if len(ends) <= 1 and all(elementwise(schedule, b) for b in blocks) else None
 
 
-def _settle_producer(schedule: Schedule, block: BlockRef) -> list[Any]:
+def _inline_producer(schedule: Schedule, block: BlockRef) -> list[Any]:
     """Inline a block's producers, and the block too unless it has calls. Return the blocks that stay."""
     if not elementwise(schedule, block):
         raise _NoPlace("a block sums up")
     for producer in schedule.get_producers(block):
-        if _settle_producer(schedule, producer):
+        if _inline_producer(schedule, producer):
             raise _NoPlace("two blocks pad, one after the other")
     if costs(schedule, block):
         return [block]

@@ -43,11 +43,11 @@ def _rewritten(sequence: Stmt) -> Stmt:
     if len(marked) != 1 or not 0 < marked[0] < len(parts) - 1:
         return sequence
     place = marked[0]
-    whole = _whole(*parts[place - 1 : place + 2])
+    whole = _fused_nests(*parts[place - 1 : place + 2])
     return sequence if whole is None else _tvm.tirx.stmt_seq(*parts[: place - 1], whole, *parts[place + 2 :])
 
 
-def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
+def _fused_nests(start: Any, blocks: Any, finish: Any) -> Any | None:
     """Fuse the three nests, or return None if they do not have the expected form."""
     inner = list(blocks.body.seq) if isinstance(blocks.body, _tvm.tirx.SeqStmt) else [blocks.body]
     (loops, update), (zeroed, zero), (last, result) = _nest(inner[-1]), _nest(start), _nest(finish)
@@ -61,7 +61,7 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
         return None
     outer, summing = loops[: steps[0]], loops[steps[0] :]
     tile = [f for n, f in enumerate(loops) if n > steps[0] and n not in steps]
-    values = _elsewhere(reads[0].indices, last, place, tile)
+    values = _values_at_element(reads[0].indices, last, place, tile)
     if values is None or _size(zeroed) != _size([*outer, *tile]):
         return None
     inside = [
@@ -91,20 +91,20 @@ def _whole(start: Any, blocks: Any, finish: Any) -> Any | None:
         _tvm.tirx.AllocBuffer(held),
         _tvm.tirx.IfThenElse(
             number.equal(ends[0]),
-            _under(tile, _tvm.tirx.BufferStore(held, zero.value, tile_indices)),
-            _under(tile, _tvm.tirx.BufferStore(held, sums[place], tile_indices)),
+            _nested_in(tile, _tvm.tirx.BufferStore(held, zero.value, tile_indices)),
+            _nested_in(tile, _tvm.tirx.BufferStore(held, sums[place], tile_indices)),
         ),
-        _under(
+        _nested_in(
             [with_mark(summing[0], Tile()), *summing[1:]],
             _tvm.tirx.BufferStore(held, in_tile(update.value), tile_indices),
         ),
         _tvm.tirx.IfThenElse(
             number.equal(ends[1]),
-            _under([*tile[:-1], with_mark(tile[-1], Guard())], _tvm.substituted(in_tile(result), values)),
-            _under(tile, _tvm.tirx.BufferStore(sums, held[tile_indices], place)),
+            _nested_in([*tile[:-1], with_mark(tile[-1], Guard())], _tvm.substituted(in_tile(result), values)),
+            _nested_in(tile, _tvm.tirx.BufferStore(sums, held[tile_indices], place)),
         ),
     )
-    return unmarked(blocks, _tvm.tirx.stmt_seq(*inner[:-1], _under(outer, body)))
+    return unmarked(blocks, _tvm.tirx.stmt_seq(*inner[:-1], _nested_in(outer, body)))
 
 
 def _nest(statement: Stmt) -> tuple[list[Any], Any]:
@@ -129,7 +129,7 @@ def _size(loops: list[Loop]) -> int:
     return math.prod(int(f.extent) for f in loops)
 
 
-def _elsewhere(read: Any, loops: list[Loop], place: tuple[Any, ...], tile: list[Any]) -> dict[Any, Any] | None:
+def _values_at_element(read: Any, loops: list[Loop], place: tuple[Any, ...], tile: list[Any]) -> dict[Any, Any] | None:
     """Return the values of the loops' variables at which an element of the tile is read, or None if unknown.
 
     `read` are the indices of the read: each is one variable, or the sum of a lane and a multiple of another variable.
@@ -153,7 +153,7 @@ def _elsewhere(read: Any, loops: list[Loop], place: tuple[Any, ...], tile: list[
     return values if len(values) == len(loops) else None
 
 
-def _under(loops: list[Loop], body: Stmt) -> Stmt:
+def _nested_in(loops: list[Loop], body: Stmt) -> Stmt:
     """Return a statement in copies of loops, with new variables."""
     for loop in reversed(loops):
         body = anew(loop, body)

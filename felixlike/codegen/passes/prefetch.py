@@ -45,7 +45,7 @@ def _ahead(func: Func) -> Change:
     loops = _tvm.found(func.body, _tvm.tirx.For)
 
     def ahead(loop: Loop) -> Stmt:
-        outer_loops = [other for other in loops if _holds(other, loop)]  # innermost first
+        outer_loops = [other for other in loops if _contains(other, loop)]  # innermost first
         loads = _once(_packed(loop, func.params)) if _on_stack(loop) else []
         fetches = [fetch for load in loads for fetch in _fetches(loop, outer_loops, load)]
         return unmarked(loop, _tvm.tirx.stmt_seq(*fetches, loop.body))
@@ -53,7 +53,7 @@ def _ahead(func: Func) -> Change:
     return ahead
 
 
-def _holds(outer: Any, inner: Any) -> bool:
+def _contains(outer: Any, inner: Any) -> bool:
     """Return whether a loop contains another."""
     below = _tvm.found(outer.body, _tvm.tirx.For)
     return any(loop.loop_var.same_as(inner.loop_var) for loop in below)
@@ -116,13 +116,13 @@ def _fetches(loop: Loop, outer_loops: list[Any], load: TirExpr) -> list[Any]:
     return [_fetch(buffer, start + n * line) for n in range(-(-share // line))]
 
 
-def _passes(around: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
+def _passes(outer_loops: list[Any], first: Any, block: int) -> tuple[list[Any], int]:
     """Return the loops, outermost first, that read the same elements again, and the number of these elements.
 
-    `around` are the loops around, innermost first. `block` is the number of elements that one run of the loop reads.
+    `outer_loops` are innermost first. `block` is the number of elements that one run of the loop reads.
     """
     repeating: list[Any] = []
-    for loop in around:
+    for loop in outer_loops:
         if loop.kind == _tvm.tirx.ForKind.PARALLEL:
             break
         if _tvm.uses(first, loop.loop_var):

@@ -121,17 +121,17 @@ def _difference_with_itself(node: Node) -> TirExpr:
 
 def _unequal(node: Node) -> TirExpr:
     """Replace a != b."""
-    return _denied(_of_itself(_tvm.tirx.EQ(node.a, node.b))) if _is_float(node.a) else node
+    return _negation(_of_itself(_tvm.tirx.EQ(node.a, node.b))) if _is_float(node.a) else node
 
 
 def _negated(node: Node) -> TirExpr:
     """Replace a `not` of comparisons: TVM's simplifier would turn it into the opposite one, which is false for NaN."""
     kinds = (_tvm.tirx.EQ, _tvm.tirx.LT, _tvm.tirx.LE, _tvm.tirx.GT, _tvm.tirx.GE)
     compared = [side for kind in kinds for side in _tvm.found(node.a, kind)]
-    return _denied(node.a) if any(_is_float(side.a) for side in compared) else node
+    return _negation(node.a) if any(_is_float(side.a) for side in compared) else node
 
 
-def _denied(condition: TirExpr) -> TirExpr:
+def _negation(condition: TirExpr) -> TirExpr:
     """Return the negation of a condition in a form that TVM's simplifier does not change."""
     return _tvm.tirx.Select(condition, _tvm.tirx.const(False, "bool"), _tvm.tirx.const(True, "bool"))
 

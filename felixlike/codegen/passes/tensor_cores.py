@@ -60,7 +60,7 @@ def _changed(func: Func) -> Func:
     if not marked:
         return func
     thread_loops = {
-        id(loop): [other for other in loops if _binds_threads(other) and _holds(other, loop)] for loop in marked
+        id(loop): [other for other in loops if _binds_threads(other) and _contains(other, loop)] for loop in marked
     }
     if any(len(own_threads) != 1 for own_threads in thread_loops.values()):
         raise _unlike("not one loop over threadIdx.x is around it")
@@ -83,7 +83,7 @@ def _binds_threads(loop: Loop) -> bool:
     return loop.thread_binding is not None and str(loop.thread_binding.thread_tag) == "threadIdx.x"
 
 
-def _holds(outer: Loop, inner: Loop) -> bool:
+def _contains(outer: Loop, inner: Loop) -> bool:
     """Return whether a loop contains another."""
     return any(loop.loop_var.same_as(inner.loop_var) for loop in _tvm.found(outer.body, _tvm.tirx.For))
 

@@ -118,9 +118,9 @@ def thread_axes(contraction: Contraction) -> ThreadAxes:
     return ThreadAxes(contraction, (_main(contraction, left, right), _main(contraction, right, left)))
 
 
-def _main(contraction: Contraction, own: Operand, other: Operand) -> Axis | None:
+def _main(contraction: Contraction, operand: Operand, other: Operand) -> Axis | None:
     """Return the main axis of an operand."""
-    alone = [a for a in contraction.spatial if a.extent > 1 and a.place in own.axes and a.place not in other.axes]
+    alone = [a for a in contraction.spatial if a.extent > 1 and a.place in operand.axes and a.place not in other.axes]
     contiguous = [a for a in alone if a.place == contraction.written[-1]]
     return contiguous[0] if contiguous else max(alone, key=lambda a: (a.extent, a.place), default=None)
 

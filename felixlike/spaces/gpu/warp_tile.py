@@ -202,9 +202,9 @@ def _both_ways(operands: tuple[Operand, Operand]) -> tuple[tuple[Operand, Operan
     return operands, (operands[1], operands[0])
 
 
-def _alone(contraction: Contraction, own: Operand, other: Operand) -> list[Axis]:
-    """Return the output's axes that only operand `own` has, the best last."""
-    axes = [a for a in contraction.spatial if a.extent > 1 and a.place in own.axes and a.place not in other.axes]
+def _alone(contraction: Contraction, operand: Operand, other: Operand) -> list[Axis]:
+    """Return the output's axes that `operand` has and `other` does not, the best last."""
+    axes = [a for a in contraction.spatial if a.extent > 1 and a.place in operand.axes and a.place not in other.axes]
     return sorted(axes, key=lambda a: (a.place == contraction.written[-1], a.extent, a.place))
 
 
