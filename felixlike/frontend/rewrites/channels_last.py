@@ -44,7 +44,11 @@ Measured when this was written; no benchmark repeats it.
 def with_channels_last(module: Any) -> Any:
     """Convert the convolutions of a module to channels last.
 
-    Returns the module unchanged if permutations would cost more.
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The converted module, or the same one if the permutations would cost more.
     """
     convolved, before = _written(module)
     if not convolved:

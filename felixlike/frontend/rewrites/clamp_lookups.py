@@ -13,7 +13,14 @@ from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, 
 
 
 def with_safe_indices(module: Any) -> Any:
-    """Make lookups wrap around for indices out of range."""
+    """Make lookups wrap around for indices out of range.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _wrapped)
 
 

@@ -13,7 +13,14 @@ from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, operator, 
 
 
 def with_wide_norms(module: Any) -> Any:
-    """Replace the float64 layer, group and instance norms of a module."""
+    """Replace the float64 layer, group and instance norms of a module.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _written_out)
 
 

@@ -22,7 +22,14 @@ Array = npt.NDArray[np.float64]
 
 
 def with_folded_batch_norms(module: Any) -> Any:
-    """Remove the batch norms that follow convolutions with constant weights."""
+    """Remove the batch norms that follow convolutions with constant weights.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _folded)
 
 

@@ -17,7 +17,14 @@ _MEANS = {f"nn.avg_pool{rank}d" for rank in (1, 2, 3)}
 
 
 def with_absorbed_pads(module: Any) -> Any:
-    """Fold pads into convolutions, and into average poolings that count their padding."""
+    """Fold pads into convolutions, and into average poolings that count their padding.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _absorbed)
 
 

@@ -36,7 +36,11 @@ Chosen by hand.
 def with_gates_apart(module: Any) -> Any:
     """Prevent fusion of larger functions behind reductions.
 
-    The module has annotated PrimFuncs and is not yet fused.
+    Args:
+        module: Relax IRModule of annotated PrimFuncs that are not fused yet.
+
+    Returns:
+        The rewritten module.
     """
     return rewritten(module, partial(_apart, module))
 

@@ -27,7 +27,14 @@ _FEW = 2048
 
 
 def with_stacks_apart(module: Any) -> Any:
-    """Mark stacks as opaque, in a module of annotated PrimFuncs that is not yet fused."""
+    """Mark stacks as opaque, so that nothing is fused into them.
+
+    Args:
+        module: Relax IRModule of annotated PrimFuncs that are not fused yet.
+
+    Returns:
+        The rewritten module.
+    """
     return _tvm.map_functions(module, lambda f: f.with_attr("op_pattern", OPAQUE) if _is_stack(f) else f)
 
 

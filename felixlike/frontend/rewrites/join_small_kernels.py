@@ -30,7 +30,14 @@ _LONGEST_NAME = 200
 
 
 def with_joined_small_kernels(module: Any) -> Any:
-    """Join the small consecutive kernels of a fused Relax module."""
+    """Join the small consecutive kernels of a module.
+
+    Args:
+        module: Fused Relax IRModule.
+
+    Returns:
+        The rewritten module.
+    """
     functions = [
         (v, f) for v, f in module.functions.items() if isinstance(f, _tvm.relax.Function) and not _primitive(f)
     ]

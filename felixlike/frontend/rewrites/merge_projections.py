@@ -39,7 +39,14 @@ class Projection:
 
 
 def with_joint_projections(module: Any) -> Any:
-    """Merge products of one input with constant matrices if their results are transposed."""
+    """Merge products of one input with constant matrices if their results are transposed.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, partial(_part, {}))
 
 

@@ -20,7 +20,14 @@ _MANTISSAS = {32: 0x7FFFFFFF, 64: 0x7FFFFFFFFFFFFFFF}
 
 
 def with_total_order(module: Any) -> Any:
-    """Sort floats by integer keys, and compute argmax from the maximum."""
+    """Sort floats by integer keys, and compute argmax from the maximum.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _ordered)
 
 

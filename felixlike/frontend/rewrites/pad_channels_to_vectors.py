@@ -45,7 +45,15 @@ Chosen by hand: no benchmark compares other values.
 
 
 def with_room(module: Any, unit: VectorUnit) -> Any:
-    """Pad the convolutions with constant weights that fill the vectors and tiles of a vector unit better then."""
+    """Pad the convolutions with constant weights that fill the vectors and tiles of a vector unit better then.
+
+    Args:
+        module: Relax IRModule with operators.
+        unit: Vector unit of the target.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, lambda expression, _, rewriter: _roomier(expression, rewriter, unit))
 
 

@@ -13,7 +13,14 @@ from felixlike.codegen.passes.propagate_nan import infinite, is_limit
 
 
 def with_infinite_padding(module: Any) -> Any:
-    """Pad with -inf in the PrimFuncs that compute a maximum. None of them may be fused yet."""
+    """Pad with -inf in the PrimFuncs that compute a maximum.
+
+    Args:
+        module: Relax IRModule of PrimFuncs that are not fused yet.
+
+    Returns:
+        The rewritten module.
+    """
     return _tvm.map_functions(module, _padded)
 
 

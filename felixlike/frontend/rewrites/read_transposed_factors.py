@@ -37,7 +37,14 @@ class Factor:
 
 
 def with_transposed_factors(module: Any) -> Any:
-    """Make matmuls read the sources of their transposed factors, if nothing else reads those factors."""
+    """Make matmuls read the sources of their transposed factors, if nothing else reads those factors.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _product)
 
 

@@ -16,7 +16,14 @@ from felixlike.frontend.rewrites.rewriting import Bindings, Rewriter, is_constan
 
 
 def with_shared_factors(module: Any) -> Any:
-    """Make products broadcast their factors implicitly."""
+    """Make products broadcast their factors implicitly.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _shared)
 
 

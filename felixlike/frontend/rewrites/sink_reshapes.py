@@ -25,7 +25,14 @@ _CONTRACTIONS = {"matmul", "call_tir"} | {f"nn.conv{rank}d" for rank in (1, 2, 3
 
 
 def with_late_reshapes(module: Any) -> Any:
-    """Move reshapes between contractions and elementwise operators behind the latter."""
+    """Move reshapes between contractions and elementwise operators behind the latter.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return settled(module, _late)
 
 

@@ -90,6 +90,12 @@ def in_phases(module: Any) -> Any:
     """Compute transposed convolutions by phases.
 
     Those with dilated weights or layouts other than PyTorch's stay unchanged.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
     """
     return rewritten(module, _phased)
 

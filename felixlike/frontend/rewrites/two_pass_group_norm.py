@@ -25,7 +25,14 @@ _DTYPE = "float32"
 
 
 def with_group_norms_in_two_passes(module: Any) -> Any:
-    """Replace the float32 group and instance norms of a module by sums and elementwise operators."""
+    """Replace the float32 group and instance norms of a module by sums and elementwise operators.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _in_two_passes)
 
 

@@ -177,7 +177,14 @@ class Plan:
 
 
 def with_fast_convolutions(module: Any) -> Any:
-    """Transform the float32 convolutions with constant weights that become faster."""
+    """Transform the float32 convolutions with constant weights that become faster.
+
+    Args:
+        module: Relax IRModule with operators.
+
+    Returns:
+        The rewritten module.
+    """
     return rewritten(module, _transformed)
 
 
