@@ -80,7 +80,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def search(self) -> Iterator[None]:
-        """Run a block that the first signal ends. What follows the block still runs."""
+        """Run a block that the first signal ends. The code after the block still runs."""
         self._searching = self._begun = True
         try:
             yield
@@ -174,10 +174,12 @@ def terminable() -> Iterator[None]:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM or SIGHUP by raising Terminated."""
     _raise(number)
 
 
 def _raise(number: int) -> NoReturn:
+    """Raise KeyboardInterrupt for SIGINT, Terminated for other signals."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     raise Terminated(signal.Signals(number).name)

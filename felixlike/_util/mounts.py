@@ -65,7 +65,7 @@ def is_network(path: str | os.PathLike[str]) -> bool:
     candidates = [mount for mount in mounts() if mount.point in ancestors]
     if not candidates:
         return False
-    # Of several mounts at one point, the last hides the others.
+    # The last of several mounts at one point hides the others.
     kind = max(reversed(candidates), key=lambda mount: len(mount.point)).kind
     return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 

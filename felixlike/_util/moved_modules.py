@@ -34,6 +34,8 @@ def new_name(name: str) -> str | None:
 
 
 class _Loader(importlib.abc.Loader):
+    """Fill a module of an old name with the attributes of the new one."""
+
     def exec_module(self, module: ModuleType) -> None:
         name = new_name(module.__name__)
         assert name is not None
@@ -54,6 +56,8 @@ def _importers_level() -> int:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    """Find modules by their old names."""
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:

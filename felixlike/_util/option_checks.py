@@ -152,6 +152,6 @@ def _expanded(unexpanded: Path) -> Path:
         return unexpanded
 
 
-def _give(wanted: str, otherwise: str) -> str:
+def _give(expected: str, otherwise: str) -> str:
     """Return the remedy that names the expected value."""
-    return f"give {wanted}" + (f", or {otherwise}" if otherwise else "")
+    return f"give {expected}" + (f", or {otherwise}" if otherwise else "")

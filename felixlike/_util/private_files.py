@@ -111,4 +111,5 @@ def _check(status: os.stat_result, path: Path) -> None:
 
 
 def _not_private(what: str, path: Path) -> NotPrivate:
+    """Return the error for a file that other users may have written."""
     return NotPrivate(errno.EPERM, what, str(path))

@@ -140,26 +140,31 @@ def _sizes(value: Any) -> list[int]:
 
 
 def _take(limits: _Limits, call: Any) -> None:
+    """Limit the indices of take by the size of the table's axis."""
     axis = call.attrs.axis
     sizes = _sizes(call.args[0])
     limits.limit(call.args[1], math.prod(sizes) if axis is None else sizes[int(axis)])
 
 
 def _elements(limits: _Limits, call: Any) -> None:
+    """Limit the indices of gather_elements and scatter_elements by the size of the axis."""
     limits.limit(call.args[1], _sizes(call.args[0])[int(call.attrs.axis)])
 
 
 def _points(limits: _Limits, call: Any) -> None:
+    """Limit the indices of gather_nd and scatter_nd by the table's smallest size."""
     limits.limit(call.args[1], min(_sizes(call.args[0]), default=UNKNOWN))
 
 
 def _tensors(limits: _Limits, call: Any) -> None:
+    """Limit each index of index_tensor and index_put by the size of its dimension."""
     fields = call.args[1].fields if isinstance(call.args[1], _tvm.relax.Tuple) else [call.args[1]]
     for index, size in zip(fields, _sizes(call.args[0]), strict=False):
         limits.limit(index, size)
 
 
 def _one_hot(limits: _Limits, call: Any) -> None:
+    """Limit the values of one_hot by its depth."""
     limits.limit(call.args[0], int(call.attrs.depth))
 
 

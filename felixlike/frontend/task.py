@@ -87,13 +87,13 @@ def make_task(func: Any, target: Any, *, name: str, weight: float = 1.0, constan
 
 def _named_apart(func: Any) -> Any:
     """Return the function with unique parameter names: blocks that pad or copy parameters are named after them."""
-    taken: set[str] = set()
+    used: set[str] = set()
     renamed: dict[Any, Any] = {}
     for parameter in func.params:
         original = str(parameter.name)
         numbered = (f"{original}_{number}" for number in count(1))
-        name = next(name for name in chain([original], numbered) if name not in taken)
-        taken.add(name)
+        name = next(name for name in chain([original], numbered) if name not in used)
+        used.add(name)
         if name != original:
             renamed[parameter] = _tvm.ir.Var(name, parameter.ty)
     if not renamed:

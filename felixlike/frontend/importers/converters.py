@@ -38,9 +38,9 @@ def _convolution(node: Any, importer: Any) -> Any:
     x = importer.env[data]
     rank = len(importer.shape_of(x))
     name, layouts = _CONVOLUTIONS[rank]
-    more: dict[str, Any] = {"out_dtype": str(x.ty.dtype)}
+    options: dict[str, Any] = {"out_dtype": str(x.ty.dtype)}
     if transposed:
-        name, more = f"{name}_transpose", more | {"output_padding": output_padding}
+        name, options = f"{name}_transpose", options | {"output_padding": output_padding}
         layouts = layouts | {"kernel_layout": layouts["kernel_layout"].replace("OI", "IO")}
     convolved = emit(
         getattr(_tvm.relax.op.nn, name)(
@@ -51,7 +51,7 @@ def _convolution(node: Any, importer: Any) -> Any:
             dilation=dilation,
             groups=groups,
             **layouts,
-            **more,
+            **options,
         )
     )
     if bias is None:
@@ -170,7 +170,7 @@ def _clamp(node: Any, importer: Any) -> Any:
 
 
 def _rounded_quotient(node: Any, importer: Any) -> Any:
-    """Convert aten.div with a rounding mode. TVM's importer makes a number int32 or float32 whatever it divides."""
+    """Convert aten.div with a rounding mode. TVM's importer makes any scalar divisor int32 or float32."""
     relax, emit = _tvm.relax, importer.block_builder.emit
     data, divisor = importer.env[node.args[0]], importer.env.get(node.args[1], node.args[1])
     if isinstance(divisor, int | float):
@@ -221,8 +221,8 @@ def _scatter_add(node: Any, importer: Any) -> Any:
     """Convert aten.scatter_add. Only the part of the source that has indices is read."""
     op, emit = _tvm.relax.op, importer.block_builder.emit
     axis, (data, indices, source) = node.args[1], (importer.env[node.args[i]] for i in (0, 2, 3))
-    taken = [int(extent) for extent in importer.shape_of(indices)]
-    source = emit(op.strided_slice(source, [*range(len(taken))], [0] * len(taken), taken))
+    extents = [int(extent) for extent in importer.shape_of(indices)]
+    source = emit(op.strided_slice(source, [*range(len(extents))], [0] * len(extents), extents))
     return emit(op.scatter_elements(data, indices, source, axis=axis, reduction="add"))
 
 

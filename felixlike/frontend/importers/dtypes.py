@@ -15,7 +15,7 @@ from felixlike.frontend.importers.input_shapes import DTYPES
 
 _KNOWN = ", ".join(DTYPES)
 _IMPRECISE = ("upsample_bicubic", "upsample_bilinear", "upsample_linear", "upsample_trilinear", "grid_sampler")
-"""Operators that TVM computes in float32, whatever their operands' dtype."""
+"""Operators that TVM computes in float32 regardless of their operands' dtype."""
 
 Converter = Callable[[Any, Any], Any]
 
@@ -105,11 +105,12 @@ def _check_sizes(kind: Any, expected: Any, node: Any, where: str) -> None:
 
 def _operator(node: Any) -> str:
     """Return the name of a node's operator, or of the operator whose tuple it indexes."""
-    taken = getattr(node.target, "__name__", "") == "getitem"
-    return f"output {node.args[1]} of {node.args[0].target}" if taken else str(node.target)
+    is_getitem = getattr(node.target, "__name__", "") == "getitem"
+    return f"output {node.args[1]} of {node.args[0].target}" if is_getitem else str(node.target)
 
 
 def _tensors(value: Any) -> Iterator[Any]:
+    """Yield the tensors of a node's value."""
     import torch
 
     for item in value if isinstance(value, tuple | list) else (value,):
@@ -118,4 +119,5 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 def _name(dtype: Any) -> str:
+    """Return a dtype's name without the prefix "torch."."""
     return str(dtype).removeprefix("torch.")

@@ -233,10 +233,10 @@ def check_count(count: int, known: Sequence[str], *, required: int, where: str) 
     """Raise InvalidShape unless the number of entries is between `required` and the number of known inputs."""
     if required <= count <= len(known):
         return
-    wanted = str(required) if required == len(known) else f"{required} to {len(known)}"
+    expected = str(required) if required == len(known) else f"{required} to {len(known)}"
     entry = advice("one entry of shapes", "one --shape")
     raise InvalidShape(
-        f"{count} inputs are given, but {wanted} needed",
+        f"{count} inputs are given, but {expected} needed",
         where=where,
         remedy=f"its inputs are {', '.join(known) or 'none'}; give {entry} for each",
     )
@@ -260,16 +260,19 @@ def _is_sizes(value: Any) -> bool:
 
 
 def _is_scalar(value: Any) -> bool:
+    """Return whether a value is a constant or an integer-like number."""
     return isinstance(value, SCALARS) or (hasattr(value, "__index__") and not _is_tensor(value))
 
 
 def _is_tensor(value: Any) -> bool:
+    """Return whether a value is a torch tensor or NumPy array."""
     import torch
 
     return isinstance(value, torch.Tensor | np.ndarray)
 
 
 def _name(name: Any) -> str:
+    """Return an input's name.  Raises InvalidShape unless it is a string."""
     if not isinstance(name, str):
         raise InvalidShape(f"{_show(name)} is not the name of an input", where="shapes", remedy=_HOW)
     return name
@@ -353,6 +356,7 @@ def _from_numpy(array: Any, *, where: str) -> Any:
 
 
 def _size(size: Any, *, where: str) -> int:
+    """Return a size as an int.  Raises InvalidShape unless it is a positive integer."""
     if isinstance(size, bool) or not hasattr(size, "__index__"):
         raise InvalidShape(f"{_show(size)} is not a size", where=where, remedy=_static())
     number = int(size.__index__())
@@ -386,4 +390,5 @@ def _parse(text: str) -> tuple[str | None, Example]:
 
 
 def _show(value: Any) -> str:
+    """Return a value for a message."""
     return shown(value) if isinstance(value, (*SCALARS, Sequence, type)) else kind_of(value)

@@ -52,15 +52,15 @@ def size_of(size: Any, importer: Any) -> Any:
     return size if isinstance(size, int) else _size(size.node.expr, _variables(importer))
 
 
-def _differs(value: Any, wanted: list[Any]) -> bool:
+def _differs(value: Any, expected: list[Any]) -> bool:
     """Return whether a value's shape is unknown or not provably equal to another one."""
     shape = getattr(value.ty, "shape", None)
     if not isinstance(value.ty, _tvm.relax.TensorType):
         return False
     if not isinstance(shape, _tvm.relax.ShapeExpr):
         return True
-    sizes = [_tvm.simplify(size - other) for size, other in zip(shape.values, wanted, strict=False)]
-    return len(shape.values) == len(wanted) and any(
+    sizes = [_tvm.simplify(size - other) for size, other in zip(shape.values, expected, strict=False)]
+    return len(shape.values) == len(expected) and any(
         not (isinstance(size, _tvm.tirx.IntImm) and int(size) == 0) for size in sizes
     )
 

@@ -40,8 +40,8 @@ def from_onnx(model: Any, shapes: Any) -> Source:
     examples = _match(read_shapes(shapes), inputs, where=name)
     specs = {key: example for (key, _, _), example in zip(inputs, examples, strict=True)}
     module = _imported(proto, {key: list(example.shape) for key, example in specs.items()}, name)
-    given = Given(positional=tuple(Input((example,)) for example in specs.values()))
-    source = from_relax(module, given, name=name)
+    user_inputs = Given(positional=tuple(Input((example,)) for example in specs.values()))
+    source = from_relax(module, user_inputs, name=name)
     signature = Signature.plain(list(specs))  # TVM renames input.1 to input_1
     return replace(source, signature=signature, original=proto)
 
@@ -58,6 +58,7 @@ def with_open_sizes(model: Any) -> tuple[str, Any, Any]:
 
 
 def _name_of(model: Any) -> str:
+    """Return the model's name: the file's stem or the graph's name."""
     return Path(model).stem if isinstance(model, str | Path) else (model.graph.name or "onnx model")
 
 
@@ -140,26 +141,26 @@ def _declared_inputs(onnx: Any, proto: Any, where: str) -> list[tuple[str, tuple
 
 
 def _match(
-    given: Given | None, inputs: list[tuple[str, tuple[int | str, ...], str]], *, where: str
+    user_inputs: Given | None, inputs: list[tuple[str, tuple[int | str, ...], str]], *, where: str
 ) -> tuple[Example, ...]:
     """Return one `Example` per input. The user's sizes must match those that the model fixes."""
     names = [name for name, _, _ in inputs]
-    if given is not None and given.named:
-        check_names(dict(given.named), names, required=[], where=where)
-        by_name = {name: value.alone(f"input {name!r}") for name, value in given.named}
-    elif given is not None:
-        check_count(len(given.positional), names, required=len(names), where=where)
-        pairs = zip(names, given.positional, strict=True)
+    if user_inputs is not None and user_inputs.named:
+        check_names(dict(user_inputs.named), names, required=[], where=where)
+        by_name = {name: value.alone(f"input {name!r}") for name, value in user_inputs.named}
+    elif user_inputs is not None:
+        check_count(len(user_inputs.positional), names, required=len(names), where=where)
+        pairs = zip(names, user_inputs.positional, strict=True)
         by_name = {name: value.alone(f"input {name!r}") for name, value in pairs}
     else:
         by_name = {}
     return tuple(_example_of(name, sizes, dtype, by_name.get(name), where) for name, sizes, dtype in inputs)
 
 
-def _example_of(name: str, sizes: tuple[int | str, ...], dtype: str, given: Example | None, where: str) -> Example:
+def _example_of(name: str, sizes: tuple[int | str, ...], dtype: str, example: Example | None, where: str) -> Example:
     """Return the example of one input, the user's or one of the declared sizes.  Raises InvalidShape for a mismatch."""
     shape = ", ".join(map(str, sizes))
-    if given is None:
+    if example is None:
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             numbers = "x".join(str(size) for size in sizes)
             raise InvalidShape(
@@ -170,20 +171,20 @@ def _example_of(name: str, sizes: tuple[int | str, ...], dtype: str, given: Exam
                 ),
             )
         return Example(tuple(int(size) for size in sizes), dtype)
-    fixed = all(not isinstance(size, int) or size == have for size, have in zip(sizes, given.shape, strict=False))
-    if len(sizes) != len(given.shape) or not fixed:
+    fixed = all(not isinstance(size, int) or size == have for size, have in zip(sizes, example.shape, strict=False))
+    if len(sizes) != len(example.shape) or not fixed:
         raise InvalidShape(
-            f"input {name!r} has shape ({shape}), but {given.shape} was given",
+            f"input {name!r} has shape ({shape}), but {example.shape} was given",
             where=where,
             remedy="give sizes that agree, or export the model with others",
         )
-    if given.value is not None and given.dtype != dtype:
+    if example.value is not None and example.dtype != dtype:
         raise InvalidShape(
-            f"input {name!r} is {dtype}, but a {given.dtype} tensor was given",
+            f"input {name!r} is {dtype}, but a {example.dtype} tensor was given",
             where=where,
             remedy=f"convert it: x.to(torch.{dtype})",
         )
-    return given if given.value is not None else Example(given.shape, dtype)
+    return example if example.value is not None else Example(example.shape, dtype)
 
 
 def _imported(proto: Any, shapes: dict[str, list[int]] | None, where: str) -> Any:

@@ -131,6 +131,7 @@ def _entries(data: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _unsafe(what: str, where: str) -> InvalidModel:
+    """Return the error for a file whose opening could run code."""
     return InvalidModel(
         f"opening the file could run code from it: {what}", where=where, remedy=advice(_TRUST, _TRUST_COMMAND)
     )

@@ -69,4 +69,5 @@ def _arguments(node: Any) -> dict[str, Any]:
 
 
 def _name(node: Any) -> str:
+    """Return the name of a node's operator without its namespace."""
     return str(node.target._schema.name.rpartition("::")[2])

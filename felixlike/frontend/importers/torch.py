@@ -59,8 +59,8 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
     import torch
 
     name = type(model).__name__
-    given = read_shapes(shapes)
-    if given is None:
+    user_inputs = read_shapes(shapes)
+    if user_inputs is None:
         raise InvalidShape(
             "the shapes of the model's inputs are not known",
             where=name,
@@ -75,7 +75,7 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
     model = _ready(model)
     _check_tensors(model, name)
     parameters = parameters_of(model.forward)
-    args, kwargs = _bind(given, parameters, name)
+    args, kwargs = _bind(user_inputs, parameters, name)
     tensors = tuple(value.value() for value in args)
     named = {key: value.value() for key, value in kwargs.items()}
     signature = Signature.of_call(parameters, tensors, named)
@@ -83,7 +83,7 @@ def from_module(model: Any, shapes: Any, dynamic: Any = None) -> Source:
         try:
             program = torch.export.export(model, tensors, named, dynamic_shapes=dynamic)
         except Exception as error:
-            raise export_error(error, name, only_sizes=given.only_sizes, dims=dynamic is not None) from None
+            raise export_error(error, name, only_sizes=user_inputs.only_sizes, dims=dynamic is not None) from None
     examples = _leaves((tensors, named))
     source = _convert(program, model, name, signature, examples, dynamic=dynamic is not None)
     indices_made = made(example for value in (*args, *kwargs.values()) for example in value.examples)
@@ -105,12 +105,12 @@ def from_program(program: Any, shapes: Any, *, name: str = "") -> Source:
     specs = _program_inputs(program, name)
     signature = _program_signature(program)
     specs = tuple(InputSpec(place, s.shape, s.dtype) for place, s in zip(signature.names, specs, strict=True))
-    given = read_shapes(shapes)
-    sizes_alone = given is None or given.only_sizes
-    if given is not None and not signature.by_position:
-        given = _flat(given, signature, name)
-    examples = match_known(given, specs, where=name)
-    program_examples = _leaves(program.example_inputs) if given is None else ()
+    user_inputs = read_shapes(shapes)
+    sizes_alone = user_inputs is None or user_inputs.only_sizes
+    if user_inputs is not None and not signature.by_position:
+        user_inputs = _flat(user_inputs, signature, name)
+    examples = match_known(user_inputs, specs, where=name)
+    program_examples = _leaves(program.example_inputs) if user_inputs is None else ()
     if len(program_examples) == len(specs):
         return _convert(program, program, name, signature, program_examples)
     tensors = tuple(example.tensor() for example in examples)
@@ -118,10 +118,10 @@ def from_program(program: Any, shapes: Any, *, name: str = "") -> Source:
     return replace(source, made=frozenset(range(len(specs))) if sizes_alone else made(examples))
 
 
-def _flat(given: Given, signature: Signature, where: str) -> Given:
+def _flat(user_inputs: Given, signature: Signature, where: str) -> Given:
     """Return the inputs, nested as the program expects them, as a flat list of tensors.  Raises InvalidShape."""
-    args = [value.value() for value in given.positional]
-    kwargs = {name: value.value() for name, value in given.named}
+    args = [value.value() for value in user_inputs.positional]
+    kwargs = {name: value.value() for name, value in user_inputs.named}
     try:
         tensors = signature.flatten(args, kwargs, where=where, takes=f"its inputs are {', '.join(signature.names)}")
     except InputMismatch as error:
@@ -145,12 +145,14 @@ def evaluating(model: Any) -> Iterator[None]:
             part.training = mode
 
 
-def _bind(given: Given, parameters: Sequence[Parameter], where: str) -> tuple[tuple[Input, ...], dict[str, Input]]:
+def _bind(
+    user_inputs: Given, parameters: Sequence[Parameter], where: str
+) -> tuple[tuple[Input, ...], dict[str, Input]]:
     """Return the positional and keyword arguments of the model's forward.  Raises InvalidShape."""
     kinds = {parameter.kind for parameter in parameters}
     positional = [p for p in parameters if p.kind in ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")]
-    if given.named:
-        by_name = dict(given.named)
+    if user_inputs.named:
+        by_name = dict(user_inputs.named)
         known = [p for p in parameters if p.kind in ("POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")]
         names = [p.name for p in known]
         extra = [key for key in by_name if key not in names] if "VAR_KEYWORD" in kinds else []
@@ -160,8 +162,8 @@ def _bind(given: Given, parameters: Sequence[Parameter], where: str) -> tuple[tu
         return (), {key: by_name[key] for key in (*names, *extra) if key in by_name}
     if "VAR_POSITIONAL" not in kinds:
         required_count = sum(p.default is None for p in positional)
-        check_count(len(given.positional), [p.name for p in positional], required=required_count, where=where)
-    return given.positional, {}
+        check_count(len(user_inputs.positional), [p.name for p in positional], required=required_count, where=where)
+    return user_inputs.positional, {}
 
 
 def _convert(
@@ -380,6 +382,7 @@ def _keep_tensor_inputs(program: Any) -> None:
 
 
 def _is_constant(spec: Any) -> bool:
+    """Return whether an input of a program is a constant."""
     import torch
 
     return isinstance(spec.arg, torch.export.graph_signature.ConstantArgument)
@@ -402,6 +405,7 @@ def _keep_tensor_outputs(program: Any) -> list[Any]:
 
 
 def _leaf(value: Any) -> Any:
+    """Return TENSOR for a graph node, or the constant itself."""
     import torch
 
     return TENSOR if isinstance(value, torch.fx.Node) else value

@@ -25,6 +25,7 @@ def with_safe_indices(module: Any) -> Any:
 
 
 def _wrapped(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a take of mode "fast" by one of mode "wrap"."""
     if operator(expression) != "take" or expression.attrs.mode != "fast":
         return None
     arguments = [rewriter.new(argument) for argument in expression.args]

@@ -65,4 +65,5 @@ def _polynomial(roots: Sequence[Fraction], length: int) -> list[Fraction]:
 
 
 def _frozen(rows: Sequence[Sequence[Fraction]]) -> Matrix:
+    """Return rows as nested tuples."""
     return tuple(map(tuple, rows))

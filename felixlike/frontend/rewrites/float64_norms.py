@@ -25,6 +25,7 @@ def with_wide_norms(module: Any) -> Any:
 
 
 def _written_out(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a float64 norm over whole channels or groups."""
     name = operator(expression)
     if name not in ("nn.layer_norm", "nn.group_norm", "nn.instance_norm"):
         return None

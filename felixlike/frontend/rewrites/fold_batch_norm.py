@@ -34,6 +34,7 @@ def with_folded_batch_norms(module: Any) -> Any:
 
 
 def _folded(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a batch norm's first output by a convolution with scaled weights plus a constant."""
     if not isinstance(expression, _tvm.relax.TupleGetItem) or int(expression.index) != 0:
         return None
     norm = known.value(expression.tuple_value)
@@ -83,4 +84,5 @@ def _scaled(convolution: Any, scale: Array) -> Array:
 
 
 def _wide(constant: Any) -> Array:
+    """Return a constant's values in float64."""
     return np.asarray(constant.value.numpy(), dtype=np.float64)

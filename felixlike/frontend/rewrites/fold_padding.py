@@ -29,6 +29,7 @@ def with_absorbed_pads(module: Any) -> Any:
 
 
 def _absorbed(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Add the widths of a pad to the padding of its reader, and drop pads of width 0."""
     name = operator(expression)
     if name == "nn.pad" and expression.attrs.pad_mode == "constant" and not any(_widths(expression)):
         return rewriter.new(expression.args[0])

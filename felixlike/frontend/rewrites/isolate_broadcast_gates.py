@@ -46,6 +46,7 @@ def with_gates_apart(module: Any) -> Any:
 
 
 def _apart(module: Any, expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Insert an opaque reshape before each operand of an elementwise call that is a small reduction."""
     kernel = kernel_of(module, expression)
     count = elements(expression.ty)
     if kernel is None or pattern_of(kernel) > BROADCAST or count is None:

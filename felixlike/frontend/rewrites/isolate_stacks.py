@@ -19,7 +19,7 @@ from felixlike.frontend.rewrites.rewriting import INJECTIVE, OPAQUE, pattern_of
 _MANY = 5
 """Minimum number of input tensors for which an operator without reductions is a stack.
 
-No other TVM operator reads so many.
+No other TVM operator reads that many.
 """
 
 _FEW = 2048
@@ -39,6 +39,7 @@ def with_stacks_apart(module: Any) -> Any:
 
 
 def _is_stack(function: Any) -> bool:
+    """Return whether a PrimFunc stacks at least `_MANY` tensors to more than `_FEW` elements."""
     if pattern_of(function) != INJECTIVE:
         return False
     shapes = [tuple(p.shape) for p in function.params if getattr(p, "shape", None) is not None]

@@ -127,6 +127,7 @@ def _kernels(module: Any, call: Any) -> list[Any]:
 
 
 def _primitive(function: Any) -> bool:
+    """Return whether a Relax function is a fused subgraph."""
     return bool(function.attrs and function.attrs.get("Primitive"))
 
 
@@ -136,6 +137,7 @@ def _is_reshape(kernel: Any) -> bool:
 
 
 def _tensors(kind: Any) -> list[Any]:
+    """Return the tensor types of a nested type."""
     return [tensor for field in kind.fields for tensor in _tensors(field)] if hasattr(kind, "fields") else [kind]
 
 
@@ -149,6 +151,7 @@ def _outputs(row: _Row, values: Sequence[Any]) -> list[Any] | None:
 
 
 def _variables(value: Any) -> list[Any]:
+    """Return the variables that a value reads."""
     return list(_tvm.relax.analysis.free_vars(value))
 
 
@@ -173,8 +176,8 @@ def _joined(builder: Any, module: Any, row: _Row, outputs: Sequence[Any]) -> lis
         return [relax.VarBinding(outputs[0], relax.Call(called, arguments, ret_ty=outputs[0].ty))]
     kind = relax.TupleType([v.ty for v in outputs])
     whole = relax.DataflowVar("joined", kind)
-    taken = [relax.VarBinding(v, relax.TupleGetItem(whole, n)) for n, v in enumerate(outputs)]
-    return [relax.VarBinding(whole, relax.Call(called, arguments, ret_ty=kind)), *taken]
+    output_bindings = [relax.VarBinding(v, relax.TupleGetItem(whole, n)) for n, v in enumerate(outputs)]
+    return [relax.VarBinding(whole, relax.Call(called, arguments, ret_ty=kind)), *output_bindings]
 
 
 def _arguments(row: _Row) -> list[Any]:
@@ -189,6 +192,7 @@ def _arguments(row: _Row) -> list[Any]:
 
 
 def _operands(call: Any) -> list[Any]:
+    """Return the operands of a call of a Relax function or PrimFunc."""
     return list(call.args) if isinstance(call.op, _tvm.ir.GlobalVar) else list(call.args[1].fields)
 
 
@@ -213,5 +217,6 @@ def _inlined(builder: Any, module: Any, value: Any, known: dict[int | None, Any]
 
 
 def _name(call: Any) -> str:
+    """Return the name of the called function."""
     function = call.op if isinstance(call.op, _tvm.ir.GlobalVar) else call.args[0]
     return str(function.name_hint)

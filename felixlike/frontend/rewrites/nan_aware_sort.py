@@ -32,6 +32,7 @@ def with_total_order(module: Any) -> Any:
 
 
 def _ordered(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
+    """Replace argmax, argmin, and sorts of floats."""
     name = operator(expression)
     if name in ("argmax", "argmin"):
         return _place(expression, rewriter, largest=name == "argmax")

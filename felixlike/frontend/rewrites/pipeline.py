@@ -63,8 +63,10 @@ def _ours(
     """
 
     def make(target: Any) -> Any:
-        more = of(target) if of else []
-        return _tvm.transform.module_pass(lambda module, _: rewrite(module, *more), opt_level=0, name=rewrite.__name__)
+        arguments = of(target) if of else []
+        return _tvm.transform.module_pass(
+            lambda module, _: rewrite(module, *arguments), opt_level=0, name=rewrite.__name__
+        )
 
     return Rewrite(rewrite.__name__, make, kinds, static)
 

@@ -49,6 +49,7 @@ def with_transposed_factors(module: Any) -> Any:
 
 
 def _product(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a matmul with a transposed factor by a PrimFunc that reads the factor's source."""
     if operator(expression) != "matmul" or min(len(shape(a)) for a in expression.args) < 2:
         return None
     factors = [_factor(argument, known) for argument in expression.args]

@@ -28,6 +28,7 @@ def with_shared_factors(module: Any) -> Any:
 
 
 def _shared(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Replace broadcast factors of a matmul by their sources where the batch stays the same."""
     if operator(expression) != "matmul":
         return None
     factors = list(expression.args)

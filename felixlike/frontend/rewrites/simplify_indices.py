@@ -19,6 +19,7 @@ def with_simple_indices(module: Any) -> Any:
 
 
 def _simplified(func: Any) -> Any:
+    """Simplify the divisions of a PrimFunc for the ranges of its block variables."""
     analyzer = _tvm.sym.Analyzer()
     for block in _tvm.found(func.body, _tvm.s_tir.SBlock):
         for iterator in block.iter_vars:

@@ -37,6 +37,7 @@ def with_late_reshapes(module: Any) -> Any:
 
 
 def _late(expression: Any, known: Bindings, rewriter: Rewriter) -> Any:
+    """Move a reshape behind an elementwise operator, and simplify reshapes, broadcasts and x · sigmoid(x)."""
     name, op = operator(expression), _tvm.relax.op
     if name == "broadcast_to" and shape(expression.args[0]) == shape(expression):
         return rewriter.new(expression.args[0])

@@ -101,6 +101,7 @@ def in_phases(module: Any) -> Any:
 
 
 def _phased(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a transposed convolution by PrimFuncs for its weights by phase and its output."""
     name = operator(expression).removeprefix("nn.").removesuffix("_transpose")
     if not operator(expression).endswith("_transpose") or not _is_understood(expression, _LAYOUTS[name]):
         return None

@@ -37,6 +37,7 @@ def with_group_norms_in_two_passes(module: Any) -> Any:
 
 
 def _in_two_passes(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a float32 group or instance norm over whole channels."""
     if operator(expression) not in _NORMS or str(expression.ty.dtype) != _DTYPE:
         return None
     extents, attrs = shape(expression), expression.attrs

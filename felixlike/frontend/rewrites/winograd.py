@@ -189,6 +189,7 @@ def with_fast_convolutions(module: Any) -> Any:
 
 
 def _transformed(expression: Any, _: Bindings, rewriter: Rewriter) -> Any:
+    """Replace a convolution by transformations of input and output around a product."""
     plan = plan_of(expression)
     if plan is None:
         return None

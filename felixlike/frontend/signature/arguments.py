@@ -142,19 +142,23 @@ class _Accesses:
         return sources
 
     def _see_load(self, node: Any) -> None:
+        """Record a load."""
         self.loaded.add(node.source)
         self._indexed.append((node.source, node.indices))
 
     def _see_store(self, node: Any) -> None:
+        """Record a store."""
         self.written.add(node.buffer)
         self._indexed.append((node.buffer, node.indices))
         self._stores.append((node.buffer, node.value))
 
     def _see_block(self, node: Any) -> None:
+        """Record the buffers that a block declares as written."""
         # Opaque code (calls with a buffer's address) shows only in the block's declared regions.
         self.written.update(region.source for region in node.writes)
 
     def _see_binding(self, node: Any) -> None:
+        """Record the value of a bound variable."""
         self._values[node.var] = node.value
 
 

@@ -68,16 +68,16 @@ class Signature:
     def __post_init__(self) -> None:
         positional = tuple(p.name for p in self.parameters if p.kind in _POSITIONAL)
         object.__setattr__(self, "_positional", positional)
-        wanted = dict(self._nodes())
-        names = [place for node in wanted.values() for place in node.places()]
-        known = frozenset(p.name for p in self.parameters if not p.kind.startswith("VAR")) | set(wanted)
-        rest = [p.name for p in self.parameters if p.kind == "VAR_POSITIONAL" and p.name in wanted]
-        in_order = [*positional[: len(wanted) - len(rest)], *rest]
-        flat = all(node.kind is None and node.constant is TENSOR for name, node in wanted.items() if name not in rest)
-        of_rest = all(child.constant is TENSOR for name in rest for child in wanted[name].children)
+        nodes = dict(self._nodes())
+        names = [place for node in nodes.values() for place in node.places()]
+        known = frozenset(p.name for p in self.parameters if not p.kind.startswith("VAR")) | set(nodes)
+        rest = [p.name for p in self.parameters if p.kind == "VAR_POSITIONAL" and p.name in nodes]
+        in_order = [*positional[: len(nodes) - len(rest)], *rest]
+        flat = all(node.kind is None and node.constant is TENSOR for name, node in nodes.items() if name not in rest)
+        of_rest = all(child.constant is TENSOR for name in rest for child in nodes[name].children)
         object.__setattr__(self, "names", tuple(names))
-        object.__setattr__(self, "by_position", list(wanted) == in_order and flat and of_rest)
-        object.__setattr__(self, "_wanted", wanted)
+        object.__setattr__(self, "by_position", list(nodes) == in_order and flat and of_rest)
+        object.__setattr__(self, "_wanted", nodes)
         object.__setattr__(self, "_known", known)
 
     @classmethod

@@ -103,12 +103,14 @@ class Sizes:
 
 
 def _text(value: Any) -> str:
+    """Return a string.  Raises ValueError for other values."""
     if not isinstance(value, str):
         raise ValueError("no name")
     return value
 
 
 def _size(value: Any) -> int:
+    """Return a positive int.  Raises ValueError for other values."""
     if type(value) is not int or value < 1:
         raise ValueError("no size")
     return value
