@@ -95,4 +95,5 @@ class CrashGuard:
             self._library["felixlike_limit"](self._tensor(np.full(2, used + extra)))
 
     def _tensor(self, contents: Any) -> Any:
+        """Return a tensor on the server's CPU."""
         return _tvm.runtime.tensor(contents, self._device)

@@ -81,8 +81,8 @@ class WorkshopPool:
         self, task: Task, candidates: Iterable[Schedulable], *, verify: bool = True, best: float | None = None
     ) -> list[Measurement]:
         """Return the Measurements of the candidates, in their order. See `stream` for arguments and errors."""
-        found = dict(self.stream(task, candidates, verify=verify, best=best))
-        return [found[index] for index in sorted(found)]
+        results = dict(self.stream(task, candidates, verify=verify, best=best))
+        return [results[index] for index in sorted(results)]
 
     def check(self, task: Task, candidate: Schedulable) -> Measurement:
         """Build a candidate, call it once and compare its output with the reference, without timing it.

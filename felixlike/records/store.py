@@ -187,8 +187,8 @@ class Store:
         Raises:
             InvalidOption: `task` is a key and `device` is None.
         """
-        found = self.fastest(task, 1, device=device)
-        return found[0] if found else None
+        records = self.fastest(task, 1, device=device)
+        return records[0] if records else None
 
     def fastest(self, task: Task | str, count: int | None, *, device: str | None = None) -> list[Record]:
         """Return up to `count` OK measurements of a task, fastest first; all if `count` is None. See `best`."""

@@ -45,9 +45,9 @@ def at_random(sketches: Sequence[Sketch], known: Observations, count: int, rng: 
 
 
 def _fresh(
-    sketch: Sketch, known: Observations, found: dict[Key, Candidate], count: int, rng: np.random.Generator
+    sketch: Sketch, known: Observations, drawn: dict[Key, Candidate], count: int, rng: np.random.Generator
 ) -> list[Candidate]:
-    """Return up to `count` random valid candidates of one sketch that are in neither `known` nor `found`."""
+    """Return up to `count` random valid candidates of one sketch that are in neither `known` nor `drawn`."""
     fresh: dict[Key, Candidate] = {}
     try:
         points = sketch.sample(max(1, count) * _TRIES, int(rng.integers(2**31)))
@@ -55,7 +55,7 @@ def _fresh(
         return []
     for point in points.tolist():
         candidate = Candidate(sketch, tuple(point), float("nan"), "random")
-        if len(fresh) < count and candidate.key not in known.seen and candidate.key not in found:
+        if len(fresh) < count and candidate.key not in known.seen and candidate.key not in drawn:
             fresh[candidate.key] = candidate
     return list(fresh.values())
 

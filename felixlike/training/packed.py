@@ -28,19 +28,19 @@ def opened(path: str | Path) -> Iterator[Store]:
     Raises:
         StoreError: The file cannot be unpacked, or one of the reasons of `records.open`.
     """
-    given = option_checks.path(path, "store", error=StoreError)
-    if given.suffix != SUFFIX:
-        with records.open(given, read_only=True) as store:
+    source_path = option_checks.path(path, "store", error=StoreError)
+    if source_path.suffix != SUFFIX:
+        with records.open(source_path, read_only=True) as store:
             yield store
         return
     with scratch.temporary("store") as folder:
-        plain = folder / given.stem
+        plain = folder / source_path.stem
         try:
-            with lzma.open(given) as source, plain.open("wb") as target:
+            with lzma.open(source_path) as source, plain.open("wb") as target:
                 shutil.copyfileobj(source, target)
         except (lzma.LZMAError, EOFError) as error:
             raise StoreError(
-                "it cannot be unpacked: it is damaged, or no xz file", where=str(given), remedy="get it anew"
+                "it cannot be unpacked: it is damaged, or no xz file", where=str(source_path), remedy="get it anew"
             ) from error
         with records.open(plain, read_only=True) as store:
             yield store

@@ -201,7 +201,7 @@ class _Gathered:
             return []
         measured = {name for by_sketch in self._rows.values() for name in by_sketch}
         sketches = stored_sketches(task, measured, self.traces)
-        found = []
+        by_device = []
         for device, by_sketch in self._rows.items():
             parts = [_part(name, sketches[name], members, left_out) for name, members in by_sketch.items()]
             workload = Workload(
@@ -215,10 +215,10 @@ class _Gathered:
                 parts=tuple(part for part in parts if part is not None),
             )
             if workload.parts and workload.measured >= FEWEST:
-                found.append(workload)
+                by_device.append(workload)
             else:
                 left_out["of a workload with fewer than two times"] += len(workload)
-        return found
+        return by_device
 
     def _count(self) -> int:
         """Return the number of candidates."""

@@ -68,11 +68,11 @@ def parse_lines(text: str, *, where: str) -> list[Line]:
     Raises:
         InvalidOption: A line is malformed; the error names the line.
     """
-    found: list[Line] = []
+    lines: list[Line] = []
     for number, line in enumerate(text.splitlines(), 1):
         if words := line.partition("#")[0].split():
-            found.append(_line(words, f"{where}, line {number}"))
-    return found
+            lines.append(_line(words, f"{where}, line {number}"))
+    return lines
 
 
 def _line(words: list[str], where: str) -> Line:
@@ -116,10 +116,11 @@ class _After(nn.Module):
         self.after = after
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        found: Tensor = self.layer(*inputs[: len(inputs) - (self.after == "residual")])
+        """Apply the layer and the following operation; "residual" adds the last input."""
+        result: Tensor = self.layer(*inputs[: len(inputs) - (self.after == "residual")])
         if self.after == "residual":
-            found = found + inputs[-1]
-        return _AFTER[self.after](found) if self.after else found
+            result = result + inputs[-1]
+        return _AFTER[self.after](result) if self.after else result
 
 
 class _Last(nn.Module):
@@ -130,8 +131,9 @@ class _Last(nn.Module):
         self.convolution = convolution
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.convolution(x.permute(0, 3, 1, 2))
-        return found.permute(0, 2, 3, 1)
+        """Apply the convolution to a channels-last tensor."""
+        result: Tensor = self.convolution(x.permute(0, 3, 1, 2))
+        return result.permute(0, 2, 3, 1)
 
 
 class _Function(nn.Module):
@@ -142,6 +144,7 @@ class _Function(nn.Module):
         self.function = function
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        """Call the function."""
         return self.function(*inputs)
 
 

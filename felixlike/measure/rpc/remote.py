@@ -165,7 +165,7 @@ class Remote:
         self, job_queue: JobQueue, answered: set[Trial | Request], memory: int, reference_data: Message
     ) -> None:
         """Start the longest waiting candidate on each server that the tracker has granted."""
-        for request in [asked for asked in job_queue.asked if asked in answered]:
+        for request in [request for request in job_queue.asked if request in answered]:
             job_queue.finish(request)
             try:
                 grant = request.grant()

@@ -141,8 +141,8 @@ def row_of(features: npt.NDArray[np.float64], flops: float, column: int) -> Rows
             [len(features), np.log2(1.0 + flops), column],
         ]
     )
-    found: Rows = np.nan_to_num(row).astype(np.float32)
-    return found
+    finite_row: Rows = np.nan_to_num(row).astype(np.float32)
+    return finite_row
 
 
 @cache
