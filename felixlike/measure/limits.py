@@ -51,7 +51,7 @@ class Limits:
         memory_bytes: Memory above that of a fresh process, bytes. Four times the task's own buffers are added to it.
             The default is 4 GiB, or half the machine's memory if that is less.
         tolerance: Largest error of a float32 output relative to its largest value. None derives it from the length of
-            the longest sum (`verify.tolerance`).
+            the longest sum (`check.answer_check.tolerance`).
         timing: When a candidate has been timed enough.
     """
 

@@ -58,8 +58,8 @@ class WorkshopPool:
             candidates: Candidates to measure. The iterable is read in small batches, so it may create candidates while
                 earlier ones are measured.
             verify: Compare each output with the float64 reference.
-            best: Seconds per call of the best known schedule. Candidates that are `Timing.slow_factor` slower than it,
-                or than the best of this stream, get few batches.
+            best: Seconds per call of the best known schedule. Candidates that are slower than it, or than the best of
+                this stream, by `Timing.slow_factor` are timed in few batches.
 
         Yields:
             The candidate's index in `candidates` and its Measurement.
@@ -109,8 +109,8 @@ class WorkshopPool:
 class MeasurePool(WorkshopPool):
     """Pool of processes on this machine that measure for one target.
 
-    Building and running alternate in small batches, so that a candidate runs on an otherwise idle machine. For a GPU,
-    building continues while candidates run.
+    Building and running alternate in small batches, so that no build disturbs a running candidate. For a GPU, building
+    continues while candidates run.
 
     Args:
         target: Target of the tasks, a name or a TVM target. Its num-cores is the number of threads that a candidate may
@@ -125,6 +125,8 @@ class MeasurePool(WorkshopPool):
 
     Raises:
         InvalidOption: An option is out of range.
+        UnknownTarget: The target is unknown or a simulated device.
+        MissingCompiler: The target is a GPU, but this machine has no CUDA compiler.
 
     Example:
         >>> with MeasurePool("cpu") as pool:

@@ -31,8 +31,9 @@ _PATTERNS = 15
 _PAGE = 4096
 """Size of a page, bytes."""
 _START = 64
-"""Offset of a buffer in its page, bytes, as TVM's allocator and the C library place large ones. Kernels rely on a
-multiple of 64."""
+"""Offset of a buffer in its page, bytes, as TVM's allocator and the C library place large ones.
+
+Kernels rely on a multiple of 64."""
 
 _CPU = 1
 """DLPack's number for this machine's CPU."""

@@ -121,8 +121,9 @@ def export(module: str, target: Any, *, path: str, compiler: str) -> str:
 def _compile(
     module: str, target: Any, kernels: list[Kernel] | None = None
 ) -> tuple[Any, list[tuple[int, Sequence[int], str]]]:
-    """Compile a module, with separate functions that pack constants, and return it with (parameter, shape, dtype) of
-    each packed constant."""
+    """Compile a module, with separate functions that pack constants.
+
+    Returns the executable and (parameter, shape, dtype) of each packed constant."""
     loaded = _tvm.ir.load_json(module)
     if PACKING not in module:
         return codegen.compile_primfuncs(loaded, target, kernels=kernels), []

@@ -29,8 +29,7 @@ from felixlike.measure.messages import Message
 from felixlike.measure.outcome import measurement
 
 _WAITING_SHARE = 4
-"""Buffers of candidates that wait for interleaved timing use at most this fraction of the memory, 1 / 4; chosen by
-hand."""
+"""Buffers of candidates that wait for interleaved timing use at most 1 / 4 of the memory; chosen by hand."""
 
 
 class Local:

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 _NAME = "\0felixlike-timing"
 
 WAIT_SECONDS = 30.0
-"""Longest wait for the lock, s; chosen by hand. The block runs afterwards, since the holder of the name may be stopped,
-or be another program."""
+"""Longest wait for the lock, s; chosen by hand.
+
+The block runs afterwards, since the holder of the name may be stopped, or be another program."""
 
 _POLL_SECONDS = 0.002
 """Interval between attempts, s; chosen by hand."""

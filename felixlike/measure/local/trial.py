@@ -112,7 +112,7 @@ class Trial:
             messages.send(self.channel, request)
 
     def _crash(self) -> Message:
-        """Return the failure of a process that ended without an answer, with the reason from its fork server."""
+        """Return the failure of a process that ended without an answer, with the cause from its fork server."""
         elapsed = self.elapsed
         self.channel.close()
         failure = {"status": Status.CRASHED, "message": _LOST, "elapsed": elapsed}

@@ -35,6 +35,7 @@ class RpcPool(WorkshopPool):
         TrackerFailed: The tracker cannot be reached or has no server under the key.
         WorkerFailed: There is no C compiler, which links the libraries for the servers.
         InvalidOption: An option is out of range.
+        UnknownTarget: The target is unknown or a simulated device.
 
     Example:
         >>> with RpcPool("cpu", tracker="10.0.0.1:9190", key="graviton2") as pool:
