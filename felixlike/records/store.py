@@ -41,7 +41,7 @@ def open(path: "str | os.PathLike[str] | None" = None, *, read_only: bool = Fals
         StoreError: The file cannot be opened or written, is damaged, is not a store, or has a newer version.
 
     Example:
-        >>> with open("records.sqlite") as store:
+        >>> with records.open("records.sqlite") as store:
         ...     fastest = store.best(task)
     """
     return Store(path, read_only=read_only)

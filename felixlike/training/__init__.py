@@ -1,0 +1,1 @@
+"""Collect training data for the cost model, train the model and evaluate it."""
