@@ -8,6 +8,7 @@ without them, and the caller's state restored afterwards. A user's own model run
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -35,11 +36,12 @@ def alone(*, exports: bool = False) -> Iterator[None]:
     always taken first, since a thread that compiles may call this package.
 
     Args:
-        exports: Marks a block that calls torch.export. It has no effect at present.
+        exports: Whether the block calls torch.export, which uses TorchDynamo: it is loaded then, so that its lock
+            exists.
     """
     with ExitStack() as stack:
         if exports:
-            pass
+            importlib.import_module("torch._dynamo.convert_frame")
         dynamo: Any = sys.modules.get("torch._dynamo.convert_frame")
         if dynamo is not None:
             stack.enter_context(dynamo.compile_lock)

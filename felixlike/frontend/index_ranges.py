@@ -123,14 +123,20 @@ def _range(value: Any) -> tuple[int, int] | None:
     return (int(array.min()), int(array.max())) if array.size else (0, 0)
 
 
+_MOST_TERMS = 2**62
+"""More terms than any sum has. It stands for a number that is not known before a call, so that no limit is too high."""
+
+
 def _terms(call: Any, argument: Any) -> int:
-    """Return the number of terms of a sum. Dynamic sizes count as 1."""
-    sizes = _sizes(argument)
+    """Return the number of terms of a sum, `_MOST_TERMS` if a call decides it."""
+    sizes = list(getattr(argument.ty.shape, "values", ()))
     axes = call.attrs.axis
-    if axes is None:
-        return max(1, math.prod(sizes))
-    axes = [axes] if isinstance(axes, int) or not hasattr(axes, "__len__") else list(axes)
-    return max(1, math.prod(sizes[int(axis)] for axis in axes))
+    if axes is not None:
+        axes = [axes] if isinstance(axes, int) or not hasattr(axes, "__len__") else list(axes)
+        sizes = [sizes[int(axis)] for axis in axes]
+    if not all(isinstance(size, _tvm.tirx.IntImm) for size in sizes):
+        return _MOST_TERMS
+    return max(1, math.prod(int(size) for size in sizes))
 
 
 def _sizes(value: Any) -> list[int]:

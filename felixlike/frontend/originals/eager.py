@@ -24,19 +24,26 @@ class TorchOriginal:
         self._model, self._signature = model, signature
 
     def name(self, *, wide: bool) -> str:
-        """Return the name of the reference, "float64" or "float32"."""
-        return "float64" if wide else "float32"
+        """Return the precision of the reference: "float64", or the model's own."""
+        if wide:
+            return "float64"
+        precisions = {tensor.dtype for tensor in self._tensors() if tensor.is_floating_point()}
+        return str(precisions.pop()).removeprefix("torch.") if len(precisions) == 1 else "the model's own precision"
 
     def memory(self, *, wide: bool) -> int:
         """Return the bytes of a copy's weights. With `wide`, both copies exist while one is converted to float64."""
+        tensors = self._tensors()
+        copy_bytes = int(sum(tensor.nbytes for tensor in tensors))
+        return copy_bytes + sum(8 * t.numel() for t in tensors if t.is_floating_point()) if wide else copy_bytes
+
+    def _tensors(self) -> list[Any]:
+        """Return the parameters and buffers, each once."""
         import torch
 
         model = self._model
         program = isinstance(model, torch.export.ExportedProgram)
         state = model.state_dict if program else dict([*model.named_parameters(), *model.named_buffers()])
-        tensors = {id(tensor): tensor for tensor in state.values() if isinstance(tensor, torch.Tensor)}.values()
-        copy_bytes = sum(tensor.nbytes for tensor in tensors)
-        return copy_bytes + sum(8 * t.numel() for t in tensors if t.is_floating_point()) if wide else copy_bytes
+        return list({id(tensor): tensor for tensor in state.values() if isinstance(tensor, torch.Tensor)}.values())
 
     def outputs(self, inputs: Sequence[Any], *, wide: bool = False, moved: int | None = None) -> Any:
         """Evaluate in eval mode. An exported program keeps the mode that it was exported in."""

@@ -7,6 +7,7 @@ model's own precision.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -30,7 +31,7 @@ class OnnxOriginal:
 
     def memory(self, *, wide: bool) -> int:
         """Return the bytes of a copy's weights and of the evaluator's arrays."""
-        weight_bytes = sum(len(tensor.raw_data) for tensor in self._proto.graph.initializer)
+        weight_bytes = sum(_bytes(tensor) for tensor in self._proto.graph.initializer)
         return 4 * weight_bytes if wide else 2 * weight_bytes
 
     def outputs(self, inputs: Sequence[Any], *, wide: bool = False, moved: int | None = None) -> Any:
@@ -120,3 +121,10 @@ def _array(value: Any) -> Any:
     import numpy as np
 
     return np.array(value)
+
+
+def _bytes(tensor: Any) -> int:
+    """Return the bytes of a TensorProto's values, wherever it keeps them."""
+    import onnx
+
+    return int(math.prod(tensor.dims)) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
