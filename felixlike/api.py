@@ -126,7 +126,7 @@ class Optimized:
 
         Raises:
             OutputNotWritable: The path cannot be written.
-            CompilationFailed: No C compiler is found, or linking fails.
+            CompilationFailed: The model has one library per batch size, no C compiler is found, or linking fails.
         """
         runtime.export_library(self._compiled, path)
 
@@ -226,8 +226,8 @@ def optimize(
     Interrupts are safe. The first Ctrl-C stops the search and keeps the best schedules found, the second skips the
     remaining verification, the third raises KeyboardInterrupt.
 
-    Args:
-        model: **What to tune.** A torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax
+    Args: What to tune
+        model: A torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax
             IRModule or a PrimFunc.
         shapes: Example inputs as the model takes them, tuples of sizes, or a dict from input names to either. A size
             may be a `Dim`: the model then serves all sizes of it (docs/dynamic-shapes.md). If that size is the batch
@@ -238,20 +238,26 @@ def optimize(
         precision: Precision of float32 products: "float32" (exact), or on a GPU's tensor cores "tf32", "float16" or
             "bfloat16", which round the factors first (docs/gpu.md). Sums are always float32. The report names the
             tasks that use it.
-        rounds: **How long.** Maximum number of rounds; one round measures up to 16 candidates of one task. The run
+
+    Args: How long
+        rounds: Maximum number of rounds; one round measures up to 16 candidates of one task. The run
             ends at the first limit reached. Without any limit, there are 4 rounds per task. Every task gets a verified
             schedule whatever the limits.
         trials: Maximum number of measured candidates.
         seconds: Maximum time in seconds.
         store: Path of a file that keeps every measurement. Limits are then totals over all runs of the model with this
             file: a run whose limits are used up returns at once, and larger limits resume the search.
-        target: **Where.** "cpu", "cuda" or another target name, or a TVM target. With "simulated:cpu" a surrogate of
+
+    Args: Where
+        target: "cpu", "cuda" or another target name, or a TVM target. With "simulated:cpu" a surrogate of
             the device predicts the times, and the result is compiled for this CPU (docs/simulated.md).
         threads: Number of threads per call of the result, from 1 to 1024; None for the environment's number, see
             `Optimized.threads`.
         tracker: "HOST:PORT" of a TVM RPC tracker whose servers measure; requires `key` (docs/rpc.md).
         key: The key of the tracker's servers. Their devices and this machine must be of the target's kind.
-        strategy: **How.** "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random", the name of a registered
+
+    Args: How
+        strategy: "gradient", "evolutionary", "adatune", "lfbo", "genetic", "random", the name of a registered
             strategy, or a strategy with options such as `felixlike.search.Gradient(seeds=64)`.
         space: The design space: "best" (felixlike's rules, MetaSchedule's where none applies; both on GPUs), "own"
             (felixlike's rules), "default" (MetaSchedule's) or "all".

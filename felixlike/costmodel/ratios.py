@@ -1,8 +1,8 @@
 """Compute GPU occupancy ratios from features, since networks do not learn products and quotients easily.
 
     waves      = blocks / (multiprocessors · resident blocks); the last of few waves may leave multiprocessors idle
-    resident   = min( threads of a multiprocessor / threads, shared memory / shared bytes, registers / own registers )
-    occupancy  = resident · threads
+    resident   = min( threads of a multiprocessor / threads, shared memory / shared bytes, registers / registers of a
+    block ) occupancy  = resident · threads
 
 Input: log(1 + feature), float32[…, columns]. Output: logarithms of ratios, float32[…, RATIOS]. They are smooth almost
 everywhere, so gradients pass. On CPUs, with one block and one thread, all are 0.

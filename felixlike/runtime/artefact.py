@@ -72,12 +72,12 @@ def export_library(compiled: Compiled, path: str | os.PathLike[str]) -> None:
     """Write only the shared library, which TVM's runtime loads without felixlike, Python or torch.
 
     Args:
-        compiled: The model; not one with several parts.
+        compiled: The model.
         path: The file, which is written whole or not at all.
 
     Raises:
         OutputNotWritable: The path cannot be written.
-        CompilationFailed: No C compiler is found, or linking fails.
+        CompilationFailed: The model has one library per batch size, no C compiler is found, or linking fails.
         InvalidModel: The class of the outputs cannot be named in a file.
     """
     check_writable(path)

@@ -70,8 +70,7 @@ def max_relative_error(
     Args:
         compiled: The compiled model.
         model: An `Original`, or an nn.Module, ExportedProgram, ModelProto or Relax IRModule. It is evaluated in
-        float64,
-            or in its own precision if that fails or takes too much memory.
+            float64, or in its own precision if that fails or takes too much memory.
         example_inputs: Flat tensors; they are copied to the CPU.
         products: As for `agreement`.
 
