@@ -224,11 +224,10 @@ def optimize(
     """Tune a model and return a callable that runs faster.
 
     Interrupts are safe. The first Ctrl-C stops the search and keeps the best schedules found, the second skips the
-    remaining verification, the third raises KeyboardInterrupt.
+    remaining verification, the third raises KeyboardInterrupt. Invalid arguments raise an error before any long work.
 
     Args: What to tune
-        model: A torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax
-            IRModule or a PrimFunc.
+        model: A torch.nn.Module, an ExportedProgram, the path of a .pt2 or .onnx file, a Relax IRModule or a PrimFunc.
         shapes: Example inputs as the model takes them, tuples of sizes, or a dict from input names to either. A size
             may be a `Dim`: the model then serves all sizes of it (docs/dynamic-shapes.md). If that size is the batch
             of a model with convolutions, the model is tuned for a few batch sizes, which share the limits. With any
@@ -240,17 +239,17 @@ def optimize(
             tasks that use it.
 
     Args: How long
-        rounds: Maximum number of rounds; one round measures up to 16 candidates of one task. The run
-            ends at the first limit reached. Without any limit, there are 4 rounds per task. Every task gets a verified
-            schedule whatever the limits.
+        rounds: Maximum number of rounds; one round measures up to 16 candidates of one task. The run ends at the first
+            limit reached. Without any limit, there are 4 rounds per task. Every task gets a verified schedule
+            regardless of the limits.
         trials: Maximum number of measured candidates.
         seconds: Maximum time in seconds.
         store: Path of a file that keeps every measurement. Limits are then totals over all runs of the model with this
             file: a run whose limits are used up returns at once, and larger limits resume the search.
 
     Args: Where
-        target: "cpu", "cuda" or another target name, or a TVM target. With "simulated:cpu" a surrogate of
-            the device predicts the times, and the result is compiled for this CPU (docs/simulated.md).
+        target: "cpu", "cuda" or another target name, or a TVM target. With "simulated:cpu" a surrogate of the device
+            predicts the times, and the result is compiled for this CPU (docs/simulated.md).
         threads: Number of threads per call of the result, from 1 to 1024; None for the environment's number, see
             `Optimized.threads`.
         tracker: "HOST:PORT" of a TVM RPC tracker whose servers measure; requires `key` (docs/rpc.md).
@@ -269,7 +268,7 @@ def optimize(
         The tuned model and the report of the run.
 
     Raises:
-        InvalidBudget: Before any long work, like all errors up to ForkedProcess: a limit is negative or not a number.
+        InvalidBudget: A limit is negative or not a number. This error and those up to ForkedProcess are raised early.
         InvalidOption: An option has an invalid value.
         UnknownTarget: The target's name is unknown, or its device is missing.
         InvalidShape: A shape is malformed.
@@ -280,7 +279,7 @@ def optimize(
         WrongDevice: A server's device differs from the target.
         ForkedProcess: The process was forked from one that has run a compiled model.
         VerificationFailed: The tuned model computes something else. The error's `optimized` is the tuned model.
-        WorkerFailed: Measuring failed before anything was tuned; other errors of measuring likewise.
+        WorkerFailed: Measuring failed before anything was tuned. Other errors of measuring are raised likewise.
         CompilationFailed: TVM could not compile the tuned model.
 
     Warns once the model is complete, with the model as the warning's `optimized`: TrainingModeWarning,
@@ -298,10 +297,10 @@ def optimize(
     seed, space, count = option_checks.seed(seed), check_space(space), _threads(threads)
     target = hardware.with_precision(resolve_target(target), precision)
     require_runnable(target)
-    device = device_name(target)  # raises where the GPU it needs is missing
+    device = device_name(target)  # raises if the required GPU is missing
     kind = kind_of(target)
     if kind.on_host:
-        pin_threads()  # raises where the calling thread could not run the result
+        pin_threads()  # raises if the calling thread cannot run the result
     if is_dynamic(model, shapes, example_inputs):
         limits = {"rounds": rounds, "trials": trials, "seconds": seconds}
         same = {

@@ -83,13 +83,13 @@ def max_relative_error(
     inputs = [tensor.detach().cpu() for tensor in example_inputs]
     with torch.random.fork_rng(devices=[]):  # a random model must not change the caller's random numbers
         comparison = _Comparison(compiled, original, products)
-        found, blind = comparison.of(inputs)
-        if blind and found.verdict is Verdict.RIGHT:
-            found, blind = comparison.of([_positive(tensor, seed) for seed, tensor in enumerate(inputs)])
-        if blind and found.verdict is Verdict.RIGHT:
+        result, blind = comparison.of(inputs)
+        if blind and result.verdict is Verdict.RIGHT:
+            result, blind = comparison.of([_positive(tensor, seed) for seed, tensor in enumerate(inputs)])
+        if blind and result.verdict is Verdict.RIGHT:
             words = f"the original gives NaN nearly everywhere in {', '.join(blind)}, which says nothing"
-            return replace(found, verdict=Verdict.UNSURE, words=words)
-        return found
+            return replace(result, verdict=Verdict.UNSURE, words=words)
+        return result
 
 
 class _Comparison:
@@ -109,25 +109,25 @@ class _Comparison:
         got, damage = self._called(inputs)
         want, wide = self._evaluated(inputs, wide=wide)
         reference = self._original.name(wide=wide)
-        found = self._agreement(got, want, wide=wide)
+        result = self._agreement(got, want, wide=wide)
         verdict, words = Verdict.WRONG, damage
         if not damage:
-            found, verdict, words = self._judged(found, got, want, inputs, wide=wide)
-        return Verification(found.error, reference, verdict, words), found.blind
+            result, verdict, words = self._judged(result, got, want, inputs, wide=wide)
+        return Verification(result.error, reference, verdict, words), result.blind
 
     def _judged(
-        self, found: Agreement, got: Any, want: Any, inputs: Sequence[Any], *, wide: bool
+        self, result: Agreement, got: Any, want: Any, inputs: Sequence[Any], *, wide: bool
     ) -> tuple[Agreement, Verdict, str]:
         """Return the verdict. If outputs differ, check whether the original is random, and estimate its noise."""
-        if not found.right:
+        if not result.right:
             again = self._original.outputs(inputs, wide=wide)
             if not agreement(again, want).right:
                 words = "it is random: it gives something else at every call, so nothing can be compared with it"
-                return found, Verdict.RANDOM, words
+                return result, Verdict.RANDOM, words
             samples = self._samples(inputs)
-            found = self._agreement(got, want, samples, wide=wide and bool(samples))
-        verdict = Verdict.WRONG if found.wrong else Verdict.UNSURE if found.unsure else Verdict.RIGHT
-        return found, verdict, found.wrong or found.unsure
+            result = self._agreement(got, want, samples, wide=wide and bool(samples))
+        verdict = Verdict.WRONG if result.wrong else Verdict.UNSURE if result.unsure else Verdict.RIGHT
+        return result, verdict, result.wrong or result.unsure
 
     def _agreement(self, got: Any, want: Any, samples: Sequence[Any] = (), *, wide: bool) -> Agreement:
         """Compare outputs; see `agreement`."""

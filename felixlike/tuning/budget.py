@@ -70,7 +70,7 @@ class Budget:
         return self
 
     def over_all(self, tasks: int) -> Budget:
-        """Convert fewer rounds than tasks into the same number of trials, so that every task gets some; return self."""
+        """Convert fewer rounds than tasks into as many trials, so that every task gets some; return self."""
         if self.rounds is not None and self.rounds < tasks:
             trials = TRIALS_PER_ROUND * self.rounds
             self.rounds, self.trials = None, trials if self.trials is None else min(trials, self.trials)

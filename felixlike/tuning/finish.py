@@ -83,8 +83,8 @@ class About:
 
 
 before_comparing: ContextVar[Callable[[Compiled, Report], None] | None] = ContextVar("before_comparing", default=None)
-"""Callback that gets a compiled model and its report before the comparison with the original, which may run out of
-memory. The command-line tool saves the model in it."""
+"""Context variable with a callback that gets a compiled model and its report before the comparison with the original,
+which may run out of memory. The command-line tool sets it to save the model."""
 
 
 def hand_over(compiled: Compiled, report: Report) -> None:

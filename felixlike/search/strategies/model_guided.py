@@ -61,7 +61,7 @@ class ModelGuided(Strategy):
             self._model.refresh(space.task.key)
 
     def knows(self, space: Space, count: int) -> CostModel | None:
-        """Return the updated model; None if it is untrained, or the space has at most `count` points."""
+        """Return the updated model; None if it is untrained or cannot score, or the space has only `count` points."""
         model = self.model
         if model is None or not space.understood or space.size() <= count:
             return None
