@@ -29,7 +29,7 @@ _WORDS = 4
 
 
 class WeightGuard:
-    """Compares weights with their state at construction.
+    """Compare weights with their state at construction.
 
     Args:
         weights: (index among a graph's inputs, tensor) of each weight.

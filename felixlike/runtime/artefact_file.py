@@ -31,8 +31,8 @@ _MOST_MEMBERS = 1000
 """Maximum number of members. Models have about ten parts. Chosen by hand."""
 
 _MOST_META_BYTES = 2**28
-"""Maximum size of the description in bytes. A report has 1–4 KB per task, an unnamed input some 100 bytes. Chosen by
-hand."""
+"""Maximum size of the description in bytes. A report has 1–4 KB per task, an unnamed input some hundred bytes. Chosen
+by hand."""
 
 _GIVE = "give a file that felixlike saved, or save the model again"
 
