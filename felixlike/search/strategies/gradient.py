@@ -128,9 +128,8 @@ class Gradient(ModelGuided):
         self, space: Space, model: CostModel, candidates: Sequence[Candidate], count: int, taken: AbstractSet[Key]
     ) -> list[Candidate]:
         """Select good candidates that differ according to the model's covariance."""
-        fresh = {
-            c.key: c for c in reversed(candidates) if c.key not in taken
-        }  # reversed, so that the first of equal ones remains
+        # Reversed, so that the first of equal candidates remains.
+        fresh = {c.key: c for c in reversed(candidates) if c.key not in taken}
         best = sorted(fresh.values(), key=lambda c: -c.score)[:_SHORTLIST]
         if len(best) <= count:
             return best
