@@ -1,7 +1,7 @@
-"""What a comprehension is called with: checked, completed.
+"""Check and complete the arguments of a call.
 
-In: a program, torch tensors, what is given for outputs. Out: the same with numbers as tensors and outputs in place, or
-a TCCallError.
+Input: a program, torch tensors, tensors for outputs. Output: the same with numbers converted to tensors, or a
+TCCallError.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Those of one program.  scalars: whether it has parameters without dimensions, for which numbers will do."""
+    """The arguments of one program.
+
+    Attributes:
+        program: The program.
+        scalars: Whether it has parameters without dimensions, which also accept Python numbers.
+    """
 
     program: Program
     scalars: bool
 
     @classmethod
     def of(cls, program: Program) -> Arguments:
-        """Of a program."""
+        """Create the argument checker of a program."""
         return cls(program, any(not parameter.dims for parameter in program.parameters))
 
     def _names(self, tensors: Sequence[Any]) -> list[str]:
@@ -38,6 +43,7 @@ class Arguments:
         return [names[i] if i < len(names) else f"input {i}" for i in range(len(tensors))]
 
     def given_of(self, tensor: Any, name: str) -> Given:
+        """Return the shape and dtype of a tensor or shape tuple. Raise TCCallError."""
         import torch
 
         if not isinstance(tensor, torch.Tensor):
@@ -54,9 +60,16 @@ class Arguments:
     def completed(
         self, tensors: Sequence[Any], out: Mapping[str, torch.Tensor] | None, *, examples: bool = False
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Inputs and given outputs, if they fit.  Numbers for parameters without dimensions become tensors.
+        """Return checked inputs and output tensors; numbers for parameters without dimensions become tensors.
 
-        examples: outputs that are accumulated into may be left out.  Raises TCCallError."""
+        Args:
+            tensors: The inputs.
+            out: Output tensors by name.
+            examples: Whether outputs that are accumulated into may be left out; tensors of ones replace them.
+
+        Raises:
+            TCCallError: A tensor does not match the definition, or an output is missing.
+        """
         import torch
 
         tensors = tuple(tensors)
@@ -69,16 +82,16 @@ class Arguments:
             )
         given = self.of_inputs(tensors)
         sizes_of(self.program, given)
-        found = dict(self._checked_out(out))
-        missing = [output for output in self.program.given if output.name not in found]
+        outputs = dict(self._checked_out(out))
+        missing = [output for output in self.program.given if output.name not in outputs]
         if missing and not examples:
             raise self._uninitialised(missing[0])
-        if missing or found:
+        if missing or outputs:
             made = instance(self.program, given)
             for output in missing:
-                found[output.name] = torch.ones(made.ranges.shape(output.name), dtype=getattr(torch, output.dtype))
-            self._check_outputs(made, found)
-        return tensors, found
+                outputs[output.name] = torch.ones(made.ranges.shape(output.name), dtype=getattr(torch, output.dtype))
+            self._check_outputs(made, outputs)
+        return tensors, outputs
 
     def _checked_out(self, out: Mapping[str, torch.Tensor] | None) -> Mapping[str, torch.Tensor]:
         if out is None:
@@ -125,9 +138,9 @@ class Arguments:
                 raise error(f"expected size {wanted} but found {given.shape} for `{output.name}`")
 
     def of_inputs(self, tensors: Sequence[Any]) -> list[Given]:
-        """Shape and type of each input, which may be a tuple of sizes.  Raises TCCallError for what is no tensor."""
+        """Return the shape and dtype of each input, a tensor or a shape tuple. Raise TCCallError."""
         return [self.given_of(tensor, name) for tensor, name in zip(tensors, self._names(tensors), strict=True)]
 
     def signature(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> list[Given]:
-        """The same of the inputs, and then of the outputs that are accumulated into."""
+        """Return the shape and dtype of the inputs, then of the outputs that are accumulated into."""
         return [*self.of_inputs(tensors), *(self.given_of(out[o.name], o.name) for o in self.program.given)]

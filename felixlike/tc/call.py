@@ -1,7 +1,7 @@
-"""What a program is called with → the sizes of its tensors.
+"""Match the shapes of a call with the declared sizes.
 
-In: a program, shape and type of each tensor given. Out: sizes by name, or a TCCallError at the parameter that is not
-met.
+Input: a program, the shape and dtype of each tensor. Output: sizes by name, or a TCCallError at the parameter that does
+not match.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from felixlike.tc.scalars import spoken
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Shape and type of a tensor that is given; dtype as numpy names it."""
+    """Shape and dtype of a tensor passed by the caller; `dtype` is a numpy name."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 def sizes_of(program: Program, given: Sequence[Given]) -> dict[str, int]:
-    """The sizes that tensors have, one for each parameter.  Raises TCCallError."""
-    wanted = len(program.parameters)
-    if len(given) != wanted:
+    """Return sizes by name from the tensors of a call, one per parameter. Raise TCCallError."""
+    count = len(program.parameters)
+    if len(given) != count:
         names = ", ".join(_declared(parameter) for parameter in program.parameters) or "none"
         raise TCCallError(
-            f"expected {counted(wanted, 'input')} but got {len(given)}", where=program.name, remedy=f"it takes {names}"
+            f"expected {counted(count, 'input')} but got {len(given)}", where=program.name, remedy=f"it takes {names}"
         )
     sizes: dict[str, int] = {}
     for parameter, tensor in zip(program.parameters, given, strict=True):
