@@ -1,8 +1,8 @@
-"""Ranges of indices, inferred in rounds: each index is as wide as no access forbids.
+"""Infer the ranges of indices in rounds: each index gets the widest range that all accesses allow.
 
-In: a program, sizes. Out: a `Domain` for each statement, or a TCRangeError. The rules of the language: ranges of
-`where` come first; in each round an index is solved from all accesses in which it is the only one that is not known;
-what is solved in a round counts from the next one on, for its worst case, and is not made narrower later.
+Input: a program, sizes. Output: a `Domain` per statement, or a TCRangeError. The rules of the language: ranges of
+`where` come first. In each round an index is solved from all accesses in which it is the only unknown. Indices solved
+in a round are used from the next round on, in their worst case, and are not narrowed later.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from felixlike.tc.program import Index, Program, Read, Step, Value, walk
 from felixlike.tc.source import Source
 
 _MOST = 2**31 - 1
-"""Elements of a tensor: TVM numbers them by int32."""
+"""Largest number of elements of a tensor: TVM indexes them by int32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The ranges of a statement's indices: least and greatest value of each, and the round in which it was solved (0:
-    by `where`)."""
+    """The index ranges of one statement.
+
+    Attributes:
+        intervals: Least and greatest value of each index.
+        rounds: The round in which each index was solved, 0 for `where`.
+    """
 
     intervals: Mapping[str, Interval]
     rounds: Mapping[str, int]
@@ -31,18 +35,23 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """domains: a statement's, in order.  bounds: least and greatest subscript of each dimension of each tensor."""
+    """The ranges of a program.
+
+    Attributes:
+        domains: One per statement, in order.
+        bounds: Least and greatest subscript of each dimension of each tensor.
+    """
 
     domains: tuple[Domain, ...]
     bounds: Mapping[str, tuple[Interval, ...]]
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Sizes of a tensor."""
+        """Return the shape of a tensor."""
         return tuple(high - low + 1 for low, high in self.bounds[tensor])
 
 
 def infer(program: Program, sizes: Mapping[str, int]) -> Ranges:
-    """The ranges of all statements for given sizes.  Raises TCRangeError."""
+    """Infer the ranges of all statements for concrete sizes. Raise TCRangeError."""
     bounds: dict[str, tuple[Interval, ...]] = {
         tensor.name: tuple((0, (dim if isinstance(dim, int) else sizes[dim]) - 1) for dim in tensor.dims)
         for tensor in program.parameters
@@ -87,7 +96,7 @@ def _boxed(intervals: tuple[Interval, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Constraint:
-    """low ≤ value ≤ high, since a tensor is read there."""
+    """The constraint low ≤ value ≤ high, from a subscript of a read."""
 
     value: Linear
     low: int
@@ -96,7 +105,7 @@ class _Constraint:
 
 
 class _Solver:
-    """One statement's indices."""
+    """Solves the index ranges of one statement."""
 
     def __init__(
         self, source: Source, step: Step, sizes: Mapping[str, int], bounds: Mapping[str, tuple[Interval, ...]]
@@ -112,21 +121,22 @@ class _Solver:
         self._rounds: dict[str, int] = {}
 
     def solved(self) -> Domain:
-        """Raises TCRangeError."""
+        """Return the ranges. Raise TCRangeError."""
         for name, (low, high) in self._step.ranges.items():
-            self._settle(name, (self._bound(low), self._bound(high) - 1), 0)
-        wanted = [*self._step.indices, *self._step.reduced]
+            self._record(name, (self._bound(low), self._bound(high) - 1), 0)
+        names = [*self._step.indices, *self._step.reduced]
         number = 0
-        while left := [name for name in wanted if name not in self._solved]:
+        while unsolved := [name for name in names if name not in self._solved]:
             number += 1
-            found = self._round(left)
-            if not found:
-                raise self._unsolved(left)
-            for name, interval in found.items():
-                self._settle(name, interval, number)
-        return Domain({name: self._solved[name] for name in wanted}, self._rounds)
+            solved = self._round(unsolved)
+            if not solved:
+                raise self._unsolved(unsolved)
+            for name, interval in solved.items():
+                self._record(name, interval, number)
+        return Domain({name: self._solved[name] for name in names}, self._rounds)
 
     def _bound(self, value: Value) -> int:
+        """Evaluate a bound of `where`. Raise TCRangeError."""
         try:
             return int(on_grid(value, {}, self._sizes))
         except ZeroDivisionError:
@@ -136,7 +146,8 @@ class _Solver:
                 TCRangeError, value.span, "the bound of a range is too complicated", "use + - * / % min and max"
             ) from None
 
-    def _settle(self, name: str, interval: Interval, number: int) -> None:
+    def _record(self, name: str, interval: Interval, number: int) -> None:
+        """Record the range of an index; raise TCRangeError if it is empty."""
         if interval[0] > interval[1]:
             span = self._step.index_spans.get(name, self._step.span)
             raise self._source.error(
@@ -153,20 +164,20 @@ class _Solver:
         return f"no value of `{name}` keeps {self._used(name)} within the tensor"
 
     def _round(self, left: list[str]) -> dict[str, Interval]:
-        """What can be solved now."""
-        found: dict[str, Interval] = {}
+        """Return the ranges of indices that can be solved in this round."""
+        solved: dict[str, Interval] = {}
         for constraint in self._constraints:
             for name, (low, high) in self._inverted(constraint.value, constraint.low, constraint.high, left):
-                before = found.get(name, (low, high))
-                found[name] = (max(before[0], low), min(before[1], high))
-        return found
+                previous = solved.get(name, (low, high))
+                solved[name] = (max(previous[0], low), min(previous[1], high))
+        return solved
 
     def _inverted(self, sum_: Linear, low: int, high: int, left: list[str]) -> Iterator[tuple[str, Interval]]:
-        """The range that low ≤ sum ≤ high leaves to the only index in it that is not known, if there is just one."""
-        open_ = [(c, atom) for c, atom in sum_.terms if not indices_of(atom).isdisjoint(left)]
-        if len(open_) != 1 or any(depends_on_data(atom) for _, atom in sum_.terms):
+        """Yield the range that low ≤ sum ≤ high allows for the only unknown index, if there is exactly one."""
+        unknown = [(c, atom) for c, atom in sum_.terms if not indices_of(atom).isdisjoint(left)]
+        if len(unknown) != 1 or any(depends_on_data(atom) for _, atom in sum_.terms):
             return
-        ((coefficient, atom),) = open_
+        ((coefficient, atom),) = unknown
         rest = Linear(sum_.constant, tuple(term for term in sum_.terms if term[1].key != atom.key))
         least, greatest = interval_of(rest, self._solved, self._sizes)
         low, high = low - least, high - greatest
@@ -179,7 +190,7 @@ class _Solver:
             yield from self._inverted(atom.inner, low * atom.divisor, high * atom.divisor + atom.divisor - 1, left)
 
     def _used(self, name: str) -> str:
-        """The accesses whose subscripts have an index, as written."""
+        """Return the accesses whose subscripts contain an index, as written."""
         texts = [
             f"`{self._source.shown(read.span)}`"
             for read in self._reads
