@@ -1,9 +1,10 @@
-"""The operand in vectors, laid out in panels of columns: constants once, before the first call; others in every call.
+"""Lay out the operand in vectors as panels of columns: constants once before the first call, other operands in every
+call.
 
     W[j, k]  →  packed[⌊j / columns⌋, k, j mod columns]          B[b, j, k]  →  panel[k, j] of one panel's columns
 
-In: an `Operator`, the columns of a tile. Out: `Panel`: where a product finds its vector, and what fills or packs it.
-Where an operand lies as vectors need it, it is read there.
+Input: an `Operator`, the columns of a tile. Output: `Panel`, which provides the load of a product and the statements
+that fill or pack the panel. An operand that already lies in vectors is read in place.
 """
 
 from __future__ import annotations
@@ -19,18 +20,25 @@ from felixlike.dynamic.operator import Axis, Operator
 from felixlike.measure.packing import Packing
 
 _SQUARE = 8
-"""Columns that are transposed together where an operand's vectors lie across it."""
+"""Columns that are transposed together if vectors lie across the operand. Chosen by hand."""
 
 Places = dict[Any, Any]
 """Values of an operator's axes, by variable."""
 
 
 class Panel:
-    """held: the summed axes that the operand has.  apart: its axes that are neither summed nor in vectors.  packed,
-    copied: the buffer that it is read from; None where it is another one, or the operand itself."""
+    """The panels of one operand.
+
+    Attributes:
+        held: Reduction axes of the operand.
+        apart: Axes of the operand that are neither reduced nor in vectors.
+        along: Whether the operand is contiguous along the vectors' axis.
+        packed: The buffer of a packed constant, else None.
+        copied: The buffer that a panel is copied to in every call, else None.
+    """
 
     def __init__(self, operator: Operator, build: Builder, columns: int, *, ragged: bool) -> None:
-        """ragged: whether the last panel may have fewer columns."""
+        """Create the panels. ragged: Whether the last panel may have fewer columns."""
         self.operator, self.build, self.columns = operator, build, columns
         operand = operator.vectors
         self.held = [axis for axis in operator.reduced if axis.uses(operand)]
@@ -46,7 +54,7 @@ class Panel:
             self.copied = _tvm.tirx.decl_buffer([*held, columns], operand.source.dtype, "panel")
 
     def product(self, place: Places, number: Any, column: Any) -> Any:
-        """The product at a place.  number: of the panel.  column: in it."""
+        """Return the product at a place. number: Index of the panel. column: Relative to the panel."""
         held = [place[axis.variable] for axis in self.held]
         if self.packed is not None:
             read = self.packed[(*(place[axis.variable] for axis in self.apart), number, *held, column)]
@@ -62,9 +70,10 @@ class Panel:
         return _tvm.substituted(product, place)
 
     def fill(self, at: Places, column: Any, width: Any) -> list[Stmt]:
-        """What copies a panel's columns; nothing where nothing is copied.
+        """Return statements that copy a panel's columns; none if nothing is copied.
 
-        at: values of the other axes.  column: the first of the panel.  width: how many it has, at most."""
+        at: Values of the other axes. column: First column of the panel. width: Upper limit on its columns.
+        """
         if self.copied is None:
             return []
         statements: list[Stmt] = [_tvm.tirx.AllocBuffer(self.copied)]
@@ -86,7 +95,7 @@ class Panel:
         return self.build.loop(name, first.extent, lambda k: self._nest(others, body, {**places, first.variable: k}))
 
     def _rows(self, at: Places, column: Any, some: Any) -> list[Stmt]:
-        """Copies of rows that lie as they should: whole vectors, then single elements."""
+        """Copy contiguous rows: whole vectors, then single elements."""
         whole = _tvm.tirx.floordiv(some, self.build.lanes)
         rest = whole * self.build.lanes
 
@@ -99,7 +108,7 @@ class Panel:
         return [self._nest(self.held, row, {})]
 
     def _turned(self, at: Places, column: Any, some: Any, statements: list[Stmt]) -> list[Stmt]:
-        """Copies of what lies across: squares that are transposed in registers, then single columns."""
+        """Copy an operand that lies across: squares transposed in registers, then single columns."""
         *outer, inner = self.held
         build, lanes = self.build, self.build.lanes
         squares = build.cell("squares", _tvm.tirx.floordiv(some, _SQUARE), statements)
@@ -108,8 +117,8 @@ class Panel:
 
         def square(number: Any) -> Stmt:
             def columns(places: Places, k: Any) -> Stmt:
-                own = {**places, inner.variable: k}
-                return build.loop("column", _SQUARE, lambda c: self._copy(at, own, column, number * _SQUARE + c))
+                fixed = {**places, inner.variable: k}
+                return build.loop("column", _SQUARE, lambda c: self._copy(at, fixed, column, number * _SQUARE + c))
 
             def rows(places: Places) -> Stmt:
                 mark = Transpose(lanes) if turns else None
@@ -125,7 +134,7 @@ class Panel:
         return [build.loop("square", squares, square), build.loop("column", some - first, single)]
 
     def packing(self, parameter: int, given: Buffer) -> Packing:
-        """How the constant, a parameter of the operator's function, is packed; columns that do not exist are zero."""
+        """Return the packing of a constant, a parameter of the operator's function; columns beyond the end are zero."""
         axes = [*self.apart, self.operator.along, *self.held]
         extents = [int(extent) for extent in self.packed.shape]
         middle = len(self.apart)
