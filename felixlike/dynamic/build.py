@@ -54,9 +54,9 @@ class Builder:
         """Return a loop from zero. mark: A loop annotation."""
         variable = _tvm.tirx.Var(name, self.index)
         extent = self.const(extent) if isinstance(extent, int) else extent
-        notes = None if mark is None else {mark.key: mark.value}
+        loop_annotations = None if mark is None else {mark.key: mark.value}
         loop_kind = _tvm.tirx.ForKind[kind]
-        return _tvm.tirx.For(variable, self.const(0), extent, loop_kind, body(variable), annotations=notes)
+        return _tvm.tirx.For(variable, self.const(0), extent, loop_kind, body(variable), annotations=loop_annotations)
 
     def threads(self, tag: str, extent: Any, body: Callable[[Any], Stmt]) -> Stmt:
         """Return a loop over GPU blocks, or over threads of a block. tag: CUDA's name, such as threadIdx.x."""

@@ -42,8 +42,8 @@ def combin_search(size: int, heights: Iterable[int]) -> list[Combination]:
     Each pair uses as many tiles of the larger height as possible.
     """
     ascending = sorted(set(heights))
-    alone = [Combination(height, size // height) for height in reversed(ascending) if size % height == 0]
-    combinations = list(alone)
+    singles = [Combination(height, size // height) for height in reversed(ascending) if size % height == 0]
+    combinations = list(singles)
     for large in reversed(ascending):
         if size % large == 0:
             continue

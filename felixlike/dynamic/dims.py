@@ -130,8 +130,8 @@ def instances(dims: Sequence[Dim], *, most: int) -> list[tuple[dict[str, int], f
     If there are more than `most` combinations, return some that are spread evenly. They always include the smallest and
     the largest size of each dimension.
     """
-    each = max(2, int(most ** (1 / len(dims))))
-    chosen = [_spread(dim, each if len(dims) > 1 else most) for dim in dims]
+    per_dim = max(2, int(most ** (1 / len(dims))))
+    chosen = [_spread(dim, per_dim if len(dims) > 1 else most) for dim in dims]
     combinations = []
     for pairs in itertools.product(*chosen):
         sizes = {dim.name: size for dim, (size, _) in zip(dims, pairs, strict=True)}

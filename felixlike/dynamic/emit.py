@@ -118,8 +118,8 @@ class _Emitter:
         panels = build.cell("panels", tirx.floordiv(width - 1 + operator.along.extent, width), top)
         tiles = build.cell("tiles", cover.many + cover.few, top)
         outer = math.prod((axis.extent for axis in operator.others), start=panels)
-        wanted = ceil_div(build.const(_TASKS_A_CORE * self.cores), outer)
-        chunks = build.cell("chunks", tirx.max(build.const(1), tirx.min(tiles, wanted)), top)
+        wanted_chunks = ceil_div(build.const(_TASKS_A_CORE * self.cores), outer)
+        chunks = build.cell("chunks", tirx.max(build.const(1), tirx.min(tiles, wanted_chunks)), top)
 
         def share(number: Any) -> Stmt:
             statements: list[Stmt] = []
@@ -262,9 +262,9 @@ class _Emitter:
                 kept = self.kept[r * self.pool.columns + first + lane]
                 return self.store(kept, row + r, share, first + lane)
 
-            left = self.operator.along.extent - share.column - first
-            some = tirx.max(build.const(0), tirx.min(build.const(lanes), left))
-            whole, part = build.loop("lane", lanes, element, kind), build.loop("lane", some, element)
-            return tirx.IfThenElse(some == lanes, whole, part)
+            remaining = self.operator.along.extent - share.column - first
+            count = tirx.max(build.const(0), tirx.min(build.const(lanes), remaining))
+            full_vector, part = build.loop("lane", lanes, element, kind), build.loop("lane", count, element)
+            return tirx.IfThenElse(count == lanes, full_vector, part)
 
         return build.loop("row", height, lambda r: build.loop("vector", vectors, lambda v: vector(r, v)))

@@ -95,8 +95,8 @@ def shared(limits: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
         run_limits: dict[str, Any] = {}
         for name, limit in limits.items():
             if isinstance(limit, int):
-                each, more = divmod(limit, count)
-                run_limits[name] = each + (place >= count - more)
+                quotient, remainder = divmod(limit, count)
+                run_limits[name] = quotient + (place >= count - remainder)
             else:
                 run_limits[name] = None if limit is None else limit / count
         limits_of_runs.append(run_limits)

@@ -36,8 +36,8 @@ def _bytes(workload: Workload, i: Ints, j: Ints, k: Ints) -> Floats:
 
 def padding_share(extents: tuple[int, ...], tiles: tuple[int, ...]) -> float:
     """Return the fraction of the computation that is padding, from 0 to 1, if each axis is covered by whole tiles."""
-    base, whole = 1, 1
+    base, padded = 1, 1
     for extent, tile in zip(extents, tiles, strict=True):
         base *= extent
-        whole *= -(-extent // tile) * tile
-    return 1 - base / whole
+        padded *= -(-extent // tile) * tile
+    return 1 - base / padded

@@ -77,9 +77,9 @@ class Panel:
         if self.copied is None:
             return []
         statements: list[Stmt] = [_tvm.tirx.AllocBuffer(self.copied)]
-        some = _tvm.tirx.min(width, self.operator.along.extent - column)
-        some = self.build.cell("some", some, statements)
-        copies = self._rows(at, column, some) if self.along else self._turned(at, column, some, statements)
+        count = _tvm.tirx.min(width, self.operator.along.extent - column)
+        count = self.build.cell("some", count, statements)
+        copies = self._rows(at, column, count) if self.along else self._turned(at, column, count, statements)
         return [*statements, *copies]
 
     def _copy(self, at: Places, places: Places, column: Any, offset: Any) -> Stmt:
@@ -94,24 +94,24 @@ class Panel:
         name = str(first.variable.name)
         return self.build.loop(name, first.extent, lambda k: self._nest(others, body, {**places, first.variable: k}))
 
-    def _rows(self, at: Places, column: Any, some: Any) -> list[Stmt]:
+    def _rows(self, at: Places, column: Any, count: Any) -> list[Stmt]:
         """Copy contiguous rows: whole vectors, then single elements."""
-        whole = _tvm.tirx.floordiv(some, self.build.lanes)
-        rest = whole * self.build.lanes
+        full_vectors = _tvm.tirx.floordiv(count, self.build.lanes)
+        rest = full_vectors * self.build.lanes
 
         def row(places: Places) -> Stmt:
             return seq(
-                self.build.vectors(whole, lambda c: self._copy(at, places, column, c), "SERIAL"),
-                self.build.loop("column", some - rest, lambda c: self._copy(at, places, column, rest + c)),
+                self.build.vectors(full_vectors, lambda c: self._copy(at, places, column, c), "SERIAL"),
+                self.build.loop("column", count - rest, lambda c: self._copy(at, places, column, rest + c)),
             )
 
         return [self._nest(self.held, row, {})]
 
-    def _turned(self, at: Places, column: Any, some: Any, statements: list[Stmt]) -> list[Stmt]:
+    def _turned(self, at: Places, column: Any, count: Any, statements: list[Stmt]) -> list[Stmt]:
         """Copy an operand that lies across: squares transposed in registers, then single columns."""
         *outer, inner = self.held
         build, lanes = self.build, self.build.lanes
-        squares = build.cell("squares", _tvm.tirx.floordiv(some, _SQUARE), statements)
+        squares = build.cell("squares", _tvm.tirx.floordiv(count, _SQUARE), statements)
         across = self.operator.vectors.indices[-1].same_as(inner.variable)
         turns = isinstance(inner.extent, int) and inner.extent % lanes == 0 and across
 
@@ -131,7 +131,7 @@ class Panel:
         def single(offset: Any) -> Stmt:
             return self._nest(self.held, lambda places: self._copy(at, places, column, first + offset), {})
 
-        return [build.loop("square", squares, square), build.loop("column", some - first, single)]
+        return [build.loop("square", squares, square), build.loop("column", count - first, single)]
 
     def packing(self, parameter: int, given: Buffer) -> Packing:
         """Return the packing of a constant, a parameter of the operator's function; columns beyond the end are zero."""

@@ -105,7 +105,7 @@ class Corrected:
         every = np.arange(self._predicted.shape[1])
         nearest = np.abs(every[:, None] - np.asarray(self._places)[None, :]).argmin(axis=1)
         at_place = self._ratios[:, self._places]
-        usual = np.asarray([np.nanmedian(c) if np.isfinite(c).any() else 1.0 for c in at_place.T])
-        filled = np.where(np.isfinite(at_place), at_place, np.maximum(usual, 1.0)[None, :])
+        median_ratios = np.asarray([np.nanmedian(c) if np.isfinite(c).any() else 1.0 for c in at_place.T])
+        filled = np.where(np.isfinite(at_place), at_place, np.maximum(median_ratios, 1.0)[None, :])
         corrected: Floats = self._predicted * filled[:, nearest]
         return corrected

@@ -173,9 +173,9 @@ class Search:
         lines: dict[tuple[int, int], Line] = {}
         for place, (height, vectors) in enumerate(pool.tiles):
             timings = []
-            for trial, taken in zip(trials[2 * place : 2 * place + 2], seconds[2 * place :], strict=False):
+            for trial, elapsed in zip(trials[2 * place : 2 * place + 2], seconds[2 * place :], strict=False):
                 workload = workload_at(self.operator, trial[2])
-                timings.append(Timing(float(taken), workload, -(-workload.i // height)))
+                timings.append(Timing(float(elapsed), workload, -(-workload.i // height)))
             finite = all(np.isfinite(t.seconds) for t in timings)
             lines[height, vectors] = (
                 line(timings[0], timings[1], waves[vectors]) if finite else self._counted(height, vectors)
@@ -201,8 +201,8 @@ class Search:
         seconds = bench.seconds(trials)
         corrected = Corrected(predicted)
         agreements = []
-        for (program, place), taken in zip(where, seconds, strict=True):
-            corrected.note(program, place, float(taken))
+        for (program, place), elapsed in zip(where, seconds, strict=True):
+            corrected.note(program, place, float(elapsed))
         for place in places:
             trials_at_place = [i for i, (_, at) in enumerate(where) if at == place]
             agreements.append(
@@ -219,9 +219,9 @@ class Search:
             cover = program.at(self.workloads[place].i)
             heights = [] if cover is None else [cover.large, *([cover.small] if cover.few else [])]
             scores_of_tiles = [self.scores.get((height, program.vectors * pool.lanes)) for height in heights]
-            known = [float(scores[at]) for scores in scores_of_tiles if scores is not None]
-            if known and len(known) == len(scores_of_tiles):
-                means[number] = sum(known) / len(known)
+            available = [float(scores[at]) for scores in scores_of_tiles if scores is not None]
+            if available and len(available) == len(scores_of_tiles):
+                means[number] = sum(available) / len(available)
         return top(means)
 
     def _among_top(

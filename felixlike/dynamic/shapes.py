@@ -48,12 +48,12 @@ def read_dynamic_shapes(shapes: Any) -> DynamicShapes:
     entries: Any = (shapes,) if single and not any(map(_is_tensor, shapes)) else shapes
     if isinstance(entries, Mapping):
         read = {name: _entry(entry, dims, where=f"shapes[{name!r}]") for name, entry in entries.items()}
-        given: Any = {name: sizes for name, (sizes, _) in read.items()}
+        example_shapes: Any = {name: sizes for name, (sizes, _) in read.items()}
         places: Any = {name: positions for name, (_, positions) in read.items()}
     else:
         pairs = [_entry(entry, dims, where=f"shapes[{i}]") for i, entry in enumerate(entries)]
-        given, places = tuple(sizes for sizes, _ in pairs), tuple(positions for _, positions in pairs)
-    return DynamicShapes(given, places, check_dims(dims.values()))
+        example_shapes, places = tuple(sizes for sizes, _ in pairs), tuple(positions for _, positions in pairs)
+    return DynamicShapes(example_shapes, places, check_dims(dims.values()))
 
 
 def _entry(entry: Any, dims: dict[str, Dim], *, where: str) -> tuple[Any, dict[int, str]]:

@@ -71,18 +71,18 @@ def _of_module(model: Any, read: DynamicShapes) -> tuple[Source, dict[str, Dim]]
 
     named = {dim.name: torch.export.Dim(dim.name, min=dim.least, max=max(dim.most, 2)) for dim in read.dims}
 
-    def places(own: dict[int, str]) -> dict[int, Any]:
-        return {place: named[name] for place, name in own.items()}
+    def places(positions: dict[int, str]) -> dict[int, Any]:
+        return {place: named[name] for place, name in positions.items()}
 
     if isinstance(read.places, dict):
-        dynamic: Any = {name: places(own) for name, own in read.places.items()}
+        dynamic: Any = {name: places(positions) for name, positions in read.places.items()}
     else:
-        dynamic = _by_parameter(model, [places(own) for own in read.places])
+        dynamic = _by_parameter(model, [places(positions) for positions in read.places])
     source = pytorch.from_module(model, read.given, dynamic)
     order = read.places.values() if isinstance(read.places, dict) else read.places
     dims: dict[str, Dim] = {}
-    for parameter, own in zip(source.module["main"].params, order, strict=True):
-        for place, name in own.items():
+    for parameter, positions in zip(source.module["main"].params, order, strict=True):
+        for place, name in positions.items():
             symbol = parameter.ty.shape.values[place]
             if not isinstance(symbol, _tvm.tirx.Var):
                 raise InvalidModel(
@@ -101,10 +101,10 @@ def _by_parameter(model: Any, places: list[dict[int, Any]]) -> Any:
     """
     parameters = inspect.signature(model.forward).parameters.items()
     names = [name for name, p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rest = [name for name, p in parameters if p.kind is p.VAR_POSITIONAL]
+    variadic = [name for name, p in parameters if p.kind is p.VAR_POSITIONAL]
     by_name: dict[str, Any] = dict(zip(names, places, strict=False))
-    if len(places) > len(names) and rest:
-        by_name[rest[0]] = tuple(places[len(names) :])
+    if len(places) > len(names) and variadic:
+        by_name[variadic[0]] = tuple(places[len(names) :])
     return by_name
 
 
@@ -122,32 +122,37 @@ def _of_relax(named: tuple[str, Any, Any], read: DynamicShapes) -> tuple[Source,
     places = _in_order(read.places, inputs, name)
     dims: dict[str, Dim] = {}
     examples = []
-    for parameter, own, dynamic in zip(main.params, shapes, places, strict=True):
-        examples.append(_example(parameter, own, dynamic, read, dims, name))
+    for parameter, shape, dynamic in zip(main.params, shapes, places, strict=True):
+        examples.append(_example(parameter, shape, dynamic, read, dims, name))
     structure = structure_of(placeholders(main.ret_ty))
-    drawn_inputs = frozenset(index for index, own in enumerate(shapes) if not isinstance(own, torch.Tensor))
+    drawn_inputs = frozenset(index for index, shape in enumerate(shapes) if not isinstance(shape, torch.Tensor))
     return Source(name, module, Signature.plain(inputs), structure, tuple(examples), original, drawn_inputs), dims
 
 
-def _in_order(given: Any, names: Sequence[str], where: str) -> list[Any]:
+def _in_order(values: Any, names: Sequence[str], where: str) -> list[Any]:
     """Return what was given, by name or by position, in the order of the inputs."""
-    if isinstance(given, Mapping):
-        if set(given) != set(names):
+    if isinstance(values, Mapping):
+        if set(values) != set(names):
             raise InvalidShape(
-                f"shapes are given for {', '.join(given)}", where=where, remedy=f"its inputs are {', '.join(names)}"
+                f"shapes are given for {', '.join(values)}", where=where, remedy=f"its inputs are {', '.join(names)}"
             )
-        return [given[name] for name in names]
-    if len(given) != len(names):
+        return [values[name] for name in names]
+    if len(values) != len(names):
         raise InvalidShape(
-            f"{len(given)} shapes are given", where=where, remedy=f"its inputs are {', '.join(names) or 'none'}"
+            f"{len(values)} shapes are given", where=where, remedy=f"its inputs are {', '.join(names) or 'none'}"
         )
-    return list(given)
+    return list(values)
 
 
 def _example(
-    parameter: Any, given: Any, dynamic: Mapping[int, str], read: DynamicShapes, found: dict[str, Dim], where: str
+    parameter: Any,
+    shape_or_tensor: Any,
+    dynamic: Mapping[int, str],
+    read: DynamicShapes,
+    dims: dict[str, Dim],
+    where: str,
 ) -> Any:
-    """Return an example tensor of an input; add the dimensions of its symbolic sizes to `found`."""
+    """Return an example tensor of an input; add the dimensions of its symbolic sizes to `dims`."""
     import torch
 
     from felixlike.frontend.importers.input_shapes import Example
@@ -156,24 +161,24 @@ def _example(
     if not isinstance(kind, _tvm.relax.TensorType) or not isinstance(kind.shape, _tvm.relax.ShapeExpr):
         raise InvalidModel(f"{name} is {kind}, no tensor of a known rank", where=where, remedy="take tensors only")
     sizes = list(kind.shape.values)
-    shape = tuple(given.shape) if isinstance(given, torch.Tensor) else tuple(given)
-    wanted = f"({', '.join(str(s.name) if isinstance(s, _tvm.tirx.Var) else str(int(s)) for s in sizes)})"
+    shape = tuple(shape_or_tensor.shape) if isinstance(shape_or_tensor, torch.Tensor) else tuple(shape_or_tensor)
+    expected = f"({', '.join(str(s.name) if isinstance(s, _tvm.tirx.Var) else str(int(s)) for s in sizes)})"
     if len(shape) != len(sizes):
-        raise InvalidShape(f"input {name!r} has shape {wanted}, not {len(shape)} sizes", where=where)
-    for place, (size, own) in enumerate(zip(sizes, shape, strict=True)):
+        raise InvalidShape(f"input {name!r} has shape {expected}, not {len(shape)} sizes", where=where)
+    for place, (size, actual) in enumerate(zip(sizes, shape, strict=True)):
         if isinstance(size, _tvm.tirx.Var):
             if place not in dynamic:
                 raise InvalidShape(
-                    f"size {size} of input {name!r} is open, but {own} is given",
+                    f"size {size} of input {name!r} is open, but {actual} is given",
                     where=where,
                     remedy=f'give fx.Dim("{size}", …) with the sizes that it may have',
                 )
-            dim = found.setdefault(str(size.name), _named(read, dynamic[place]))
+            dim = dims.setdefault(str(size.name), _named(read, dynamic[place]))
             if dim.name != dynamic[place]:
                 raise InvalidDim(f"{dim.name} and {dynamic[place]} are one size, {size}", where=where)
-        elif place in dynamic or int(size) != own:
-            raise InvalidShape(f"input {name!r} has shape {wanted}", where=where, remedy="give sizes that agree")
-    return given if isinstance(given, torch.Tensor) else Example(shape, str(kind.dtype)).tensor()
+        elif place in dynamic or int(size) != actual:
+            raise InvalidShape(f"input {name!r} has shape {expected}", where=where, remedy="give sizes that agree")
+    return shape_or_tensor if isinstance(shape_or_tensor, torch.Tensor) else Example(shape, str(kind.dtype)).tensor()
 
 
 def _named(read: DynamicShapes, name: str) -> Dim:

@@ -91,23 +91,25 @@ def _none_left(stage: str, device: Device) -> NoUKernels:
     )
 
 
-def _relaxed(kept: UKernels, before: UKernels, score: _Score) -> tuple[UKernels, int]:
+def _relaxed(filtered: UKernels, before: UKernels, score: _Score) -> tuple[UKernels, int]:
     """Return the uKernels of a stage, with the best of the previous stage for each workload left without any.
 
     The second value is the number of such workloads.
     """
-    lost = np.asarray(~kept.fits.any(axis=0))
+    lost = np.asarray(~filtered.fits.any(axis=0))
     if not lost.any() or not len(before):
-        return kept, 0
+        return filtered, 0
     scores = np.where(before.fits, score(before), -1.0)
     scores = np.where(np.asarray(before.fits.any(axis=0))[None, :], scores, score(before))
     fits = np.zeros(before.fits.shape, dtype=np.bool_)
     index_of = {tuple(row): i for i, row in enumerate(np.concatenate([before.reg, before.smem], axis=1).tolist())}
     rows = [
-        index_of[tuple(row)] for row in np.concatenate([kept.reg, kept.smem], axis=1).tolist() if tuple(row) in index_of
+        index_of[tuple(row)]
+        for row in np.concatenate([filtered.reg, filtered.smem], axis=1).tolist()
+        if tuple(row) in index_of
     ]
-    if len(rows) == len(kept):
-        fits[rows] = kept.fits
+    if len(rows) == len(filtered):
+        fits[rows] = filtered.fits
     for workload in np.flatnonzero(lost):
         best = np.argsort(-scores[:, workload], kind="stable")[:_KEPT]
         fits[best, workload] = True

@@ -75,9 +75,9 @@ def line(one: Timing, many: Timing, waves: Waves) -> Line:
 def predict(lines: Mapping[int, Line], combination: Combination, workload: Workload, waves: Waves) -> float:
     """Return the predicted seconds of a program at a size. lines: costs by height."""
     large, small = lines[combination.large], lines.get(combination.small)
-    both = large if small is None or not combination.few else small
-    alpha = max(large.alpha, both.alpha) if combination.many else both.alpha
-    tiles = combination.many * large.tau + combination.few * both.tau
+    second = large if small is None or not combination.few else small
+    alpha = max(large.alpha, second.alpha) if combination.many else second.alpha
+    tiles = combination.many * large.tau + combination.few * second.tau
     return waves.base + waves.of(workload) * (alpha + tiles)
 
 

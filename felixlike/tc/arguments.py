@@ -80,14 +80,14 @@ class Arguments:
                 else tensor
                 for tensor, parameter in zip(tensors, self.program.parameters, strict=True)
             )
-        given = self.of_inputs(tensors)
-        sizes_of(self.program, given)
+        signature = self.of_inputs(tensors)
+        sizes_of(self.program, signature)
         outputs = dict(self._checked_out(out))
         missing = [output for output in self.program.given if output.name not in outputs]
         if missing and not examples:
             raise self._uninitialised(missing[0])
         if missing or outputs:
-            made = instance(self.program, given)
+            made = instance(self.program, signature)
             for output in missing:
                 outputs[output.name] = torch.ones(made.ranges.shape(output.name), dtype=getattr(torch, output.dtype))
             self._check_outputs(made, outputs)
@@ -120,22 +120,22 @@ class Arguments:
         for output in self.program.outputs:
             if output.name not in out:
                 continue
-            given = self.given_of(out[output.name], output.name)
-            wanted = made.ranges.shape(output.name)
+            actual = self.given_of(out[output.name], output.name)
+            shape = made.ranges.shape(output.name)
 
-            def error(reason: str, output: Output = output, wanted: tuple[int, ...] = wanted) -> TCCallError:
-                remedy = f"give a tensor of shape {wanted} and type {spoken(output.dtype)}"
+            def error(reason: str, output: Output = output, shape: tuple[int, ...] = shape) -> TCCallError:
+                remedy = f"give a tensor of shape {shape} and type {spoken(output.dtype)}"
                 return self.program.source.error(TCCallError, output.span, reason, remedy)
 
-            if given.dtype != output.dtype:
-                raise error(f"expected type {spoken(output.dtype)} but found {given.dtype} for `{output.name}`")
-            if len(given.shape) != len(wanted):
+            if actual.dtype != output.dtype:
+                raise error(f"expected type {spoken(output.dtype)} but found {actual.dtype} for `{output.name}`")
+            if len(actual.shape) != len(shape):
                 raise error(
-                    f"expected {len(wanted)} dimensions but found tensor with {len(given.shape)} dimensions for"
+                    f"expected {len(shape)} dimensions but found tensor with {len(actual.shape)} dimensions for"
                     f" `{output.name}`"
                 )
-            if given.shape != wanted:
-                raise error(f"expected size {wanted} but found {given.shape} for `{output.name}`")
+            if actual.shape != shape:
+                raise error(f"expected size {shape} but found {actual.shape} for `{output.name}`")
 
     def of_inputs(self, tensors: Sequence[Any]) -> list[Given]:
         """Return the shape and dtype of each input, a tensor or a shape tuple. Raise TCCallError."""

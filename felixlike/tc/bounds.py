@@ -141,15 +141,17 @@ class _Examiner:
         data = any(isinstance(part, Read) for part in walk(subscript))
         if data or any(depends_on_data(atom) for _, atom in linear(subscript, self.sizes).terms):
             return Kept.BY_CHECK
-        known = [(test, holds) for test, holds in tests if not any(isinstance(part, Read) for part in walk(test))]
-        near = [pair for pair in known if not _indices(pair[0]).isdisjoint(_indices(subscript))]
-        for subset in (near, known):
+        static_tests = [
+            (test, holds) for test, holds in tests if not any(isinstance(part, Read) for part in walk(test))
+        ]
+        near = [pair for pair in static_tests if not _indices(pair[0]).isdisjoint(_indices(subscript))]
+        for subset in (near, static_tests):
             leaves = self._leaves(read, dimension, subset)
             if leaves is None:
                 return Kept.BY_CHECK
             if not leaves:
                 return Kept.BY_TESTS if subset else Kept.ALWAYS
-        if len(known) < len(tests):
+        if len(static_tests) < len(tests):
             return Kept.BY_CHECK
         raise self._error(read, dimension)
 

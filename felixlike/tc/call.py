@@ -42,23 +42,23 @@ def _declared(parameter: Tensor) -> str:
     return f"{spoken(parameter.dtype)}{dims} {parameter.name}"
 
 
-def _match(program: Program, parameter: Tensor, given: Given, sizes: dict[str, int]) -> None:
+def _match(program: Program, parameter: Tensor, tensor: Given, sizes: dict[str, int]) -> None:
     def error(reason: str, remedy: str) -> TCCallError:
         return program.source.error(TCCallError, parameter.span, reason, remedy)
 
     name = parameter.name
-    if given.dtype != parameter.dtype:
+    if tensor.dtype != parameter.dtype:
         raise error(
-            f"expected type {spoken(parameter.dtype)} but found {given.dtype} for `{name}`",
+            f"expected type {spoken(parameter.dtype)} but found {tensor.dtype} for `{name}`",
             f"convert it: {name}.to(torch.{parameter.dtype})",
         )
-    if len(given.shape) != len(parameter.dims):
+    if len(tensor.shape) != len(parameter.dims):
         raise error(
-            f"expected a tensor with {len(parameter.dims)} dimensions but found {len(given.shape)} dimensions for"
+            f"expected a tensor with {len(parameter.dims)} dimensions but found {len(tensor.shape)} dimensions for"
             f" `{name}`",
             f"it is declared as {_declared(parameter)}",
         )
-    for number, (dim, size) in enumerate(zip(parameter.dims, given.shape, strict=True)):
+    for number, (dim, size) in enumerate(zip(parameter.dims, tensor.shape, strict=True)):
         if size < 1:
             raise error(f"dimension {number} of `{name}` has size {size}", "give sizes of at least 1")
         if isinstance(dim, int):

@@ -49,8 +49,8 @@ def explained_for(made: Instance, *, fuse: bool = True) -> str:
         lowest = ", ".join(str(low) for low, _ in ranges.bounds[output.name])
         is_moved = any(low for low, _ in ranges.bounds[output.name])
         moved = f", its first element is {output.name}({lowest})" if is_moved else ""
-        given = ", accumulated into what the caller gives" if output.given else ""
-        lines.append(f"  {output.name}: {spoken(output.dtype)}({shape}){moved}{given}")
+        accumulated = ", accumulated into what the caller gives" if output.given else ""
+        lines.append(f"  {output.name}: {spoken(output.dtype)}({shape}){moved}{accumulated}")
     for check in made.bounds.checks:
         low, high = check.bounds
         text = program.source.shown(check.read.subscripts[check.dimension].span)

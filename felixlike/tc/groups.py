@@ -98,8 +98,10 @@ def _place(
     if node.reduced or not any(is_product(other) for other in group.nodes):
         return None
     by_name = {other.name: other for other in group.nodes}
-    mine = [(by_name[name], access, user) for name, access, user in read if group_of[name] == place]
-    return place if all(not other.output and _same_place(access, user) for other, access, user in mine) else None
+    reads_of_group = [(by_name[name], access, user) for name, access, user in read if group_of[name] == place]
+    return (
+        place if all(not other.output and _same_place(access, user) for other, access, user in reads_of_group) else None
+    )
 
 
 def _fits_rows(node: Node, group: Group, extents: dict[str, tuple[int, ...]]) -> bool:

@@ -143,13 +143,13 @@ class _Lowering:
 
     def _read(self, read: Read) -> _Expr:
         """Lower a read; clamp subscripts that are checked at runtime."""
-        kept = self.facts.kept.get(id(read), Kept.ALWAYS)
+        status = self.facts.kept.get(id(read), Kept.ALWAYS)
         subscripts = []
         for subscript, (low, high) in zip(read.subscripts, self.facts.bounds[read.tensor], strict=True):
             place = self.expression(subscript)
             if subscript.dtype not in ("int32", "int64"):
                 place = place.astype("int32" if bits(subscript.dtype) < 32 else "int64")
-            if kept is Kept.BY_CHECK and not self._within(subscript, low, high):
+            if status is Kept.BY_CHECK and not self._within(subscript, low, high):
                 dtype = str(place.ty.dtype)
                 place = _tvm.tirx.max(_tvm.tirx.min(place, _tvm.tirx.const(high, dtype)), _tvm.tirx.const(low, dtype))
             if str(place.ty.dtype) != "int32":
@@ -184,11 +184,11 @@ class _Lowering:
         return _PLAIN[value.operator](left, right)
 
     def _logical(self, value: Binary, left: _Expr, right: _Expr) -> _Expr:
-        tirx, both = _tvm.tirx, value.operator == "&&"
+        tirx, is_and = _tvm.tirx, value.operator == "&&"
         if self._only_by_tests(value.right):
-            fixed = tirx.const(not both, "bool")
-            return tirx.if_then_else(left, right, fixed) if both else tirx.if_then_else(left, fixed, right)
-        return tirx.And(left, right) if both else tirx.Or(left, right)
+            fixed = tirx.const(not is_and, "bool")
+            return tirx.if_then_else(left, right, fixed) if is_and else tirx.if_then_else(left, fixed, right)
+        return tirx.And(left, right) if is_and else tirx.Or(left, right)
 
     def _choice(self, value: Choose) -> _Expr:
         parts = [self.expression(part) for part in (value.condition, value.left, value.right)]

@@ -109,12 +109,12 @@ def _unexpected(source: Source, error: Any) -> TCSyntaxError:
     token, expected = error.token, set(error.accepts or error.expected)
     end = len(source.text.rstrip())
     span = _span(token) if token.type != "$END" else Span(end, end)
-    found = "the end of the text (eof)" if token.type == "$END" else f"`{source.shown(span)}`"
+    actual = "the end of the text (eof)" if token.type == "$END" else f"`{source.shown(span)}`"
     reserved = token.type in ("DEF", "WHERE", "IN", "EXISTS", "SCALAR", "MIN", "MAX") and "ID" in expected
     names = _expected(expected)
     remedy = ""
     if reserved:
-        remedy = f"{found} is a reserved word (keyword) and no identifier; choose another name"
+        remedy = f"{actual} is a reserved word (keyword) and no identifier; choose another name"
     elif token.type == "ID" and "SCALAR" in expected:
         near = _FOREIGN_TYPES.get(str(token)) or nearest(str(token), _TYPES)
         remedy = f"types are {', '.join(_TYPES)}" + (f" (did you mean `{near}`?)" if near else "")
@@ -126,7 +126,7 @@ def _unexpected(source: Source, error: Any) -> TCSyntaxError:
         remedy = "on the left of an assignment stand plain identifiers: O(i) = A(i - 1), not O(i + 1) = A(i)"
         if source.text.count("{", 0, span.start) == source.text.count("}", 0, span.start):
             remedy = "sizes are names or numbers"
-    return source.error(TCSyntaxError, span, f"expected {names} but found {found}", remedy)
+    return source.error(TCSyntaxError, span, f"expected {names} but found {actual}", remedy)
 
 
 _OPERATORS = {
@@ -136,20 +136,20 @@ _OPERATORS = {
 
 def _expected(expected: set[str]) -> str:
     """Return expected tokens in words, such as "an identifier or `)`"."""
-    left = set(expected)
+    remaining = set(expected)
     words = []
-    if left >= _EXPRESSION:
+    if remaining >= _EXPRESSION:
         words.append("an expression (an identifier, a number, `(` …)")
-        left -= _EXPRESSION
-    if left & _OPERATORS:
-        if left & _OPERATORS == {"QUESTION"}:
+        remaining -= _EXPRESSION
+    if remaining & _OPERATORS:
+        if remaining & _OPERATORS == {"QUESTION"}:
             words.append("`?`")
         else:
             words.append("an operator")
-        left -= _OPERATORS
-    if "ASSIGN" in left:
-        left -= {"EQUALS"}
-    words += [words_ for name, words_ in _WORDS.items() if name in left]
+        remaining -= _OPERATORS
+    if "ASSIGN" in remaining:
+        remaining -= {"EQUALS"}
+    words += [words_ for name, words_ in _WORDS.items() if name in remaining]
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 

@@ -163,18 +163,18 @@ class _Solver:
             return "the upper bound must be above the lower one"
         return f"no value of `{name}` keeps {self._used(name)} within the tensor"
 
-    def _round(self, left: list[str]) -> dict[str, Interval]:
+    def _round(self, unsolved: list[str]) -> dict[str, Interval]:
         """Return the ranges of indices that can be solved in this round."""
         solved: dict[str, Interval] = {}
         for constraint in self._constraints:
-            for name, (low, high) in self._inverted(constraint.value, constraint.low, constraint.high, left):
+            for name, (low, high) in self._inverted(constraint.value, constraint.low, constraint.high, unsolved):
                 previous = solved.get(name, (low, high))
                 solved[name] = (max(previous[0], low), min(previous[1], high))
         return solved
 
-    def _inverted(self, sum_: Linear, low: int, high: int, left: list[str]) -> Iterator[tuple[str, Interval]]:
+    def _inverted(self, sum_: Linear, low: int, high: int, unsolved: list[str]) -> Iterator[tuple[str, Interval]]:
         """Yield the range that low ≤ sum ≤ high allows for the only unknown index, if there is exactly one."""
-        unknown = [(c, atom) for c, atom in sum_.terms if not indices_of(atom).isdisjoint(left)]
+        unknown = [(c, atom) for c, atom in sum_.terms if not indices_of(atom).isdisjoint(unsolved)]
         if len(unknown) != 1 or any(depends_on_data(atom) for _, atom in sum_.terms):
             return
         ((coefficient, atom),) = unknown
@@ -187,7 +187,7 @@ class _Solver:
         if atom.index:
             yield atom.index, (low, high)
         elif atom.inner is not None:
-            yield from self._inverted(atom.inner, low * atom.divisor, high * atom.divisor + atom.divisor - 1, left)
+            yield from self._inverted(atom.inner, low * atom.divisor, high * atom.divisor + atom.divisor - 1, unsolved)
 
     def _used(self, name: str) -> str:
         """Return the accesses whose subscripts contain an index, as written."""
@@ -198,9 +198,9 @@ class _Solver:
         ]
         return ", ".join(dict.fromkeys(texts))
 
-    def _unsolved(self, left: list[str]) -> TCRangeError:
-        name = next((name for name in left if not self._used(name)), left[0])
-        others = f" (nor {', '.join(f'`{other}`' for other in left if other != name)})" if len(left) > 1 else ""
+    def _unsolved(self, unsolved: list[str]) -> TCRangeError:
+        name = next((name for name in unsolved if not self._used(name)), unsolved[0])
+        others = f" (nor {', '.join(f'`{other}`' for other in unsolved if other != name)})" if len(unsolved) > 1 else ""
         used = self._used(name)
         if used:
             why = f"could not infer the range of `{name}`{others}: it is unsolved, since it is only used as {used}"

@@ -26,8 +26,8 @@ def _copy(launch: Launch, operand: Operand, tile: BlockTile, block: Block, step:
     """Copy a step of one operand; neighbouring threads copy neighbouring elements."""
     build, tirx, side = launch.build, _tvm.tirx, side_of(tile, operand)
     # Every tile must start at a whole vector, also after tiles of another height.
-    sides = [side_of(own, operand) for own in launch.program.tiles]
-    lanes = operand.lanes if all(own % operand.lanes == 0 for own in sides) else 1
+    sides = [side_of(other, operand) for other in launch.program.tiles]
+    lanes = operand.lanes if all(other % operand.lanes == 0 for other in sides) else 1
     count = side * tile.depth // lanes
     base = stage * tile.words(side)
 
@@ -42,12 +42,12 @@ def _copy(launch: Launch, operand: Operand, tile: BlockTile, block: Block, step:
         return tirx.BufferStore(launch.shared[operand.name], value, [where])
 
     def thread(turn: Any) -> Stmt:
-        def own(own_thread: Any) -> Stmt:
-            number = turn * tile.threads + own_thread
+        def body(thread_index: Any) -> Stmt:
+            number = turn * tile.threads + thread_index
             one = launch.memory.side_by_side(lanes, lambda lane: element(number, lane))
             return one if count % tile.threads == 0 else tirx.IfThenElse(number < count, one, None)
 
-        return build.threads("threadIdx.x", tile.threads, own)
+        return build.threads("threadIdx.x", tile.threads, body)
 
     copy = build.written_out("turn", -(-count // tile.threads), thread)
     if tile.stages == 1 or not operand.asynchronous:

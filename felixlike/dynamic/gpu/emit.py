@@ -90,12 +90,12 @@ def _cover(program: BlockProgram, size: Any) -> tuple[Any, Any]:
         return ceil_div(size, large), 0
     small, divisor = program.small.rows, program.divisor
     few = tirx.floormod(tirx.floordiv(size, divisor) * program.inverse, large // divisor)
-    left = size - few * small
-    exact = tirx.And(tirx.floormod(size, divisor) == 0, left >= 0)
-    whole = tirx.floordiv(size, large)
+    remaining = size - few * small
+    exact = tirx.And(tirx.floormod(size, divisor) == 0, remaining >= 0)
+    full_blocks = tirx.floordiv(size, large)
     return (
-        tirx.Select(exact, tirx.floordiv(left, large), whole),
-        tirx.Select(exact, few, ceil_div(size - whole * large, small)),
+        tirx.Select(exact, tirx.floordiv(remaining, large), full_blocks),
+        tirx.Select(exact, few, ceil_div(size - full_blocks * large, small)),
     )
 
 
@@ -121,11 +121,11 @@ def _block(launch: Launch, number: Any, thread: Any, tiles: Any, across: Any, ma
     if program.small is None:
         return seq(*statements, _tile(launch, program.large, first))
     second = Block(at, named("row", many * large + (tile - many) * program.small.rows), column, thread)
-    both = (
+    branches = (
         build.agreed(tile < many, _tile(launch, program.large, first)),
         build.agreed(tile >= many, _tile(launch, program.small, second)),
     )
-    return seq(*statements, *both)
+    return seq(*statements, *branches)
 
 
 def _tile(launch: Launch, tile: BlockTile, block: Block) -> Stmt:

@@ -186,8 +186,8 @@ def measured(job: _Job, bench: BlockBench) -> Planned:
     ]
     seconds = bench.seconds([(candidates.programs[n], job.sizes[place]) for n, place in trials])
     corrected, agreements, among = Corrected(predicted), [], []
-    for (n, place), taken in zip(trials, seconds, strict=True):
-        corrected.note(n, place, float(taken))
+    for (n, place), elapsed in zip(trials, seconds, strict=True):
+        corrected.note(n, place, float(elapsed))
     for place in places:
         trials_at_place = [i for i, (_, at) in enumerate(trials) if at == place]
         agreements.append(
@@ -195,8 +195,8 @@ def measured(job: _Job, bench: BlockBench) -> Planned:
         )
         among.append(trials[min(trials_at_place, key=lambda i: seconds[i])][0] in top(candidates.scores[:, place]))
 
-    def tree_of(taken: Floats) -> Tree[BlockProgram]:
-        return job.tree(candidates.programs, bench.without_failed(candidates.programs, taken))
+    def tree_of(elapsed: Floats) -> Tree[BlockProgram]:
+        return job.tree(candidates.programs, bench.without_failed(candidates.programs, elapsed))
 
     tree, changed = timed_again(
         bench.seconds, candidates.programs, corrected, job.sizes, tree_of, rounds=_AGAIN, most=_TIMED
@@ -232,8 +232,8 @@ def _ratios(job: _Job, candidates: Ranked, bench: BlockBench) -> dict[BlockTile,
             where.append((n, place))
     seconds = bench.seconds(trials)
     ratios = [
-        float(np.clip(taken / expected[at], 1 / _MOST_RATIO, _MOST_RATIO)) if np.isfinite(taken) else 1.0
-        for taken, at in zip(seconds, where, strict=True)
+        float(np.clip(elapsed / expected[at], 1 / _MOST_RATIO, _MOST_RATIO)) if np.isfinite(elapsed) else 1.0
+        for elapsed, at in zip(seconds, where, strict=True)
     ]
     return dict(zip(tiles, zip(ratios[::2], ratios[1::2], strict=True), strict=True))
 

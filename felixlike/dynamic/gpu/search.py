@@ -121,12 +121,12 @@ def _tiles(kernels: UKernels, item_bytes: int, device: Device) -> tuple[list[Blo
     return tiles, origin
 
 
-def _scores(aligned: UKernels, kept: UKernels, sia: Sia) -> Floats:
+def _scores(aligned: UKernels, filtered: UKernels, sia: Sia) -> Floats:
     """Return the SIA scores of all aligned uKernels, float64[aligned, sizes]; −∞ where the filter dropped one."""
     index_of = {tuple(row): n for n, row in enumerate(np.concatenate([aligned.reg, aligned.smem], axis=1).tolist())}
     all_scores = np.full(aligned.fits.shape, -np.inf)
-    scores = np.where(kept.fits, sia.scores(kept.cmr, kept.pad, kept.occ), -np.inf)
-    for row, score in zip(np.concatenate([kept.reg, kept.smem], axis=1).tolist(), scores, strict=True):
+    scores = np.where(filtered.fits, sia.scores(filtered.cmr, filtered.pad, filtered.occ), -np.inf)
+    for row, score in zip(np.concatenate([filtered.reg, filtered.smem], axis=1).tolist(), scores, strict=True):
         if tuple(row) in index_of:
             all_scores[index_of[tuple(row)]] = score
     return all_scores

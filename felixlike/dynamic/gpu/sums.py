@@ -29,9 +29,9 @@ def summed_up(launch: Launch, tile: BlockTile, block: Block, stage: Any) -> Stmt
     share = tile.depth // tile.slices
     first = _slice(tile, block) * share if tile.slices > 1 else build.const(0)
 
-    def load(operand: Operand, step: Any, own: Any) -> Any:
+    def load(operand: Operand, step: Any, local: Any) -> Any:
         side = side_of(tile, operand)
-        where = stage * tile.words(side) + step * (side + BANK_SHIFT) + _of_tile(operand, tile, block, own)
+        where = stage * tile.words(side) + step * (side + BANK_SHIFT) + _of_tile(operand, tile, block, local)
         return launch.shared[operand.name][where]
 
     def add(step: Any, i: Any, j: Any) -> Stmt:
@@ -109,7 +109,7 @@ def _slice(tile: BlockTile, block: Block) -> Any:
     return _tvm.tirx.floordiv(block.thread, tile.threads // tile.slices)
 
 
-def _of_tile(operand: Operand, tile: BlockTile, block: Block, own: Any) -> Any:
+def _of_tile(operand: Operand, tile: BlockTile, block: Block, local: Any) -> Any:
     """Return the position in the tile of a row or column of a thread.
 
     A thread has groups of neighbours. Successive groups are as far apart as one group of every thread.
@@ -123,7 +123,7 @@ def _of_tile(operand: Operand, tile: BlockTile, block: Block, own: Any) -> Any:
     else:
         count, thread, threads = tile.own_columns, tirx.floormod(thread, across), across
     lanes = math.gcd(count, LANES)
-    return tirx.floordiv(own, lanes) * (threads * lanes) + thread * lanes + tirx.floormod(own, lanes)
+    return tirx.floordiv(local, lanes) * (threads * lanes) + thread * lanes + tirx.floormod(local, lanes)
 
 
 def _product(launch: Launch, left: Any, right: Any) -> Any:

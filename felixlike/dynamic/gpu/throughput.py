@@ -76,17 +76,17 @@ class Waves:
         parts of larger ones. depth: Steps of the reduction.
         """
         room = self.room[kernels][:, None]
-        whole = np.floor(blocks / room)
-        rest = blocks - whole * room
+        rounds = np.floor(blocks / room)
+        rest = blocks - rounds * room
         low = np.floor(rest).astype(np.int64)
         steps = self.steps[kernels]
         full = np.take_along_axis(steps, room, axis=1)
         below = np.take_along_axis(steps, low, axis=1)
         above = np.take_along_axis(steps, np.minimum(low + 1, steps.shape[1] - 1), axis=1)
-        counted = whole * full + below + (rest - low) * (above - below)
+        counted = rounds * full + below + (rest - low) * (above - below)
         share = np.clip((blocks - 1) / (MANY - 1), 0, 1)
-        known = self.one[kernels][:, None] * (1 - share) + self.many[kernels][:, None] * share
-        return np.asarray(self.start[kernels][:, None] + depth * counted * known)
+        ratio = self.one[kernels][:, None] * (1 - share) + self.many[kernels][:, None] * share
+        return np.asarray(self.start[kernels][:, None] + depth * counted * ratio)
 
     def block(self, kernels: Ints) -> Floats:
         """Return the seconds per step that one more block adds on a fully occupied multiprocessor, float64[n]."""
@@ -186,9 +186,9 @@ def covers(programs: Sequence[BlockProgram], sizes: Sequence[int]) -> tuple[Floa
     numbers = [(p.large.rows, p.tiles[-1].rows, p.divisor, p.inverse) for p in programs]
     large, small, divisor, inverse = (np.asarray(n)[:, None] for n in zip(*numbers, strict=True))
     few = size // divisor * inverse % (large // divisor)
-    left = size - few * small
-    exact = (size % divisor == 0) & (left >= 0)
-    whole = size // large
-    many = np.where(exact, left // large, whole)
-    few = np.where(exact, few, ceil_div(size - whole * large, small))
+    remaining = size - few * small
+    exact = (size % divisor == 0) & (remaining >= 0)
+    full_blocks = size // large
+    many = np.where(exact, remaining // large, full_blocks)
+    few = np.where(exact, few, ceil_div(size - full_blocks * large, small))
     return many.astype(np.float64), few.astype(np.float64)
