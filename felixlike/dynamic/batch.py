@@ -174,6 +174,7 @@ def _independent(batch: Batch) -> bool:
 
 
 def _flat(nested: Any) -> list[Any]:
+    """Return the tensors of nested outputs as a list."""
     from torch.utils import _pytree
 
     return [leaf for leaf in _pytree.tree_leaves(nested) if leaf is not None]

@@ -58,6 +58,7 @@ class Branch(Generic[P]):
 
 
 Tree = Leaf[P] | Branch[P]
+"""A decision tree over the sizes of a call."""
 
 
 def choose(tree: Tree[P], sizes: Sequence[int]) -> P:

@@ -61,4 +61,5 @@ def _bytes(kind: Any, dims: dict[str, Dim]) -> int:
 
 
 def _shown(count: int) -> str:
+    """Return bytes as text in GiB."""
     return f"{count / 2**30:.1f} GiB"

@@ -232,6 +232,7 @@ def _flops(plan: Plan | None, dims: dict[str, Dim]) -> float:
 
 
 def _private(func: Any) -> Any:
+    """Return a scheduled function without a global symbol."""
     func = _tvm.without_attributes(func, "global_symbol", CONSTANTS)
     return func.with_attr("tirx.is_scheduled", True).with_attr("tirx.noalias", True)
 

@@ -33,6 +33,7 @@ def is_dynamic(model: Any, shapes: Any, example_inputs: Any) -> bool:
 
 
 _UNCOMPARED = Verification(float("nan"), "")
+"""A verification that has not run yet."""
 
 
 Fixed = Callable[[Any, Any, Mapping[str, Any]], tuple[runtime.Compiled, Report]]
@@ -153,6 +154,7 @@ def _merged(
 
 
 def _sum(steps: list[int]) -> str:
+    """Return part sizes as a sum, such as "3 × 4 + 1 × 1"."""
     return " + ".join(f"{steps.count(size)} × {size}" for size in dict.fromkeys(steps))
 
 

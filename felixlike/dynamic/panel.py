@@ -83,11 +83,13 @@ class Panel:
         return [*statements, *copies]
 
     def _copy(self, at: Places, places: Places, column: Any, offset: Any) -> Stmt:
+        """Copy one element into the panel."""
         place = {**at, **places, self.operator.along.variable: column + offset}
         value = _tvm.substituted(self.operator.vectors, place)
         return _tvm.tirx.BufferStore(self.copied, value, [*(place[a.variable] for a in self.held), offset])
 
     def _nest(self, axes: Sequence[Axis], body: Callable[[Places], Stmt], places: Places) -> Stmt:
+        """Return a loop nest over axes."""
         if not axes:
             return body(places)
         first, *others = axes

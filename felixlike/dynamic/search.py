@@ -111,6 +111,7 @@ class Search:
         return np.asarray([w.weight for w in self.workloads])
 
     def _waves(self, pool: Pool, vectors: int, base: float = 0.0) -> Waves:
+        """Return how the output is divided for tiles of a width."""
         return Waves(vectors * pool.lanes, self.device.cores, base)
 
     def _counted(self, rows: int, vectors: int) -> Line:
@@ -236,6 +237,7 @@ class Search:
         return sum(hits) / len(hits)
 
     def _tree(self, seconds: Floats, programs: list[Program]) -> Tree[Program]:
+        """Fit a tree to a matrix of seconds."""
         weights = [w.weight for w in self.workloads]
         return fit(self.sizes, labels(seconds, weights), weights, programs)
 

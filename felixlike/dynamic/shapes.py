@@ -124,6 +124,7 @@ def is_dynamic_program(model: Any) -> bool:
 
 
 def _is_finite(bound: Any) -> bool:
+    """Return whether an upper bound is below 2³¹."""
     try:
         return int(bound) < 2**31
     except (OverflowError, TypeError, ValueError, AttributeError):

@@ -36,6 +36,7 @@ def read_network(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
 
 
 def _read(model: Any, shapes: Any) -> tuple[Source, dict[str, Dim]]:
+    """Import a model as its type requires."""
     import torch
 
     from felixlike.frontend.importers import onnx

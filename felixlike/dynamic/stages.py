@@ -21,6 +21,7 @@ from felixlike.errors import NoUKernels
 from felixlike.hardware import Device
 
 _Score = Callable[[UKernels], Floats]
+"""Maps uKernels to a criterion: float64[n, workloads]."""
 
 _KEPT = 8
 """uKernels that a workload gets by relaxing: the best by the stage's criterion. Chosen by hand."""

@@ -107,6 +107,7 @@ class Bench:
         return True
 
     def _in_turns(self, trials: Sequence[Trial]) -> list[float]:
+        """Return the least seconds of a call of each trial."""
         import torch
 
         calls = []
@@ -130,6 +131,7 @@ def in_turns(calls: Sequence[Callable[[], object]], *, seconds: float) -> list[l
 
 
 def _in_turns(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
+    """Time calls in turns, without the lock of the machine."""
     counts = []
     for call in calls:
         call()

@@ -94,6 +94,7 @@ class Arguments:
         return tensors, outputs
 
     def _checked_out(self, out: Mapping[str, torch.Tensor] | None) -> Mapping[str, torch.Tensor]:
+        """Return `out` as a mapping. Raise TCCallError for unknown outputs."""
         if out is None:
             return {}
         if not isinstance(out, Mapping):
@@ -107,6 +108,7 @@ class Arguments:
         return out
 
     def _uninitialised(self, output: Output) -> TCCallError:
+        """Return an error for an output that the caller must pass."""
         step = next(step for step in self.program.steps if step.target == output.name)
         return self.program.source.error(
             TCCallError,
@@ -117,6 +119,7 @@ class Arguments:
         )
 
     def _check_outputs(self, made: Instance, out: Mapping[str, Any]) -> None:
+        """Raise TCCallError if an output tensor has the wrong dtype or shape."""
         for output in self.program.outputs:
             if output.name not in out:
                 continue

@@ -38,11 +38,14 @@ def sizes_of(program: Program, given: Sequence[Given]) -> dict[str, int]:
 
 
 def _declared(parameter: Tensor) -> str:
+    """Return the declaration of a parameter as text."""
     dims = f"({', '.join(map(str, parameter.dims))})" if parameter.dims else ""
     return f"{spoken(parameter.dtype)}{dims} {parameter.name}"
 
 
 def _match(program: Program, parameter: Tensor, tensor: Given, sizes: dict[str, int]) -> None:
+    """Match a tensor with its declaration and record its sizes. Raise TCCallError."""
+
     def error(reason: str, remedy: str) -> TCCallError:
         return program.source.error(TCCallError, parameter.span, reason, remedy)
 

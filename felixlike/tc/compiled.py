@@ -31,6 +31,7 @@ from felixlike.tc.printing import canonical
 from felixlike.tc.program import Program
 
 _KIND = "tc"
+"""Folder of the entries in the cache."""
 
 FORMAT = 1
 """Format version. Increase it when the generated code or the metadata of an entry changes."""

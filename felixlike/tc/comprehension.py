@@ -215,6 +215,7 @@ class Comprehension:
         return explained_for(instance(self.program, self._arguments.of_inputs(tensors)), fuse=self._options.fuses)
 
     def _key(self, tensors: Sequence[Any], out: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return shapes and dtypes of the inputs, the key of code in memory."""
         return tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
 
     def _cache_key(self, given: Sequence[Given]) -> str:
@@ -273,6 +274,7 @@ class Comprehension:
         return Hinted(self._options, make_strategy(strategy))
 
     def _run(self, kernel: _Kernel, tensors: Sequence[Any], out: Mapping[str, Any] | None) -> Any:
+        """Run compiled code, check accesses and copy results into `out`."""
         results = kernel.compiled(*tensors)
         if not kernel.made.checks and not out:
             return results

@@ -55,6 +55,7 @@ def _binary(value: Binary, left: Array, right: Array) -> Array:
 
 
 def _converted(array: Array, dtype: str) -> Array:
+    """Convert as C does: floats are truncated, integers wrap."""
     if dtype.startswith("float"):
         return array.astype(dtype)
     if array.dtype.kind == "f":
@@ -63,6 +64,7 @@ def _converted(array: Array, dtype: str) -> Array:
 
 
 def _named(value: Binary) -> str:
+    """Return the key of an operator, "/f" for float division."""
     return f"{value.operator}f" if value.operator == "/" and "float" in value.dtype else value.operator
 
 

@@ -32,6 +32,7 @@ _IN_LIBRARIES = (
 """Functions with another implementation here that the C library has, too."""
 
 _ERFCX_FROM, _ERFCX_STEPS = 3.0, 30
+"""Least x, and depth, of the continued fraction of erfcx. Chosen by hand."""
 
 
 def elementary(function: str, arguments: list[_Expr], *, by_library: bool = False) -> _Expr:
@@ -51,6 +52,7 @@ def elementary(function: str, arguments: list[_Expr], *, by_library: bool = Fals
 
 
 def _const(value: float, like: _Expr) -> _Expr:
+    """Return a constant of the type of `like`."""
     return _tvm.tirx.const(value, str(like.ty.dtype))
 
 
@@ -71,6 +73,7 @@ def _wins(test: _Expr, other: _Expr) -> _Expr:
 
 
 def _difference(x: _Expr, y: _Expr) -> _Expr:
+    """Return the positive difference, as fdim of C."""
     return _tvm.tirx.Select(x > y, x - y, _const(0.0, x))
 
 
@@ -81,6 +84,7 @@ def _of_half_turns(x: _Expr, function: str) -> _Expr:
 
 
 def _norm(*parts: _Expr) -> _Expr:
+    """Return the Euclidean norm."""
     total = parts[0] * parts[0]
     for part in parts[1:]:
         total = total + part * part
@@ -103,10 +107,12 @@ _NEAR = (
     *(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087),
     *(-0.00125372503, -0.00417768164, 0.246640727, 1.50140941),
 )
+"""Coefficients of Giles, highest power first, for w below 5."""
 _FAR = (
     *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773),
     *(-0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
 )
+"""Coefficients of Giles, highest power first, for w from 5 on."""
 
 
 def _inverse_erf(x: _Expr, w: _Expr) -> _Expr:
@@ -114,9 +120,8 @@ def _inverse_erf(x: _Expr, w: _Expr) -> _Expr:
     near = _polynomial(w - _const(2.5, x), _NEAR)
     far = _polynomial(_tvm.tirx.sqrt(w) - _const(3.0, x), _FAR)
     result = _tvm.tirx.Select(w < _const(5.0, x), near, far) * x
-    steps = (
-        2 if str(x.ty.dtype) == "float64" else 0
-    )  # steps of Newton's method, since the polynomials have float accuracy
+    # The polynomials have float accuracy: two steps of Newton's method for double.
+    steps = 2 if str(x.ty.dtype) == "float64" else 0
     for _ in range(steps):
         slope = _const(2 / math.sqrt(math.pi), x) * _tvm.tirx.exp(-result * result)
         result = result - (_tvm.tirx.erf(result) - x) / slope
@@ -143,6 +148,7 @@ def _erfcx(x: _Expr) -> _Expr:
 
 
 _I0_NEAR = (0.0045813, 0.0360768, 0.2659732, 1.2067492, 3.0899424, 3.5156229, 1.0)
+"""Abramowitz and Stegun 9.8.1, in (x / 3.75)², highest power first."""
 _I0_FAR = (
     0.00392377,
     -0.01647633,
@@ -154,7 +160,9 @@ _I0_FAR = (
     0.01328592,
     0.39894228,
 )
+"""Abramowitz and Stegun 9.8.2, in 3.75 / |x|, highest power first."""
 _I1_NEAR = (0.00032411, 0.00301532, 0.02658733, 0.15084934, 0.51498869, 0.87890594, 0.5)
+"""Abramowitz and Stegun 9.8.3, in (x / 3.75)², highest power first."""
 _I1_FAR = (
     -0.00420059,
     0.01787654,
@@ -166,7 +174,9 @@ _I1_FAR = (
     -0.03988024,
     0.39894228,
 )
+"""Abramowitz and Stegun 9.8.4, in 3.75 / |x|, highest power first."""
 _BESSEL_FROM = 3.75
+"""|x| at which Abramowitz and Stegun change from one polynomial to the other."""
 
 
 def _bessel(x: _Expr, near: tuple[float, ...], far: tuple[float, ...]) -> _Expr:

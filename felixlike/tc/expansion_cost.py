@@ -11,6 +11,8 @@ from felixlike.tc.program import Binary, Call, Literal, Size, Value, children
 from felixlike.tc.scalars import is_float
 
 _FORMULA, _TWICE, _REMAINDER, _DIVISOR = 8, 2, 3, 5
+"""Copies of an operand in a formula, in functions of `TWICE`, in a float remainder, and in a division that tests for 0.
+"""
 
 
 def copies(value: Value) -> tuple[int, ...]:

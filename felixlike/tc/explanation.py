@@ -60,6 +60,7 @@ def explained_for(made: Instance, *, fuse: bool = True) -> str:
 
 
 def _role(step: Step, index: str) -> str:
+    """Return ", reduced" for a reduced index."""
     return "" if index in step.indices else ", reduced"
 
 

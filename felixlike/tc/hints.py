@@ -101,9 +101,7 @@ def _distances(sketch: Sketch, options: Options, points: Points) -> Iterator[npt
         dimension = int(name[1:]) if name[:1] == "i" and name[1:].isdecimal() else None
         outermost, inner = points[:, columns[0]], np.prod(points[:, columns[1:]], axis=1)
         if dimension is not None and dimension < min(len(options.tiles), len(shape)):
-            lanes = max(
-                1, round(shape[dimension] / first.group.product)
-            )  # dimensions in vectors are tiled in units of vectors
+            lanes = max(1, round(shape[dimension] / first.group.product))  # vectorized dimensions are tiled by vectors
             yield np.abs(np.log(inner * lanes / options.tiles[dimension]))
         if dimension is not None and dimension < len(options.blocks):
             yield np.abs(np.log(outermost / options.blocks[dimension]))

@@ -147,6 +147,7 @@ def _atom_interval(atom: Atom, domain: Mapping[str, Interval], sizes: Mapping[st
 
 
 def _opaque_interval(value: Value, domain: Mapping[str, Interval], sizes: Mapping[str, int]) -> Interval:
+    """Return bounds of an opaque value, those of its type if nothing else is known."""
     if value.dtype == "bool":
         return 0, 1
     whole = limits(value.dtype) if is_integral(value.dtype) else limits("int64")

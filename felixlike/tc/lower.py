@@ -158,6 +158,7 @@ class _Lowering:
         return self.tensors[self.node.versions[read.tensor]](*subscripts)
 
     def _within(self, subscript: Value, low: int, high: int) -> bool:
+        """Return whether a subscript is always within bounds."""
         least, greatest = interval(subscript, self.node.intervals, self.facts.sizes)
         return low <= least and greatest <= high
 
@@ -184,6 +185,7 @@ class _Lowering:
         return _PLAIN[value.operator](left, right)
 
     def _logical(self, value: Binary, left: _Expr, right: _Expr) -> _Expr:
+        """Lower && or ||; the right operand is evaluated lazily if tests protect its reads."""
         tirx, is_and = _tvm.tirx, value.operator == "&&"
         if self._only_by_tests(value.right):
             fixed = tirx.const(not is_and, "bool")
@@ -191,6 +193,7 @@ class _Lowering:
         return tirx.And(left, right) if is_and else tirx.Or(left, right)
 
     def _choice(self, value: Choose) -> _Expr:
+        """Lower a conditional, with lazy branches if tests protect their reads."""
         parts = [self.expression(part) for part in (value.condition, value.left, value.right)]
         if self._only_by_tests(value.left, value.right):
             return _tvm.tirx.if_then_else(*parts)
@@ -263,3 +266,4 @@ _PLAIN: dict[str, Callable[[_Expr, _Expr], _Expr]] = {
     "==": lambda a, b: _tvm.tirx.EQ(a, b),
     "!=": lambda a, b: _tvm.tirx.NE(a, b),
 }
+"""Operators that map directly to TVM expressions."""

@@ -113,6 +113,7 @@ class _Maker:
         return [partial, self._node("", output, value, {partial.name: partial.name})]
 
     def _node(self, kind: str, output: str, value: Value, more: Mapping[str, str], *, reduces: bool = False) -> Node:
+        """Return a node of the statement. more: versions of tensors that only this node reads."""
         step, intervals = self.step, self.ranges.domains[self.number].intervals
         reduced = step.reduced if reduces else ()
         return Node(
@@ -134,6 +135,7 @@ class _Maker:
         return Read(tensor, tuple(Index(index, span) for index in self.step.indices), self.step.value.dtype, span)
 
     def _joined(self, left: Value, right: Value) -> Value:
+        """Apply the operator of the statement to two values."""
         operator = self.step.operator
         if left.dtype == "bool":
             operator = {"min": "&&", "max": "||"}[operator]

@@ -24,6 +24,7 @@ _NAME = "comprehension"
 
 
 _makers: list[Callable[[str, str], Any]] = []
+"""The function that makes comprehensions, set by `made_by`; empty before."""
 
 
 def made_by(define: Callable[[str, str], Any]) -> None:
@@ -65,12 +66,14 @@ def _library() -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _comprehension(source: str, name: str) -> Any:
+    """Return the cached comprehension of a text."""
     with alone(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `define` has already warned about suspicious names
         return _makers[0](source, name)
 
 
 def _made(source: str, name: str, tensors: Sequence[Any]) -> Instance:
+    """Return the instance of a text for tensors, which may be fake."""
     program = _comprehension(source, name).program
     signature = [Given(tuple(int(size) for size in t.shape), str(t.dtype).removeprefix("torch.")) for t in tensors]
     return instance(program, signature[: len(program.parameters)])

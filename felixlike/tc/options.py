@@ -120,6 +120,7 @@ class Options:
 
 
 def _positive(name: str, sizes: tuple[int, ...], *, most: int = 8) -> tuple[int, ...]:
+    """Return the sizes. Raise InvalidOption unless they are 1 to `most` positive integers."""
     if not 0 < len(sizes) <= most:
         raise InvalidOption(f"{len(sizes)} numbers are given", where=name, remedy=f"give 1 to {most}")
     for size in sizes:

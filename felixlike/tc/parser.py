@@ -25,6 +25,7 @@ _PARSER = lark.Lark(
 )
 
 _TYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float", "double")
+"""Scalar types of the language."""
 
 _FOREIGN_TYPES = {
     "int": "int32",
@@ -132,6 +133,7 @@ def _unexpected(source: Source, error: Any) -> TCSyntaxError:
 _OPERATORS = {
     *("PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "COMPARISON", "LESS", "GREATER", "AND", "OR", "QUESTION"),
 }
+"""Tokens called "an operator" in messages."""
 
 
 def _expected(expected: set[str]) -> str:
@@ -164,6 +166,7 @@ def _after_extreme(source: Source, place: int) -> bool:
 
 
 def _unknown(source: Source, place: int | None) -> TCSyntaxError:
+    """Return an error for a character that starts no token."""
     place = place or 0
     sign = source.text[place]
     remedy = "the language has letters, digits and + - * / % ( ) { } ? : , = < > ! && || only"
@@ -179,6 +182,7 @@ def _unknown(source: Source, place: int | None) -> TCSyntaxError:
 
 
 def _span(node: Any) -> Span:
+    """Return the source span of a token or parse tree."""
     if isinstance(node, lark.Token):
         return Span(int(node.start_pos or 0), int(node.end_pos or 0))
     return Span(int(node.meta.start_pos), int(node.meta.end_pos))
@@ -199,6 +203,7 @@ def _trees(node: Any, kind: str) -> list[Any]:
 
 
 def _separates(child: Any) -> bool:
+    """Return whether a child is a separator, or missing."""
     return child is None or (isinstance(child, lark.Token) and child.type in ("COMMA", "LPAR", "RPAR", "WHERE"))
 
 
@@ -275,3 +280,4 @@ _FORMS: dict[str, Callable[[Any, Span], tree.Expression]] = {
     ),
     "access": _access,
 }
+"""Makes the expression of each grammar rule."""

@@ -70,6 +70,7 @@ def infer(program: Program, sizes: Mapping[str, int]) -> Ranges:
 
 
 def _check_size(source: Source, step: Step, written: tuple[Interval, ...]) -> None:
+    """Raise TCRangeError if a tensor has too many elements."""
     elements = 1
     for low, high in written:
         elements *= high - low + 1
@@ -91,6 +92,7 @@ def _incompatible(
 
 
 def _boxed(intervals: tuple[Interval, ...]) -> str:
+    """Return intervals as text, such as "(0:4, 0:8)"."""
     return "(" + ", ".join(f"{low}:{high + 1}" for low, high in intervals) + ")"
 
 
@@ -199,6 +201,7 @@ class _Solver:
         return ", ".join(dict.fromkeys(texts))
 
     def _unsolved(self, unsolved: list[str]) -> TCRangeError:
+        """Return an error for indices whose range cannot be inferred."""
         name = next((name for name in unsolved if not self._used(name)), unsolved[0])
         others = f" (nor {', '.join(f'`{other}`' for other in unsolved if other != name)})" if len(unsolved) > 1 else ""
         used = self._used(name)

@@ -6,6 +6,7 @@ Types are named as in numpy and TVM.
 from __future__ import annotations
 
 _ALIASES = {"float": "float32", "double": "float64"}
+"""numpy names of types with another name in the language."""
 
 SPOKEN = {"float32": "float", "float64": "double"}
 """Names of types in the language, where they differ from those of numpy."""

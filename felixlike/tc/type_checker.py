@@ -24,6 +24,7 @@ DEEPEST = 200
 """Greatest nesting depth of a value, after lets are substituted. Chosen by hand."""
 
 _FLOAT_LARGEST = 3.4028234663852886e38
+"""Largest finite float32."""
 
 
 class Typist:
@@ -113,6 +114,7 @@ class Typist:
         return Literal(int(node.text), "int32", node.span)
 
     def _name(self, node: tree.Name) -> Value:
+        """Resolve a bare name."""
         name, names = node.text, self._names
         if name in names.left or name in names.reduced:
             return self._index(name, node.span)
@@ -133,6 +135,7 @@ class Typist:
         return self._index(name, node.span)
 
     def _index(self, name: str, span: Span) -> Value:
+        """Return an index; raise TCSemanticError inside a bound of a range."""
         if self._bound:
             raise self._error(
                 span,
@@ -145,6 +148,7 @@ class Typist:
         return Index(name, span)
 
     def _let(self, name: str, span: Span) -> Value:
+        """Return the value of a let; inside a bound of a range it must not depend on indices or tensors."""
         value = self._names.lets[name]
         if self._bound:
             for part in walk(value):
@@ -162,6 +166,7 @@ class Typist:
         )
 
     def _access(self, node: tree.Access) -> Value:
+        """Resolve a name with arguments."""
         name, names = node.name.text, self._names
         if name in names.left or name in names.reduced or name in names.lets or name in names.later:
             kind = "a let" if name in names.lets or name in names.later else "an index"
@@ -186,6 +191,7 @@ class Typist:
     def _element(
         self, name: tree.Identifier, arguments: tuple[tree.Expression, ...], span: Span, *, called: bool
     ) -> Value:
+        """Return a read of a tensor element. called: whether it has parentheses."""
         if self._bound:
             raise self._tensor_bound(span)
         if name.text in self._names.unwritten:

@@ -64,6 +64,7 @@ def operands_of(operator: Operator) -> tuple[Operand, Operand]:
 
 
 def _operand(name: str, value: Any, main: Axis, operator: Operator) -> Operand:
+    """Return an operand; expressions other than a load are copied one element at a time."""
     if type(value).__name__ != "TensorLoad":
         return Operand(name, value, main, along=False, lanes=1)
     last = value.indices[-1]

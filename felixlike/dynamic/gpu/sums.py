@@ -106,6 +106,7 @@ def _stored(launch: Launch, tile: BlockTile, block: Block) -> Stmt:
 
 
 def _slice(tile: BlockTile, block: Block) -> Any:
+    """Return the slice that a thread belongs to."""
     return _tvm.tirx.floordiv(block.thread, tile.threads // tile.slices)
 
 
