@@ -96,7 +96,7 @@ def compile(task: Any, dims: Any, device: Any = None, sia: Any = (1, 1, 1), *, m
         InvalidDim: The dimensions do not match the symbolic sizes.
         InvalidDevice: The device description is invalid or does not match the target.
         InvalidOption: The SIA weights are invalid.
-        InvalidModel: The function is not a contraction with an elementwise epilogue.
+        InvalidModel: `task` is not a Task or PrimFunc, or not a contraction with an elementwise epilogue.
         NoUKernels: No uKernel fits the device.
         NoGPU: The target needs a GPU to measure on, and there is none.
 

@@ -29,7 +29,7 @@ _SAME = 1e-6
 
 
 class Hinted(Strategy):
-    """Propose the candidates that the cost model ranks best among those nearest to the hints.
+    """A strategy that proposes the best candidates by the cost model among those nearest to the hints.
 
     If no hint applies to a task, the wrapped strategy proposes instead.
     """
