@@ -23,7 +23,7 @@ from felixlike.tc.source import Source
 def define(
     source: str, name: str | None = None, target: Any = "cpu", *, options: Options | None = None
 ) -> Comprehension:
-    """Compile the text of a tensor comprehension into a function of torch tensors.
+    """Define a function of torch tensors from the text of a tensor comprehension.
 
     Index ranges and shapes are checked at each call.
 

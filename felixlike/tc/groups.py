@@ -29,7 +29,7 @@ class Group:
 
     @property
     def names(self) -> set[str]:
-        """Return the names of its nodes."""
+        """Names of its nodes."""
         return {node.name for node in self.nodes}
 
     def inputs(self) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ class Node:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return its shape."""
+        """Its shape."""
         return tuple(extent(self.intervals[index]) for index in self.indices)
 
     def reads(self) -> Iterator[tuple[str, Read]]:

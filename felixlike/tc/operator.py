@@ -4,7 +4,7 @@
 
 torch.export and torch.compile see one operator, which carries the whole text. felixlike.optimize replaces it by the
 functions that it consists of. Outputs are new tensors without gradients. An access outside its tensor raises when the
-operator runs eagerly; in an optimized model it reads the nearest element.
+operator runs; in an optimized model it reads the nearest element.
 """
 
 from __future__ import annotations

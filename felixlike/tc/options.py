@@ -110,12 +110,12 @@ class Options:
 
     @property
     def hints(self) -> bool:
-        """Return whether there are hints about schedules."""
+        """Whether there are hints about schedules."""
         return bool(self.tiles or self.unrolled or self.blocks or self.threads)
 
     @property
     def fuses(self) -> bool:
-        """Return whether statements may share functions."""
+        """Whether statements may share functions."""
         return self.fusion != "Min"
 
 

@@ -217,5 +217,5 @@ class Program:
 
     @property
     def given(self) -> tuple[Output, ...]:
-        """Return the outputs whose initial contents the caller passes."""
+        """The outputs whose initial contents the caller passes."""
         return tuple(output for output in self.outputs if output.given)
