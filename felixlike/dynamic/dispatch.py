@@ -1,6 +1,6 @@
 """Choose the program of a call with a decision tree over its sizes, emitted as nested ifs in the host function.
 
-    if T <= 26.5: if T <= 13.5: 13 else 13 + 12 …
+    if T <= 26: if T <= 13: 13 else 13 + 12 …
 
 Input: predicted or measured seconds of every program at each instance. Output: a `Tree`, as a Python object and as TIR
 statements of the kernel. DietCode's trees (scikit-learn) choose the fastest micro-kernel. Here programs that are nearly
