@@ -109,6 +109,8 @@ class _CapturedGraph:
         self._compiled: dict[tuple[float, ...], CompiledGraph] = {}
         self._recompiled = 0
         self._refused = False
+        self._refused_sizes: set[tuple[float, ...]] = set()
+        self._is_full = False
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Any) -> Any:
@@ -116,6 +118,8 @@ class _CapturedGraph:
             return self._graph(*inputs)
         sizes = tuple(x for x in inputs if isinstance(x, int | float))
         compiled = self._compiled.get(sizes)
+        if compiled is None and (self._is_full or sizes in self._refused_sizes):
+            return self._graph(*inputs)
         if compiled is None or not compiled.weights.holds(inputs):
             compiled = self._compile(sizes, inputs)
             if compiled is None:
@@ -137,13 +141,17 @@ class _CapturedGraph:
                     self._compiled.clear()
                     self._refuse(f"its weights changed {self._recompiled} times")
                     return None
-            elif len(self._compiled) >= max(1, self._options.sizes):
+            elif self._is_full or sizes in self._refused_sizes:  # set by another thread in the meantime
+                return None
+            elif len(self._compiled) + len(self._refused_sizes) >= max(1, self._options.sizes):
+                self._is_full = True
                 self._refuse(f"it was called with more than {self._options.sizes} sizes; option sizes= allows more")
                 return None
             try:
                 self._compiled[sizes] = CompiledGraph(self._graph, self._static, inputs, self._options)
             except (FelixlikeError, RuntimeError, TypeError) as error:
                 self._compiled.pop(sizes, None)  # compiled for other weights
+                self._refused_sizes.add(sizes)
                 self._refuse(f"{type(error).__name__}: {first_line(error)}")
                 return None
             return self._compiled[sizes]

@@ -19,7 +19,7 @@ from felixlike.measure.local.local_pool import Local
 from felixlike.measure.measurement import Measurement
 
 
-class WorkshopPool:
+class BuilderPool:
     """Pool made of a builder and a runner. It is a context manager and not thread-safe."""
 
     def __init__(self, builder: Builder, place: Runner) -> None:
@@ -106,7 +106,7 @@ class WorkshopPool:
         return Local(self._builder).checks(checked)
 
 
-class MeasurePool(WorkshopPool):
+class MeasurePool(BuilderPool):
     """Pool of processes on this machine that measure for one target.
 
     Building and running alternate in small batches, so that no build disturbs a running candidate. For a GPU, building

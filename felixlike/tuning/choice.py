@@ -28,9 +28,9 @@ from felixlike.tuning.state import TaskState
 _ATTEMPTS = 6
 """Maximum number of unmeasured schedules to check before the unscheduled function is used. Chosen by hand."""
 
-_SOON, _SOON_IF_PREDICTED = 0.05, 0.5
+_SOON = 0.5
 """Seconds within which the check of a predicted schedule must run for the schedule to be accepted at once. Chosen by
-hand. Only the second value is used."""
+hand."""
 
 _TOO_LATE = "the time was used up before a schedule of it was checked"
 _NOT_COMPARED = "the time was used up before its answer could be compared by itself"
@@ -193,7 +193,7 @@ def _quickest(state: TaskState, candidates: Sequence[Candidate], pool: Pool) -> 
             continue
         if best is None or checked.run_seconds < best[1].run_seconds:
             best = candidate, checked
-        if best[1].run_seconds <= _SOON_IF_PREDICTED and not math.isnan(best[0].score):
+        if best[1].run_seconds <= _SOON and not math.isnan(best[0].score):
             break
     if best is None and late is not None:
         raise late

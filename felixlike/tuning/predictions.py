@@ -8,7 +8,6 @@ TVM rejects, counts as absent.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from typing import Any
@@ -18,26 +17,9 @@ from felixlike.costmodel import CostModel
 from felixlike.hardware import target_device
 from felixlike.search import Candidate
 from felixlike.symbolic import kept_sketch, sketch_data
-from felixlike.tuning.state import TaskState
+from felixlike.tuning.state import CachedChoice, TaskState
 
 _KIND = "predicted"
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A cached choice.
-
-    Attributes:
-        candidate: The chosen candidate.
-        error: Maximum relative error found by its check.
-        sketches: Number of the task's sketches.
-        sampled: Index of each non-symbolic sketch, and the reason.
-    """
-
-    candidate: Candidate
-    error: float | None
-    sketches: int
-    sampled: dict[str, str]
 
 
 class Predictions:
@@ -51,7 +33,7 @@ class Predictions:
     def __init__(self, model: CostModel, *, seed: int) -> None:
         self._model, self._seed = model, seed
 
-    def find(self, state: TaskState) -> Kept | None:
+    def find(self, state: TaskState) -> CachedChoice | None:
         """Return the cached choice of a task, ready to be compiled; None if there is none."""
         entry = cache.load(_KIND, self._key(state))
         if entry is None:
@@ -91,12 +73,12 @@ class Predictions:
         return cache.sources(), versions, self._model.version(), self._seed
 
 
-def _read(state: TaskState, entry: Any) -> Kept:
+def _read(state: TaskState, entry: Any) -> CachedChoice:
     """Parse an entry. A damaged one may raise anything."""
     sketch = kept_sketch(state.task, entry)
     point = tuple(int(number) for number in entry["point"])
     score, error = entry["score"], entry["error"]
-    return Kept(
+    return CachedChoice(
         Candidate(sketch, point, math.nan if score is None else float(score), "predicted"),
         None if error is None else float(error),
         int(entry["sketches"]),

@@ -22,7 +22,23 @@ from felixlike.tuning.history import History
 
 if TYPE_CHECKING:
     from felixlike.measure.interface import Checked
-    from felixlike.tuning.predictions import Kept
+
+
+@dataclass(frozen=True, slots=True)
+class CachedChoice:
+    """A cached choice.
+
+    Attributes:
+        candidate: The chosen candidate.
+        error: Maximum relative error found by its check.
+        sketches: Number of the task's sketches.
+        sampled: Index of each non-symbolic sketch, and the reason.
+    """
+
+    candidate: Candidate
+    error: float | None
+    sketches: int
+    sampled: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -67,7 +83,7 @@ class TaskState:
     space_name: str = SpaceName.BEST
     predicted: list[Candidate] | None = None
     first_check: Checked | None = None
-    kept: Kept | None = None
+    kept: CachedChoice | None = None
     history: History = field(default_factory=History)
     deadline: Deadline = field(default_factory=Deadline)
     _space: Space | None = None

@@ -115,7 +115,8 @@ def test_more_sizes_than_wanted_run_as_before(options: dict[str, Any]) -> None:
             NotCompiledWarning, match=r"runs as before: it was called with more than 1 sizes; option sizes= allows"
         ):
             torch.testing.assert_close(compiled(x := torch.randn(5, 12)), model(x))
-        torch.testing.assert_close(compiled(x := torch.randn(4, 12)), model(x))
+        for rows in (4, 5, 6):  # a second warning is an error
+            torch.testing.assert_close(compiled(x := torch.randn(rows, 12)), model(x))
 
 
 def test_what_cannot_be_taken_runs_as_before_with_one_warning(options: dict[str, Any]) -> None:

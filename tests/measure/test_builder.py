@@ -23,7 +23,7 @@ from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.steps import Steps
 from felixlike.measure.local.trial import Trial
 from felixlike.measure.messages import Message
-from felixlike.measure.pool import WorkshopPool
+from felixlike.measure.pool import BuilderPool
 
 SM_90 = resolve_target("sm_90")
 TASK = task_of(matmul(), "matmul")
@@ -74,7 +74,7 @@ def test_a_candidate_without_a_module_needs_no_process(builder: Builder) -> None
 
 
 def test_any_place_makes_a_pool_with_a_workshop() -> None:
-    with WorkshopPool(Builder(TASK.target, workers=1), Elsewhere()) as pool:
+    with BuilderPool(Builder(TASK.target, workers=1), Elsewhere()) as pool:
         assert pool.devices == {"a device of its own"}
         found = pool.measure(TASK, [tiled(), Refused()], verify=False, best=2)
         assert [measurement.message for measurement in found] == ["matmul, False, 2.0"] * 2

@@ -18,7 +18,7 @@ from felixlike.measure.limits import Timing
 from felixlike.measure.local.builder import Builder
 from felixlike.measure.local.local_pool import Local
 from felixlike.measure.messages import Message
-from felixlike.measure.pool import WorkshopPool
+from felixlike.measure.pool import BuilderPool
 
 TASK = task_of(matmul(), "matmul")
 _NOBODY = 2**30
@@ -98,7 +98,7 @@ class Scripted:
 
 
 @contextlib.contextmanager
-def scripted(server: Scripted, *, workers: int, waiting: int, ahead: bool) -> Iterator[WorkshopPool]:
+def scripted(server: Scripted, *, workers: int, waiting: int, ahead: bool) -> Iterator[BuilderPool]:
     """A pool whose candidates the server plays."""
     limits = Limits(run_seconds=2 * _PATIENCE, timing=Timing(turns=0))
     builder = Builder(TASK.target, limits=limits, workers=workers)
@@ -106,11 +106,11 @@ def scripted(server: Scripted, *, workers: int, waiting: int, ahead: bool) -> It
         pass  # its files are there from now on
     builder.processes.server.close()
     builder.processes.server = server  # type: ignore[assignment]
-    with contextlib.closing(server), WorkshopPool(builder, Local(builder, waiting=waiting, ahead=ahead)) as pool:
+    with contextlib.closing(server), BuilderPool(builder, Local(builder, waiting=waiting, ahead=ahead)) as pool:
         yield pool
 
 
-def measured(pool: WorkshopPool, count: int) -> list[Measurement]:
+def measured(pool: BuilderPool, count: int) -> list[Measurement]:
     return pool.measure(TASK, [Numbered(i) for i in range(count)], verify=False)
 
 
@@ -171,13 +171,13 @@ def test_what_is_built_and_lost_is_built_again() -> None:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkshopPool]:
+def pool() -> Iterator[BuilderPool]:
     builder = Builder(TASK.target, limits=Limits(run_seconds=1.0, memory_bytes=2**29), workers=2)
-    with WorkshopPool(builder, Local(builder, waiting=3, ahead=True)) as opened:
+    with BuilderPool(builder, Local(builder, waiting=3, ahead=True)) as opened:
         yield opened
 
 
-def test_whatever_a_candidate_does_others_are_measured(pool: WorkshopPool) -> None:
+def test_whatever_a_candidate_does_others_are_measured(pool: BuilderPool) -> None:
     """In real processes, with turns, and the same code twice."""
     given = candidates()
     found = pool.measure(TASK, [tiled(), *(bad for bad, _ in given.values()), tiled(tile=8), tiled()])
@@ -189,7 +189,7 @@ def test_whatever_a_candidate_does_others_are_measured(pool: WorkshopPool) -> No
     assert not pool._builder.processes.under_way
 
 
-def test_a_process_killed_from_outside_takes_its_candidate_only(pool: WorkshopPool) -> None:
+def test_a_process_killed_from_outside_takes_its_candidate_only(pool: BuilderPool) -> None:
     killer = threading.Thread(target=kill_a_worker, args=[pool, 0.02])
     killer.start()
     found = pool.measure(TASK, [tiled(tile=tile) for tile in (2, 4, 16, 32)])
@@ -199,7 +199,7 @@ def test_a_process_killed_from_outside_takes_its_candidate_only(pool: WorkshopPo
     assert all(m.status is Status.OK for m in found if m not in lost)
 
 
-def test_a_server_that_dies_takes_only_what_it_was_at(pool: WorkshopPool) -> None:
+def test_a_server_that_dies_takes_only_what_it_was_at(pool: BuilderPool) -> None:
     class Killer:
         def module(self) -> Any:
             server = pool._builder.processes.server

@@ -8,14 +8,14 @@ from felixlike.frontend.task import Task
 from felixlike.hardware import require_real, resolve_target
 from felixlike.measure.limits import Limits
 from felixlike.measure.local.builder import Builder
-from felixlike.measure.pool import WorkshopPool
+from felixlike.measure.pool import BuilderPool
 from felixlike.measure.rpc.exports import linker
 from felixlike.measure.rpc.remote import Remote
 from felixlike.measure.rpc.server_pool import ServerPool
 from felixlike.measure.rpc.server_probe import Seen
 
 
-class RpcPool(WorkshopPool):
+class RpcPool(BuilderPool):
     """Pool of servers that measure for one target.
 
     `check` and `checks` run on this machine, since they verify what will run here.
