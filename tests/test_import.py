@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 
 import pytest
 
@@ -42,3 +43,11 @@ def test_public_names_load() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'optimise'"):
         _ = felixlike.optimise
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Imports for type checkers included."""
+    grimp = pytest.importorskip("grimp", reason="import-linter brings it")
+    graph = grimp.build_graph("felixlike")
+    order = TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules})
+    assert len(list(order.static_order())) > 500  # raises CycleError
