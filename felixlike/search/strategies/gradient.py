@@ -3,7 +3,8 @@
 Inputs: a space, a cost model and observations. Output: candidates. The steps of a round are:
 
 1. Take seeds: the best of many random valid points by the exact formulas, and the best measured points.
-2. Descend, round every point of the trajectories to exact factors, check constraints, and score by the exact formulas.
+2. Descend, round the points recorded along the trajectories to exact factors, check constraints, and score by the exact
+   formulas.
 3. Explore neighbours of the best points over a few generations, for effects without a slope such as steps of trees.
 4. Select a diverse batch of unmeasured points. A share of it is random, and non-symbolic sketches are sampled.
 """
